@@ -1,0 +1,37 @@
+# Two targets do everything on a fresh machine: `make demo` and `make test`. Each sets up .venv by itself.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types slow clean
+
+demo: .venv/core  ## pre-train, fine-tune and evaluate on the embedded data
+	$(BIN)/vitreous demo
+
+test: lint types  ## lint, types and tests
+	$(BIN)/python -m pytest
+
+lint: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/dev
+	$(BIN)/mypy
+
+slow: .venv/dev  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf .venv runs
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/core: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) -e .
+	touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) -e '.[dev]'
+	touch $@ .venv/core

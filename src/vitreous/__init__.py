@@ -1,0 +1,38 @@
+"""Vitreous: Vision Transformers from pictures to a trained, understood, reproducible model.
+
+The public names are listed here by hand and resolved when they are first used, so that importing the package costs
+nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitreous.create import create_model as create_model
+    from vitreous.errors import UserError as UserError
+    from vitreous.jobs import evaluate as evaluate
+    from vitreous.jobs import train as train
+    from vitreous.recipes.recipe import Recipe as Recipe
+    from vitreous.trained import Trained as Trained
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Recipe": "vitreous.recipes.recipe",
+    "Trained": "vitreous.trained",
+    "UserError": "vitreous.errors",
+    "create_model": "vitreous.create",
+    "evaluate": "vitreous.jobs",
+    "train": "vitreous.jobs",
+}
+__all__ = ["Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,49 @@
+"""Batch: what data makes and objectives read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples, seen through one or more views.
+
+    `targets` holds what a sample is labelled with, by name. Plain classification has `label` (B,) int64;
+    Mixup and CutMix add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of
+    the first. A source of several labels a picture has `labels` (B, K) in place of `label`.
+    """
+
+    views: tuple[Tensor, ...]  # (B, C, h, w) each, normalised; several for multi-crop, global crops first
+    targets: dict[str, Tensor]
+    ids: Tensor  # (B,) int64: which samples of the source these are
+    keys: Tensor  # (B,) int64: every random choice about a sample is drawn from its key (see keys.py)
+
+    @property
+    def images(self) -> Tensor:
+        """The only view of plain training and evaluation."""
+        return self.views[0]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def parts(self, num: int) -> list["Batch"]:
+        """The batch cut into `num` equal parts, for gradient accumulation."""
+        if num == 1:
+            return [self]
+        size = len(self) // num
+        return [self._map(lambda tensor, at=at: tensor[at : at + size]) for at in range(0, size * num, size)]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return replace(
+            self,
+            views=tuple(map(change, self.views)),
+            targets={name: change(target) for name, target in self.targets.items()},
+            ids=change(self.ids),
+            keys=change(self.keys),
+        )

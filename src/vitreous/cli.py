@@ -1,0 +1,241 @@
+"""The verbs. Parses and prints, holds no logic; torch is imported only when a verb needs it."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vitreous.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from vitreous.recipes.recipe import Recipe
+
+VERBS = ("list", "train", "finetune", "evaluate", "demo")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one-line errors that suggest what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. `{self.prog} --help` shows what it takes")
+
+
+def parser() -> Parser:
+    top = Parser(
+        prog="vitreous", description="Vision Transformers, from pictures to a trained model.", allow_abbrev=False
+    )
+    top.add_argument("--version", action="store_true", help="print the version")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, run: Callable[..., None], text: str, **options: Any) -> Parser:
+        sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
+        sub.set_defaults(run=run)
+        return sub
+
+    lists = verb("list", list_things, "Show the recipes, models and data sets there are.")
+    lists.add_argument("what", nargs="?", choices=("recipes", "models", "data"), help="only these")
+
+    settings_help = (
+        "Every field of the recipe can be set by its dotted name, such as --optimizer.lr 0.001 or "
+        "--training.epochs 20; `vitreous train RECIPE --help` lists them with their values."
+    )
+    train = verb(
+        "train",
+        train_recipe,
+        "Train by a recipe; the same command again resumes.",
+        epilog=settings_help,
+        add_help=False,
+    )
+    train.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe's name, or the recipe.json of a run")
+    train.add_argument("--out", metavar="DIR", help="the run directory (default: runs/ and the recipe's name)")
+    train.add_argument("--help", "-h", action="store_true", help="show this, or a recipe's fields when one is named")
+
+    finetune = verb(
+        "finetune",
+        finetune_run,
+        "Fine-tune a run on data, at a higher resolution (paper 3.2).",
+        epilog=settings_help,
+        add_help=False,
+    )
+    finetune.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or a folder of weights")
+    finetune.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
+    finetune.add_argument(
+        "--out", metavar="DIR", help="the run directory (default: runs/finetune and the names of both)"
+    )
+    finetune.add_argument(
+        "--help", "-h", action="store_true", help="show this, or the fields when RUN and DATA are named"
+    )
+
+    evaluate = verb("evaluate", evaluate_run, "Score a run on the test part of its data, or of other data.")
+    evaluate.add_argument("start", metavar="RUN", help="a finished run, or a folder of weights")
+    evaluate.add_argument("data", nargs="?", metavar="DATA", help="other data with the same classes")
+    evaluate.add_argument(
+        "--split", choices=("train", "val", "test"), default="test", help="which part (default: test)"
+    )
+    evaluate.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+    demo = verb(
+        "demo", run_demo, "Pre-train, fine-tune and evaluate on the embedded data, in five minutes on two cores."
+    )
+    demo.add_argument("--out", metavar="DIR", default="runs/demo", help="where the runs go (default: runs/demo)")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> None:
+    try:
+        dispatch(sys.argv[1:] if arguments is None else arguments)
+    except UserError as error:
+        print(f"vitreous: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("vitreous: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `vitreous list | head`
+        sys.stderr.close()
+
+
+def dispatch(arguments: list[str]) -> None:
+    top = parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
+        raise UserError(
+            f"there is no verb {arguments[0]!r}.{did_you_mean(arguments[0], VERBS)} `vitreous --help` lists them"
+        )
+    options, rest = top.parse_known_args(arguments)
+    if options.version:
+        from vitreous import __version__
+
+        print(f"vitreous {__version__}")
+    elif options.verb is None:
+        top.print_help()
+    elif options.verb in ("train", "finetune"):
+        options.run(options, dotted(rest), top)
+    elif rest:
+        raise UserError(f"{options.verb} does not take {rest[0]}; `vitreous {options.verb} --help` shows what it takes")
+    else:
+        options.run(options)
+
+
+def dotted(arguments: list[str]) -> dict[str, str]:
+    """['--optimizer.lr', '0.1', '--a=b'] -> {'optimizer.lr': '0.1', 'a': 'b'}."""
+    changes: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise UserError(f"{word!r} stands alone; settings are given as --name value")
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not has_value:
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"--{name} needs a value")
+            value = rest.pop(0)
+        changes[name.replace("-", "_")] = value
+    return changes
+
+
+# ---- the verbs
+
+
+def list_things(options: argparse.Namespace) -> None:
+    from vitreous.terminal import table
+
+    if options.what in (None, "recipes"):
+        from vitreous.recipes import RECIPES
+
+        rows = [(name, (recipe.__doc__ or "").strip().splitlines()[0]) for name, recipe in RECIPES.items()]
+        print("Recipes (vitreous train RECIPE)\n" + table(rows, ("name", "what")) + "\n")
+    if options.what in (None, "models"):
+        from vitreous.models.names import model_names
+
+        print("Models (create_model(NAME); any patch size: vit_s8, vit_b32 ...)\n" + "  ".join(model_names()) + "\n")
+    if options.what in (None, "data"):
+        rows = [
+            ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
+            ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
+            ("PATH", "a folder of class folders, parquet, tar shards, or a CSV of paths and labels"),
+            ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
+        ]
+        print("Data\n" + table(rows, ("name", "what")))
+
+
+def train_recipe(options: argparse.Namespace, changes: dict[str, str], top: Parser) -> None:
+    if options.recipe is None:
+        if not options.help:
+            raise UserError("train needs a recipe; `vitreous list recipes` shows them")
+        print_verb_help(top, "train")
+        return
+    from vitreous.recipes import find_recipe
+
+    recipe = find_recipe(options.recipe, changes)
+    if options.help:
+        print_fields(recipe, options.recipe)
+        return
+    train_and_report(recipe, options.out or f"runs/{recipe.name}")
+
+
+def finetune_run(options: argparse.Namespace, changes: dict[str, str], top: Parser) -> None:
+    if options.start is None or options.data is None:
+        if not options.help:
+            raise UserError("finetune needs a run to start from and data: vitreous finetune RUN DATA")
+        print_verb_help(top, "finetune")
+        return
+    from vitreous.recipes import finetune_recipe
+
+    recipe = finetune_recipe(options.start, options.data, changes)
+    if options.help:
+        print_fields(recipe, "finetune")
+        return
+    train_and_report(recipe, options.out or f"runs/{recipe.name}")
+
+
+def train_and_report(recipe: "Recipe", out: str) -> None:
+    from vitreous.jobs import train
+
+    results = train(recipe, out)
+    for part in ("val", "test"):
+        if part in results:
+            print(f"{part:5} {scores_line(results[part])}")
+    print(f"model {out}/model   curves {out}/metrics.jsonl   results {out}/results.json")
+
+
+def evaluate_run(options: argparse.Namespace) -> None:
+    from vitreous.jobs import evaluate
+
+    scores = evaluate(options.start, options.data, options.split, options.device)
+    if options.json:
+        import json
+
+        print(json.dumps(scores))
+    else:
+        print(f"{options.split:5} {scores_line(scores)}")
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    from vitreous.demo import demo
+
+    demo(options.out)
+
+
+# ---- printing
+
+
+def scores_line(scores: dict[str, float]) -> str:
+    shares = "   ".join(f"{name} {scores[name]:.2%}" for name in ("accuracy", "top5") if name in scores)
+    return f"{shares}   log-loss {scores['log_loss']:.4f}   ({scores['pictures']:,.0f} pictures)"
+
+
+def print_verb_help(top: Parser, verb: str) -> None:
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            action.choices[verb].print_help()
+
+
+def print_fields(recipe: "Recipe", name: str) -> None:
+    from vitreous.recipes import RECIPES
+    from vitreous.settings import fields
+    from vitreous.terminal import table
+
+    if name in RECIPES:
+        print((RECIPES[name].__doc__ or "").strip() + "\n")
+    shown = [(f"--{field.name}", str(field.value), field.type, field.help) for field in fields(recipe)]
+    print(table(shown, ("setting", "value", "type", "what it does")))

@@ -1,0 +1,64 @@
+"""Data sets of the Hugging Face hub, through its own library where that is installed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitreous.data.base import Source
+from vitreous.data.images import BadPicture, Picture
+from vitreous.data.names import ALL, column, merged_trainval, numbered, split_of
+from vitreous.data.parquet import IMAGES, LABELS, read_cell
+from vitreous.errors import UserError
+
+
+class HubSource(Source):
+    """One split of a data set of the hub."""
+
+    def __init__(self, name: str, rows: Any, label_column: str | None) -> None:
+        import datasets
+
+        self.name = name
+        self._image_column = column(rows.column_names, None, IMAGES, "image", name)
+        label = column(rows.column_names, label_column, LABELS, "label", name)
+        marks = list(rows[label])
+        if any(mark is None or mark == -1 for mark in marks):
+            raise UserError(f"{name}: some pictures have no {label}.")
+        names = getattr(rows.features[label], "names", None)
+        if names:
+            self.labels, self.classes = np.array(marks, dtype=np.int64), tuple(names)
+        else:
+            self.labels, self.classes = numbered(marks, Path())
+        # Bytes as stored: pictures are decoded by read_picture and by nothing else.
+        self._rows = rows.select_columns([self._image_column]).cast_column(
+            self._image_column, datasets.Image(decode=False)
+        )
+
+    def read(self, index: int) -> Picture:
+        try:
+            cell = self._rows[index][self._image_column]
+        except OSError as error:
+            raise BadPicture(str(error)) from None
+        return read_cell(cell, Path())
+
+    def where(self, index: int) -> str:
+        return f"{self.name}:row {index}"
+
+
+def open_hub(name: str, label_column: str | None) -> dict[str, Source]:
+    """The splits of `NAME`, or of `NAME:CONFIGURATION`."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"hf:{name}: the Hugging Face library `datasets` is not installed; run pip install 'vitreous[datasets]'."
+        ) from None
+    try:
+        found = datasets.load_dataset(*name.split(":", 1))
+    except Exception as error:  # the library raises its own, its network's and its parsers' errors
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"hf:{name}: cannot be loaded ({reason}).") from None
+    known = merged_trainval({split: rows for key, rows in found.items() if (split := split_of(key)) is not None})
+    if "train" not in known and len(found) == 1:
+        known = {ALL: next(iter(found.values()))}
+    return {split: HubSource(f"{name} {split}", rows, label_column) for split, rows in known.items()}

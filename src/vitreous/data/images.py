@@ -1,0 +1,243 @@
+"""The one way to read a picture: for training, evaluation and serving alike.
+
+Header check (format, number of pixels), decode, EXIF turn, colour. Whatever the file holds, the answer is RGB in 8
+bits: transparency is laid on white, 16-bit grey is scaled and not clipped, of an animation the first frame is taken.
+"""
+
+import io
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import BmpImagePlugin, GifImagePlugin, Image, PngImagePlugin, PpmImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+
+try:
+    import simplejpeg
+except ImportError:  # an optional extra: 1.5 times as fast as Pillow, and equal to it
+    simplejpeg = None
+
+Picture = NDArray[np.uint8]  # (H, W, 3)
+
+MAX_PIXELS = 100_000_000
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif"),
+    *(".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
+
+# A format is recognised by its first bytes, never by the file's name. Pillow's classes are called directly: Image.open
+# would try its many other formats too, and answers large pictures with a warning in place of a refusal.
+_READERS: dict[bytes, type[ImageFile]] = {
+    b"\x89PNG\r\n\x1a\n": PngImagePlugin.PngImageFile,
+    b"RIFF": WebPImagePlugin.WebPImageFile,
+    b"GIF8": GifImagePlugin.GifImageFile,
+    b"BM": BmpImagePlugin.BmpImageFile,
+    b"II*\0": TiffImagePlugin.TiffImageFile,
+    b"MM\0*": TiffImagePlugin.TiffImageFile,
+    **{b"P%d" % kind: PpmImagePlugin.PpmImageFile for kind in range(1, 7)},
+}
+_QUIET = threading.Lock()
+
+
+class BadPicture(Exception):  # noqa: N818 - it is the picture that is bad, not the program
+    """A file that is no readable picture; the message is a short reason."""
+
+
+def read_picture(source: bytes | Path, max_pixels: int = MAX_PIXELS) -> Picture:
+    """(H, W, 3) uint8 RGB, upright. Raises BadPicture, and nothing else, for whatever cannot be read."""
+    try:
+        data = source.read_bytes() if isinstance(source, Path) else source
+        if data[:3] == b"\xff\xd8\xff":
+            return _read_jpeg(data, max_pixels)
+        for start, reader in _READERS.items():
+            if data.startswith(start) and (start != b"RIFF" or data[8:12] == b"WEBP"):
+                return _read_other(data, reader, max_pixels)
+    except BadPicture:
+        raise
+    except OSError as error:
+        raise BadPicture(error.strerror or str(error) or "unreadable") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise nearly anything when their input is damaged
+        raise BadPicture(f"damaged ({str(error) or type(error).__name__})") from None
+    raise BadPicture(
+        "empty file" if not data else "not a picture in a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM)"
+    )
+
+
+# ---- JPEG
+
+
+class _JpegHeader(NamedTuple):
+    width: int
+    height: int
+    num_channels: int
+    orientation: int
+    exif_at: slice  # the whole EXIF segment
+
+
+def _read_jpeg(data: bytes, max_pixels: int) -> Picture:
+    header = _jpeg_header(data)
+    _check_size(header.width, header.height, max_pixels)
+    if simplejpeg is not None and header.num_channels in (1, 3):
+        try:
+            return _turned(simplejpeg.decode_jpeg(data, "RGB"), header.orientation)
+        except ValueError as error:
+            # Other complaints are left to Pillow, which overlooks harmless oddities such as stray bytes.
+            if "remature end" in str(error):
+                raise BadPicture("truncated") from None
+    # Pillow parses EXIF for the resolution alone, and warns where it is corrupt: it is given the file without.
+    plain = data[: header.exif_at.start] + data[header.exif_at.stop :]
+    return _turned(_to_rgb(JpegImageFile(io.BytesIO(plain))), header.orientation)
+
+
+def _jpeg_header(data: bytes) -> _JpegHeader:
+    """Walks the segments up to the frame header (ITU T.81, B.1.1.4)."""
+    at, orientation, exif_at = 2, 1, slice(2, 2)
+    while at + 4 <= len(data):
+        marker = data[at + 1]
+        if data[at] != 0xFF or marker == 0xFF:  # stray or fill bytes before a marker
+            at += 1
+            continue
+        if marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
+            at += 2
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width, num_channels = struct.unpack_from(">HHB", data, at + 5)
+            return _JpegHeader(width, height, num_channels, orientation, exif_at)
+        if marker in (0xD9, 0xDA):  # the picture's data, or its end, before its size
+            break
+        if marker == 0xE1 and data[at + 4 : at + 8] == b"Exif" and exif_at.start == exif_at.stop:
+            orientation, exif_at = exif_orientation(data[at + 4 : end]), slice(at, end)
+        at = end
+    raise BadPicture("truncated in its header")
+
+
+# ---- Other formats
+
+
+def _read_other(data: bytes, reader: type[ImageFile], max_pixels: int) -> Picture:
+    if reader is WebPImagePlugin.WebPImageFile:  # its decoder makes room for the pixels as soon as it is opened
+        _check_size(*_webp_size(data), max_pixels)
+    if reader in (TiffImagePlugin.TiffImageFile, GifImagePlugin.GifImageFile):
+        with _warnings_ignored():
+            return _read_opened(reader, data, max_pixels)
+    return _read_opened(reader, data, max_pixels)
+
+
+def _read_opened(reader: type[ImageFile], data: bytes, max_pixels: int) -> Picture:
+    try:
+        image = reader(io.BytesIO(data))  # reads the header alone
+    except SyntaxError as error:  # Pillow's word for a header it does not understand
+        raise BadPicture(f"damaged header ({error})") from None
+    _check_size(*image.size, max_pixels)
+    pixels = _to_rgb(image)
+    # Pillow turns TIFF by itself.
+    return (
+        pixels if reader is TiffImagePlugin.TiffImageFile else _turned(pixels, exif_orientation(image.info.get("exif")))
+    )
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height from the first chunk (RFC 9649, section 2)."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+@contextmanager
+def _warnings_ignored() -> Iterator[None]:
+    # Python's warning filters belong to all threads; one reader at a time changes them, for the rare formats only.
+    with _QUIET, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise BadPicture(f"{width} x {height} pixels, more than the {max_pixels:,} allowed")
+    if width * height == 0:
+        raise BadPicture("no pixels")
+
+
+# ---- Turn
+
+
+def exif_orientation(exif: bytes | None) -> int:
+    """1 to 8 (EXIF 2.3, 4.6.4: tag 0x0112); 1, upright, where it is absent or makes no sense."""
+    tiff = (exif or b"").removeprefix(b"Exif\0\0")
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None:
+        return 1
+    try:
+        (first,) = struct.unpack_from(order + "I", tiff, 4)
+        (num_entries,) = struct.unpack_from(order + "H", tiff, first)
+        for entry in range(first + 2, first + 2 + 12 * num_entries, 12):
+            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
+            if tag == 0x0112:
+                return value if 1 <= value <= 8 else 1
+    except struct.error:
+        pass
+    return 1
+
+
+def _turned(pixels: Picture, orientation: int) -> Picture:
+    if orientation >= 5:  # 5 to 8 are 1 to 4 after a flip over the diagonal
+        pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
+    if orientation in (2, 3):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+# ---- Colour
+
+
+def _to_rgb(image: ImageFile) -> Picture:
+    image.load()
+    if image.mode.startswith("I;16"):
+        return _grey(np.asarray(image), 65535)
+    if image.mode == "I":
+        return _grey_of_unknown_range(np.asarray(image))
+    if image.mode == "F":
+        values = np.asarray(image)
+        if not (values.min() >= 0 and values.max() <= 1):  # false for NaN too
+            raise BadPicture("floating-point pixels outside 0..1")
+        return _grey(values, 1)
+    if "transparency" in image.info or image.mode in ("LA", "La", "PA", "RGBA", "RGBa"):
+        return _on_white(image)
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _grey(values: NDArray[np.generic], white: float) -> Picture:
+    grey = np.rint(values.astype(np.float64) * (255 / white)).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _grey_of_unknown_range(values: NDArray[np.int32]) -> Picture:
+    """32-bit containers mostly hold 16-bit pictures: white is the smaller of the two ranges which holds the picture."""
+    if values.min() < 0:
+        raise BadPicture("negative pixels")
+    return _grey(values, 65535 if values.max() <= 65535 else 2**31 - 1)
+
+
+def _on_white(image: Image.Image) -> Picture:
+    if image.mode in ("La", "RGBa"):  # colours already multiplied with alpha
+        image = image.convert({"La": "LA", "RGBa": "RGBA"}[image.mode])
+    pixels = np.asarray(image if image.mode == "RGBA" else image.convert("RGBA")).astype(np.uint16)
+    colour, alpha = pixels[:, :, :3], pixels[:, :, 3:]
+    return ((colour * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)

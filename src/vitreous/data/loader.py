@@ -1,0 +1,299 @@
+"""From a source to batches: the batch of a step is a function of (seed, step) alone.
+
+Two ways, one result. Pictures that are in memory and of one size live on the device, and are cut there. Others
+are read and cut by worker processes, a step at a time. The rest, batched, runs on the device in both.
+"""
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitreous import keys as K
+from vitreous.batch import Batch
+from vitreous.data.base import BadFiles, Source
+from vitreous.data.images import BadPicture
+from vitreous.data.transforms import Augmentation, Preprocessing, View, as_tensor
+from vitreous.errors import UserError
+
+CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
+KEEP_BYTES = 2**31  # evaluation keeps its resized pictures up to this size
+
+Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures where a worker made them
+Reasons = dict[int, str]  # why a picture could not be read, by its number in the source
+
+
+class Order:
+    """Which samples a rank sees at a step, and their keys."""
+
+    def __init__(self, num: int, batch_size: int, seed: int, part: slice, device: torch.device) -> None:
+        self.num, self.batch_size, self.seed, self.device = num, batch_size, seed, device
+        self.part = part  # of the batch; beyond its end it begins anew
+        self.steps_per_epoch = num // batch_size
+        self._epoch = -1
+        self._ids = torch.empty(0, dtype=torch.int64)
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        epoch, step = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._ids, self._epoch = K.epoch_order(self.seed, epoch, self.num, self.device), epoch
+        ids = self._ids[step * self.batch_size : (step + 1) * self.batch_size]
+        if self.part.stop > self.batch_size:
+            ids = torch.cat([ids, ids])
+        ids = ids[self.part]
+        return ids, K.sample_keys(self.seed, epoch, ids)
+
+
+class TrainLoader:
+    def __init__(
+        self,
+        source: Source,
+        augmentation: Augmentation,
+        preprocessing: Preprocessing,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if not 1 <= batch_size <= len(source):
+            raise UserError(
+                f"batch_size is {batch_size:,}, but {source.name} has {len(source):,} pictures to train on; "
+                "give a batch size from 1 to that number"
+            )
+        if batch_size % world:
+            raise UserError(f"batch_size is {batch_size:,}, which {world} processes cannot share evenly")
+        self.device, self.workers, self.world = torch.device(device), workers, world
+        self.view = augmentation.build(preprocessing)
+        self.mixer = augmentation.build_mixer(self.device)
+        share, in_memory = batch_size // world, source.pictures is not None
+        # Mixing needs one sample beyond the rank's own share.
+        part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
+        order_device = self.device if in_memory else torch.device("cpu")  # where the ids are looked up
+        self.order = Order(len(source), batch_size, seed, part, order_device)
+        self.steps_per_epoch = self.order.steps_per_epoch
+        self.bad = BadFiles(source)
+        self.waited_s = 0.0  # time spent until the inputs of steps were there
+        self._source = source
+        self._labels = _labels(source, self.device)
+        self._pictures = None if source.pictures is None else as_tensor(source.pictures).to(self.device)  # (N, H, W, 3)
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of the steps in [start, stop)."""
+        for inputs in self.inputs(start, stop):
+            yield self.prepare(*inputs)
+
+    def inputs(self, start: int, stop: int) -> Iterator[Inputs]:
+        """What `prepare` makes the batches of the steps in [start, stop) of, on the device."""
+        found = map(self.order, range(start, stop)) if self._pictures is not None else self._read(start, stop)
+        while True:
+            began = time.perf_counter()
+            inputs = next(found, None)
+            if inputs is None:
+                return
+            moved = tuple(tensor.to(self.device, non_blocking=True) for tensor in inputs)
+            self.waited_s += time.perf_counter() - began
+            yield moved
+
+    def _read(self, start: int, stop: int) -> Iterator[Inputs]:
+        loader = _workers(
+            _TrainSteps(self._source, self.view, self.order), range(start, stop), self.workers, self.device
+        )
+        for item in _running(loader):
+            *inputs, reasons = _checked(item)
+            _note(self.bad, reasons)
+            yield tuple(inputs)
+
+    @torch.no_grad()
+    def prepare(self, *inputs: Tensor) -> Batch:
+        """Tensors in, tensors out, on the device, with fixed shapes: for torch.compile and CUDA graphs."""
+        ids, keys, *cut_by_workers = inputs
+        if self._pictures is not None:
+            cut = self.view.cut(self._pictures[ids].permute(0, 3, 1, 2).contiguous(), keys)
+        else:
+            (cut,) = cut_by_workers
+        images, targets = self.view.augment(cut, keys), _targets(self._labels, ids)
+        if self.mixer.active:
+            partners, partner_targets = _next(images, self.world), _targets(self._labels, _next(ids, self.world))
+            if self.world > 1:
+                images, ids, keys = images[:-1], ids[:-1], keys[:-1]
+                targets = {name: target[:-1] for name, target in targets.items()}
+            mix = self.mixer.draw(keys, self.view.preprocessing.size_px)
+            images = self.mixer.images(mix, images, partners)
+            targets = self.mixer.targets(mix, targets, partner_targets)
+        return Batch(views=(images,), targets=targets, ids=ids, keys=keys)
+
+
+def _next(x: Tensor, world: int) -> Tensor:
+    """The partner of each sample: the next in the global batch, whose last one's partner is its first."""
+    return x.roll(-1, 0) if world == 1 else x[1:]
+
+
+class EvalLoader:
+    """Every readable sample once, in order; the last batch may be smaller."""
+
+    def __init__(
+        self,
+        source: Source,
+        preprocessing: Preprocessing,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        workers: int = 0,
+    ) -> None:
+        self.preprocessing, self.batch_size, self.device = preprocessing, batch_size, torch.device(device)
+        self.bad = BadFiles(source)
+        self._source, self._workers = source, workers
+        self._labels = _labels(source, self.device)
+        self._resized: Tensor | None = None
+        self._loader: DataLoader[Any] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        pictures = self._source.pictures
+        for found, resized in self._cut() if pictures is None else self._cut_in_memory(pictures):
+            ids, images = (tensor.to(self.device, non_blocking=True) for tensor in (found, resized))
+            views = (self.preprocessing.normalised(images),)
+            yield Batch(views=views, targets=_targets(self._labels, ids), ids=ids, keys=K.sample_keys(0, 0, ids))
+
+    def _cut_in_memory(self, pictures: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        num, (height, width) = len(pictures), self.preprocessing.size_px
+        starts = range(0, num, self.batch_size)
+        if self._resized is None and num * 3 * height * width <= KEEP_BYTES:
+            kept = [self.preprocessing.resized(pictures[start : start + self.batch_size]) for start in starts]
+            self._resized = torch.cat(kept).to(self.device) if kept else None
+        for start in starts:
+            chosen = slice(start, min(start + self.batch_size, num))
+            images = self.preprocessing.resized(pictures[chosen]) if self._resized is None else self._resized[chosen]
+            yield torch.arange(chosen.start, chosen.stop), images
+
+    def _cut(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._loader is None:
+            steps = _EvalSteps(self._source, self.preprocessing, self.batch_size)
+            num_steps = -(-len(self._source) // self.batch_size)
+            self._loader = _workers(steps, range(num_steps), self._workers, self.device, stay=True)
+        for item in _running(self._loader):
+            ids, images, reasons = _checked(item)
+            _note(self.bad, reasons)
+            if len(ids):
+                yield ids, images
+
+
+# ---- Labels
+
+
+def _labels(source: Source, device: torch.device) -> Tensor:
+    labels = as_tensor(np.asarray(source.labels))
+    return labels.to(device) if labels.ndim == 1 else labels.to(device, torch.float32)
+
+
+def _targets(labels: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    return {"label" if labels.ndim == 1 else "labels": labels[ids]}
+
+
+# ---- Worker processes
+
+
+def _read_next(source: Source, index: int, bad: BadFiles) -> tuple[int, np.ndarray]:
+    """The picture, or the next in the source that can be read: the same for any number of workers."""
+    while True:
+        try:
+            return index, source.read(index)
+        except BadPicture as error:
+            bad.add(index, str(error))
+            bad.check()
+            index = (index + 1) % len(source)
+
+
+class _TrainSteps(Dataset[Any]):
+    """By step: ids, keys, the cut pictures, and what could not be read. A UserError is handed over as a value, since
+    one raised in a worker arrives with a traceback for its message."""
+
+    def __init__(self, source: Source, view: View, order: Order) -> None:
+        self.source, self.view, self.order = source, view, order
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, Reasons] | UserError:
+        drawn, keys = self.order(step)
+        ids = drawn.clone()
+        cut = torch.empty(len(ids), 3, *self.view.preprocessing.size_px, dtype=torch.uint8)
+        bad = BadFiles(self.source)
+        try:
+            for start in range(0, len(ids), CHUNK):
+                part = slice(start, start + CHUNK)
+                read = [_read_next(self.source, index, bad) for index in drawn[part].tolist()]
+                ids[part] = torch.tensor([index for index, _ in read])
+                self.view.cut_pictures([picture for _, picture in read], keys[part], cut[part])
+        except UserError as error:
+            return error
+        return ids, keys, cut, bad.reasons
+
+
+class _EvalSteps(Dataset[Any]):
+    """By batch: the ids and resized pictures of those that can be read, and why the others cannot."""
+
+    def __init__(self, source: Source, preprocessing: Preprocessing, batch_size: int) -> None:
+        self.source, self.preprocessing, self.batch_size = source, preprocessing, batch_size
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Reasons] | UserError:
+        ids: list[int] = []
+        reasons: Reasons = {}
+        start = step * self.batch_size
+        candidates = range(start, min(start + self.batch_size, len(self.source)))
+        images = torch.empty(len(candidates), 3, *self.preprocessing.size_px, dtype=torch.uint8)
+        for index in candidates:
+            try:
+                images[len(ids)] = self.preprocessing.resized(self.source.read(index))
+                ids.append(index)
+            except BadPicture as error:
+                reasons[index] = str(error)
+            except UserError as error:
+                return error
+        return torch.tensor(ids, dtype=torch.int64), images[: len(ids)], reasons
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+def _workers(
+    steps: Dataset[Any], numbers: range, num_workers: int, device: torch.device, stay: bool = False
+) -> DataLoader[Any]:
+    return DataLoader(
+        steps,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=num_workers,
+        collate_fn=_unchanged,
+        pin_memory=device.type == "cuda",
+        # Forked, so that a source of any kind and size is shared as it is, and a script needs no main guard. Workers
+        # use neither CUDA nor threads, and leave when their parent is gone, however it went.
+        multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
+        persistent_workers=stay and num_workers > 0,
+        generator=torch.Generator(),  # its own: the global one must not be drawn from, or a resumed run would differ
+    )
+
+
+def _running(loader: DataLoader[Any]) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of every fork in a process with threads, as torch's always is.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        items = iter(loader)
+    yield from items
+
+
+def _checked(item: Any) -> Any:
+    if isinstance(item, UserError):
+        raise item
+    return item
+
+
+def _note(bad: BadFiles, reasons: Reasons) -> None:
+    for index, reason in reasons.items():
+        bad.add(index, reason)
+    bad.check()

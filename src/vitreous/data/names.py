@@ -1,0 +1,112 @@
+"""Names in data sets: which split a file or folder belongs to, and what its classes are called."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from vitreous.data.base import Labels
+from vitreous.errors import UserError, did_you_mean
+
+T = TypeVar("T")
+
+ALL = "all"  # the only split of a set that is not split
+_SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?)(?![a-z])", re.IGNORECASE)
+
+
+def split_of(name: str) -> str | None:
+    """train, trainval, val or test, for `train-00000-of-00002`, `validation`, `Test` ..., else None."""
+    match = _SPLIT.match(name)
+    if match is None:
+        return None
+    word = match[1].lower()
+    if word == "trainval":
+        return word
+    return "val" if word[0] in "vd" else "train" if word.startswith("train") else "test"
+
+
+def grouped_by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files by split. A lone file is not split; trainval is train where that is not there beside it."""
+    files = sorted(paths)
+    found: dict[str, list[Path]] = {}
+    for path in files:
+        found.setdefault(split_of(path.name) or ALL, []).append(path)
+    if len(files) == 1 or set(found) == {ALL}:
+        return {ALL: files}
+    if ALL in found:
+        raise UserError(
+            f"{found[ALL][0]}: cannot tell which split this file belongs to; begin its name with train, val or test."
+        )
+    return merged_trainval(found)
+
+
+def merged_trainval(found: dict[str, T]) -> dict[str, T]:
+    """trainval is train, unless train is there beside it."""
+    trainval = found.pop("trainval", None)
+    return found if trainval is None or "train" in found else {"train": trainval, **found}
+
+
+def class_table(folder: Path) -> list[tuple[set[str], str]]:
+    """classes.json in a folder: for each class, in order, the marks it goes by in the data, and its readable name.
+
+    It is a list of names, or an object {mark: name}, or {"classes": [{"label": 0, "name": ..., ...}, ...]}, in which
+    every other value marks the class too.
+    """
+    path = folder / "classes.json"
+    if not path.is_file():
+        return []
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data = data["classes"] if isinstance(data, dict) and isinstance(data.get("classes"), list) else data
+        if isinstance(data, dict):
+            data = [{"label" if mark.isdigit() else "mark": mark, "name": name} for mark, name in data.items()]
+        rows = []
+        for number, entry in enumerate(data):
+            values = entry if isinstance(entry, dict) else {"name": entry, "label": number}
+            rows.append(
+                (int(values.get("label", number)), {str(value) for value in values.values()}, str(values["name"]))
+            )
+        rows.sort(key=lambda row: row[0])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a list of class names ({type(error).__name__}: {error}).") from None
+    # ImageNet has two classes called crane: names must tell classes apart.
+    times = Counter(name for _, _, name in rows)
+    return [
+        (marks, name if times[name] == 1 else f"{name} ({', '.join(sorted(marks - {name}))})")
+        for _, marks, name in rows
+    ]
+
+
+def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> tuple[Labels, tuple[str, ...]]:
+    """Labels and class names for the marks in a data set, through classes.json where it is there, else sorted."""
+    unique, inverse = np.unique(np.asarray(marks), return_inverse=True)
+    labels = inverse.astype(np.int64).reshape(-1)
+    table = class_table(folder)
+    if not table:
+        return labels, tuple(str(mark) for mark in unique)
+    numbers = {mark: number for number, (marks, _) in enumerate(table) for mark in marks}
+    for mark in unique:
+        if str(mark) not in numbers:
+            raise UserError(
+                f"{folder / 'classes.json'}: has no class {str(mark)!r}.{did_you_mean(str(mark), list(numbers))}"
+            )
+    return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table)
+
+
+def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
+    """The column a setting names, or else the first of the usual ones."""
+    if wanted is not None:
+        if wanted in names:
+            return wanted
+        raise UserError(f"{where}: no column {wanted!r} among {', '.join(names)}.{did_you_mean(wanted, list(names))}")
+    for name in usual:
+        if name in names:
+            return name
+    raise UserError(
+        f"{where}: no {what} column ({', '.join(usual)}) among {', '.join(names)}."
+        + (" Name it with label_column." if what == "label" else "")
+    )

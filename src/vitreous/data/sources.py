@@ -1,0 +1,172 @@
+"""Where samples come from: DataSettings finds a data set, splits it, and keeps in memory what fits."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, with_classes
+from vitreous.data.folder import open_folder
+from vitreous.data.hub import open_hub
+from vitreous.data.memory import InMemory, estimated_bytes
+from vitreous.data.names import ALL
+from vitreous.data.parquet import open_parquet
+from vitreous.data.splits import Splits, carve, limited
+from vitreous.data.table import open_table
+from vitreous.data.tar import open_tar
+from vitreous.errors import UserError, did_you_mean
+
+__all__ = [
+    "BadFiles",
+    "DataSettings",
+    "InMemory",
+    "PathList",
+    "Relabelled",
+    "Source",
+    "Splits",
+    "Subset",
+    "open_sources",
+    "with_classes",
+]
+
+FASHION = Path(__file__).parent / "fashion"
+SHARED = ("cifar10", "imagenette224", "oxford_pets")  # looked for in the folder that VITREOUS_DATA names
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """A data set and how it is split. val and test are carved from train where the set has none of its own."""
+
+    where: str = (
+        "fashion"  # a folder, parquet, tar or CSV, or a name: fashion, cifar10, imagenette224, oxford_pets, hf:NAME
+    )
+    val_fraction: float = 0.1  # share of train to make choices on, where the set has no val split; 0 for none
+    test_fraction: float = 0.1  # share of all to report on, where the set has no test split; 0 for none
+    test_split: str = "test"  # the split to report on; val for sets like ImageNet, whose test labels are secret
+    split_seed: int = 0  # decides which pictures are carved out
+    train_limit: int | None = None  # train on so many pictures only, all classes in proportion
+    label_column: str | None = None  # the column with the labels, in parquet and CSV
+    keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
+
+    def build(self) -> Splits:
+        """Find the data, split it, and decode it when it fits."""
+        for name in ("val_fraction", "test_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
+        found = open_sources(self.where, self.label_column)
+        train, val, test = self._split({name: source for name, source in found.items() if len(source)})
+        present = np.unique(train.labels)
+        if len(present) < 2:
+            raise UserError(f"{train.name}: one class only ({train.classes[present[0]]}). Training needs two or more.")
+        for part in (val, test):
+            if part is not None:
+                _check_covered(part, train)
+        if self.train_limit is not None:
+            if self.train_limit < len(present):
+                raise UserError(
+                    f"train_limit is {self.train_limit}; {train.name} has {len(present)} classes: use more."
+                )
+            train = Subset(train, limited(train.labels, self.train_limit, self.split_seed), train.name)
+        splits = Splits(train, val, test)
+        return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
+
+    def _split(self, found: dict[str, Source]) -> tuple[Source, Source | None, Source | None]:
+        """train, val and test; what is missing is carved: test first, then val from what is left."""
+        if self.test_split not in found and self.test_split != "test":
+            raise UserError(
+                f"{self.where}: no split {self.test_split!r} among {', '.join(found)}."
+                f"{did_you_mean(self.test_split, list(found))}"
+            )
+        train = found.get("train", found.get(ALL))
+        if train is None:
+            others = f", only {' and '.join(found)}" if found else ""
+            raise UserError(f"{self.where}: no training pictures{others}. Add a train folder or file.")
+        test = found.get(self.test_split)
+        val = found.get("val") if self.test_split != "val" else None
+        if test is None:
+            train, test = carve(train, self.test_fraction, self.split_seed, "test")
+        if val is None:
+            train, val = carve(train, self.val_fraction, self.split_seed, "val")
+        return (
+            train,
+            None if val is None else with_classes(val, train.classes),
+            None if test is None else with_classes(test, train.classes),
+        )
+
+
+def _estimated_gb(splits: Splits) -> float:
+    parts = (splits.train, splits.val, splits.test)
+    return sum(estimated_bytes(part) for part in parts if part is not None) / 1e9
+
+
+def _kept(splits: Splits) -> Splits:
+    """The splits decoded into memory."""
+    return Splits(
+        train=InMemory(splits.train),
+        val=None if splits.val is None else InMemory(splits.val),
+        test=None if splits.test is None else InMemory(splits.test),
+    )
+
+
+def _check_covered(part: Source, train: Source) -> None:
+    unknown = np.setdiff1d(part.labels, train.labels)
+    if len(unknown):
+        raise UserError(
+            f"{part.name} has the class {train.classes[unknown[0]]!r}, of which {train.name} has no picture. "
+            f"Add some to the training set, or remove the class."
+        )
+
+
+def open_sources(where: str, label_column: str | None = None) -> dict[str, Source]:
+    """A data set's own splits, read lazily: train, val, test as far as they exist, or `all` where it is not split."""
+    if where == "fashion":
+        return open_parquet(FASHION, label_column)
+    if where.startswith("hf:"):
+        return open_hub(where.removeprefix("hf:"), label_column)
+    path = _found(where)
+    if path.is_dir():
+        return _open_directory(path, label_column)
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return open_parquet(path, label_column)
+    if suffix == ".tar":
+        return open_tar(path)
+    if suffix in (".csv", ".tsv"):
+        return open_table(path, label_column)
+    if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):
+        raise UserError(
+            f"{path}: compressed archives cannot be read in random order; unpack it, or make it a plain .tar."
+        )
+    raise UserError(f"{path}: not a folder, .parquet, .tar or .csv.")
+
+
+def _open_directory(path: Path, label_column: str | None) -> dict[str, Source]:
+    try:
+        suffixes = {entry.suffix.lower() for entry in path.iterdir() if entry.is_file()}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    if ".parquet" in suffixes:
+        return open_parquet(path, label_column)
+    if any((path / "data").glob("*.parquet")):  # as repositories on the hub lay it out
+        return open_parquet(path / "data", label_column)
+    if ".tar" in suffixes:
+        return open_tar(path)
+    return open_folder(path)
+
+
+def _found(where: str) -> Path:
+    path = Path(where).expanduser()
+    if path.exists():
+        return path
+    shared = os.environ.get("VITREOUS_DATA")
+    if shared and (Path(shared) / where).exists():
+        return Path(shared) / where
+    if where in SHARED:
+        state = f"it names {shared}, where it is not" if shared else "which is not set"
+        raise UserError(f"{where} is looked for in the folder that the variable VITREOUS_DATA names; {state}.")
+    beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise UserError(
+        f"{where}: no such file or folder, and no data set of that name."
+        f"{did_you_mean(where, ['fashion', *SHARED]) or did_you_mean(str(path), beside)}"
+    )

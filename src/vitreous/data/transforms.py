@@ -1,0 +1,196 @@
+"""What is done to pictures between the source and the model: the settings, and their composition.
+
+`Preprocessing` is what evaluation and prediction do, and is stored with a model. `Augmentation` is what training
+does on top. A `View` is the two together; an objective that wants several (multi-crop) gives each its own name, from
+which all its random choices are drawn. Two views that share a name of crop see the same part of the picture.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous import keys as K
+from vitreous.data import colour, erasing, randaugment, resample
+from vitreous.data.mixing import Mixer
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """The fixed way from a picture to the model's input. A picture that has the size already is not resampled."""
+
+    size_px: tuple[int, int] = (224, 224)  # height and width of the model's input
+    crop: Literal["centre", "squash"] = "centre"  # keep the proportions and cut the centre, or squash to the size
+    crop_fraction: float = 0.875  # share of the shorter side that the centre crop keeps
+    interpolation: resample.Interpolation = "bilinear"  # how pictures are resized
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # subtracted from each channel, levels being 0 to 1
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # each channel is divided by this, after the mean
+
+    def __post_init__(self) -> None:
+        if min(self.size_px) < 1:
+            raise UserError(f"size_px is {self.size_px}: both sides must be at least 1")
+        if not 0 < self.crop_fraction <= 1:
+            raise UserError(f"crop_fraction is {self.crop_fraction}: it must be above 0 and at most 1")
+        if min(self.std) <= 0:
+            raise UserError(f"std is {self.std}: every channel's must be above 0")
+
+    @property
+    def cover_fraction(self) -> float | None:
+        """What `resample.cover_crop` wants."""
+        return self.crop_fraction if self.crop == "centre" else None
+
+    def resized(self, pictures: np.ndarray) -> Tensor:
+        """One uint8 picture (H, W, 3) -> (3, h, w), or some of one size (B, H, W, 3) -> (B, 3, h, w)."""
+        batch = as_tensor(pictures if pictures.ndim == 4 else pictures[None]).permute(0, 3, 1, 2)
+        if batch.shape[-2:] != self.size_px:
+            size, (top, left) = self.size_px, (0, 0)
+            if self.crop == "centre":
+                size, (top, left) = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
+            height, width = self.size_px
+            batch = resample.resize(batch, size, self.interpolation)[..., top : top + height, left : left + width]
+        return (batch if pictures.ndim == 4 else batch[0]).contiguous()
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """uint8 (..., 3, h, w) -> float32, the same for training, evaluation and prediction."""
+        mean, std = (_channels(values, images.device) for values in (self.mean, self.std))
+        return (images.to(torch.float32) / 255 - mean) / std
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What training does to a picture, in this order: crop, flip, RandAugment, colours, erase, mix."""
+
+    crop: Literal["random-resized", "pad", "squash", "centre"] = "random-resized"  # pad: shift within a border
+    scale: tuple[float, float] = (0.08, 1.0)  # random-resized: least and greatest share of the picture's area
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # random-resized: least and greatest width to height
+    pad_px: int = 4  # pad: width of the border
+    padding: Literal["zero", "reflect"] = "zero"  # pad: what the border shows
+    flip: float = 0.5  # probability of swapping left and right
+    randaugment_ops: int = 0  # RandAugment: operations a picture; 0 is off
+    randaugment_magnitude: int = 9  # RandAugment: strength, 0 to 30
+    randaugment_spread: bool = False  # RandAugment: draw the strength from 0 to the magnitude
+    randaugment_fill: tuple[int, int, int] = (0, 0, 0)  # RandAugment: colour of the pixels that move in
+    brightness: float = 0.0  # colours: greatest change, as a share; brightness, contrast, saturation, hue in turn
+    contrast: float = 0.0  # colours: greatest change, as a share
+    saturation: float = 0.0  # colours: greatest change, as a share
+    hue: float = 0.0  # colours: greatest turn of the colour circle, 0 to 0.5
+    erase: float = 0.0  # probability of erasing a box
+    erase_scale: tuple[float, float] = (0.02, 0.33)  # least and greatest share of the area erased
+    erase_ratio: tuple[float, float] = (0.3, 3.3)  # least and greatest height to width of the box
+    erase_fill: Literal["mean", "noise"] = "mean"  # what the box shows
+    mixup: float = 0.0  # alpha of Mixup's Beta distribution; 0 is off
+    cutmix: float = 0.0  # alpha of CutMix's Beta distribution; 0 is off
+    mix_probability: float = 1.0  # probability of mixing a picture at all
+    switch_probability: float = 0.5  # probability of CutMix where Mixup is on too
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "erase", "mix_probability", "switch_probability"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name)}: a probability lies between 0 and 1")
+        for name in ("scale", "ratio", "erase_scale", "erase_ratio"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise UserError(f"{name} is {low}, {high}: give the least first, above 0")
+        if self.scale[1] > 1 or self.erase_scale[1] > 1:
+            raise UserError("scale and erase_scale are shares of the area: at most 1")
+        for name in ("pad_px", "randaugment_ops", "brightness", "contrast", "saturation", "hue", "mixup", "cutmix"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}: it must not be negative")
+        if self.hue > 0.5:
+            raise UserError(f"hue is {self.hue}: half a turn, 0.5, is the most")
+        if not 0 <= self.randaugment_magnitude <= randaugment.TOP_LEVEL:
+            raise UserError(f"randaugment_magnitude is {self.randaugment_magnitude}: it goes from 0 to 30")
+
+    def build(self, preprocessing: Preprocessing, name: str = "view0", crop_name: str | None = None) -> "View":
+        return View(self, preprocessing, name, crop_name or name)
+
+    def build_mixer(self, device: torch.device | str) -> Mixer:
+        return Mixer(self.mixup, self.cutmix, self.mix_probability, self.switch_probability, device)
+
+
+class View:
+    """One way to see a picture in training: first cut to its size (uint8), then augmented and normalised."""
+
+    def __init__(self, augmentation: Augmentation, preprocessing: Preprocessing, name: str, crop_name: str) -> None:
+        self.augmentation, self.preprocessing = augmentation, preprocessing
+        self.name, self.crop_name = name, crop_name
+        fraction = {"squash": None, "centre": preprocessing.crop_fraction, "pad": preprocessing.cover_fraction}
+        self._fraction = fraction.get(augmentation.crop)
+
+    def cut(self, images: Tensor, keys: Tensor) -> Tensor:
+        """A batch of one size, on any device: (B, 3, H, W) uint8 -> (B, 3, h, w) uint8."""
+        size, interpolation = self.preprocessing.size_px, self.preprocessing.interpolation
+        if self.augmentation.crop != "random-resized":
+            return resample.cover_crop(images, size, self._fraction, interpolation)
+        height, width = (torch.full_like(keys, side) for side in images.shape[-2:])
+        return resample.resized_crop(images, self._boxes(keys, height, width), size, interpolation)
+
+    def cut_pictures(self, pictures: list[np.ndarray], keys: Tensor, out: Tensor) -> None:
+        """The same for pictures (H, W, 3) of any sizes, on the CPU, into `out` (B, 3, h, w)."""
+        if self.augmentation.crop != "random-resized":
+            crop: Literal["centre", "squash"] = "squash" if self._fraction is None else "centre"
+            fixed = replace(self.preprocessing, crop=crop)
+            for slot, picture in zip(out, pictures, strict=True):
+                slot.copy_(fixed.resized(picture))
+            return
+        height, width = (torch.tensor([picture.shape[axis] for picture in pictures]) for axis in (0, 1))
+        boxes = self._boxes(keys, height, width).tolist()
+        for slot, picture, (top, left, tall, wide) in zip(out, pictures, boxes, strict=True):
+            part = as_tensor(picture[top : top + tall, left : left + wide])[None].permute(0, 3, 1, 2)
+            resized = resample.resize(part, self.preprocessing.size_px, self.preprocessing.interpolation)
+            slot.copy_(resized[0])
+
+    def _boxes(self, keys: Tensor, height: Tensor, width: Tensor) -> Tensor:
+        draws = resample.draw_crops(keys, f"{self.crop_name}.crop")
+        return resample.draw_boxes(draws, height, width, self.augmentation.scale, self.augmentation.ratio)
+
+    def augment(self, images: Tensor, keys: Tensor) -> Tensor:
+        """What `cut` gave -> (B, 3, h, w) float32, augmented and normalised."""
+        a = self.augmentation
+        if a.crop == "pad" and a.pad_px:
+            shifts = resample.draw_shifts(keys, f"{self.crop_name}.crop", a.pad_px)
+            images = resample.pad_crop(images, shifts, a.pad_px, a.padding)
+        if a.flip:
+            images = resample.flip(images, resample.draw_chances(keys, f"{self.crop_name}.flip", a.flip))
+        if a.randaugment_ops:
+            purpose = f"{self.name}.randaugment"
+            drawn = randaugment.draw(keys, purpose, a.randaugment_ops, a.randaugment_magnitude, a.randaugment_spread)
+            for operation, level, sign in zip(*(part.unbind(1) for part in drawn), strict=True):
+                images = randaugment.apply(images, operation, level, sign, a.randaugment_fill)
+        images = self.preprocessing.normalised(self._jitter(images, keys))
+        if a.erase:
+            size = self.preprocessing.size_px
+            boxes = erasing.draw(
+                keys, f"{self.name}.erase", size, probability=a.erase, scale=a.erase_scale, ratio=a.erase_ratio
+            )
+            fill = erasing.noise(keys, f"{self.name}.noise", size) if a.erase_fill == "noise" else 0.0
+            images = erasing.erase(images, boxes, fill)
+        return images
+
+    def _jitter(self, images: Tensor, keys: Tensor) -> Tensor:
+        """Brightness, contrast, saturation, hue: in this order for every picture."""
+        a = self.augmentation
+        draws = K.uniform(keys, f"{self.name}.colour", 4).double().unbind(1)
+        for operation, most, draw in zip(
+            (colour.brightness, colour.contrast, colour.saturation),
+            (a.brightness, a.contrast, a.saturation),
+            draws,
+            strict=False,
+        ):
+            if most:
+                low = max(0.0, 1 - most)
+                images = operation(images, low + (1 + most - low) * draw)
+        return colour.hue(images, a.hue * (2 * draws[3] - 1)) if a.hue else images
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """Without a copy where the array may be written to; torch warns of the others."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _channels(values: tuple[float, float, float], device: torch.device) -> Tensor:
+    # Filled on the device: a copy from the host would have no place in a CUDA graph.
+    return torch.cat([torch.full((1, 1, 1), value, device=device) for value in values])

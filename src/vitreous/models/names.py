@@ -1,0 +1,94 @@
+"""Names of models and the plain facts behind them. Imports no torch, so that a listing is quick."""
+
+import re
+from dataclasses import dataclass
+
+from vitreous.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class ViTSize:
+    width: int
+    depth: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class ViTName:
+    """What a name such as r50_vit_b16 says."""
+
+    size: ViTSize
+    patch: int  # of the picture, or of the trunk's map
+    stem_depths: tuple[int, ...] | None  # units in each stage of the hybrid's ResNet; None: no hybrid
+
+
+@dataclass(frozen=True)
+class ResNetName:
+    """What a name such as bit_r50x3 says."""
+
+    depths: tuple[int, ...]
+    width_factor: int
+
+
+VIT_SIZES = {
+    "ti": ViTSize(192, 12, 3),  # Ti and S: Touvron et al. 2021 (DeiT), Steiner et al. 2021
+    "s": ViTSize(384, 12, 6),
+    "b": ViTSize(768, 12, 12),  # B, L, H: the paper's table 1
+    "l": ViTSize(1024, 24, 16),
+    "h": ViTSize(1280, 32, 16),
+    # The paper's ViT-b (figure 4): every width of B halved, that of a head too, so the heads stay 12.
+    "halfb": ViTSize(384, 12, 12),
+}
+
+RESNET_DEPTHS = {"r26": (2, 2, 2, 2), "r50": (3, 4, 6, 3), "r101": (3, 4, 23, 3), "r152": (3, 8, 36, 3)}
+
+# The names worth listing. Any size goes with any patch: vit_s8 is as good a name.
+MODELS = {
+    "vit_ti16": "ViT-Ti/16, 5.7 M parameters",
+    "vit_s16": "ViT-S/16, 22 M parameters",
+    "vit_s32": "ViT-S/32, 23 M parameters",
+    "vit_b16": "ViT-B/16, 86 M parameters",
+    "vit_b32": "ViT-B/32, 88 M parameters",
+    "vit_halfb32": "ViT-b/32 of the paper's figure 4: all widths of B halved, 23 M parameters",
+    "vit_l16": "ViT-L/16, 304 M parameters",
+    "vit_l32": "ViT-L/32, 306 M parameters",
+    "vit_h14": "ViT-H/14, 632 M parameters",
+    "r_vit_ti16": "hybrid R+Ti/16: a ResNet's root, then 8x8 patches of its map, 6.3 M parameters",
+    "r26_vit_s32": "hybrid R26+S/32, 36 M parameters",
+    "r50_vit_b16": "hybrid R50+B/16: no stage 4, its blocks moved to stage 3, 98 M parameters",
+    "r50_vit_b32": "hybrid R50+B/32, 110 M parameters",
+    "r50_vit_l16": "hybrid R50+L/16: no stage 4, its blocks moved to stage 3, 316 M parameters",
+    "r50_vit_l32": "hybrid R50+L/32, 329 M parameters",
+    "bit_r50x1": "BiT ResNet-50 of single width, 26 M parameters",
+    "bit_r101x1": "BiT ResNet-101 of single width, 45 M parameters",
+    "bit_r50x3": "BiT ResNet-50 of triple width, 217 M parameters",
+    "bit_r152x2": "BiT ResNet-152 of double width, 236 M parameters",
+    "bit_r152x4": "BiT ResNet-152 of fourfold width, 937 M parameters",
+}
+
+
+def model_names() -> list[str]:
+    """The names worth listing."""
+    return list(MODELS)
+
+
+def parse_name(name: str) -> ViTName | ResNetName:
+    """What a model's name says."""
+    if match := re.fullmatch(r"bit_(r\d+)x([1-9]\d*)", name):
+        if match[1] in RESNET_DEPTHS:
+            return ResNetName(RESNET_DEPTHS[match[1]], int(match[2]))
+    elif match := re.fullmatch(r"(?:(r\d*)_)?vit_([a-z]+)([1-9]\d*)", name):
+        resnet, size, patch = match[1], VIT_SIZES.get(match[2]), int(match[3])
+        if size and resnet is None:
+            return ViTName(size, patch, None)
+        if size and resnet == "r" and patch == 16:
+            # As released: the root has stride 4 and the patches 8, which makes 32 in spite of the name.
+            return ViTName(size, 8, ())
+        if size and resnet in RESNET_DEPTHS and patch in (16, 32):
+            *early, third, fourth = RESNET_DEPTHS[resnet]
+            # For stride 16 the paper leaves stage 4 out and gives its blocks to stage 3 (section 4.1).
+            return ViTName(size, 1, (*early, third, fourth) if patch == 32 else (*early, third + fourth))
+    raise UserError(
+        f"no model is called {name!r}.{did_you_mean(name, model_names())} Names look like vit_b16, r50_vit_b32 or "
+        f"bit_r50x1; sizes are {', '.join(VIT_SIZES)}."
+    )

@@ -1,0 +1,84 @@
+"""What may stand before the patches of a hybrid: the paper's ResNets, and a small stem of ours for small pictures."""
+
+import math
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import UserError
+from vitreous.models.resnet import ConvKind, PostActivatedUnit, RootKind, Trunk, resnet_trunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetStem:
+    """The hybrids' ResNet (paper, section 4.1): R50 to stage 4, or (3, 4, 9) without it."""
+
+    depths: tuple[int, ...] = (3, 4, 9)  # units in each stage; empty: the root alone
+    base_width: int = 64  # of the root and the first stage's 3x3 convolutions
+    root: RootKind = "imagenet"  # 7x7 of stride 2 and a max-pool, or one 3x3 for small pictures
+    stochastic_depth: float = 0.0  # rate at the last unit, growing linearly from 0
+    norm_epsilon: float = 1e-6  # of the group norms
+    conv_epsilon: float = 1e-10  # of the weight standardisation
+
+    def build(self, channels: int) -> Trunk:
+        kind = ConvKind(padding="same", norm_epsilon=self.norm_epsilon, conv_epsilon=self.conv_epsilon)
+        return resnet_trunk(
+            channels,
+            base_width=self.base_width,
+            depths=self.depths,
+            root=self.root,
+            unit=PostActivatedUnit,
+            stochastic_depth=self.stochastic_depth,
+            kind=kind,
+        )
+
+
+class ConvLayer(nn.Module):
+    """Convolution, norm, ReLU."""
+
+    def __init__(self, channels: int, width: int, stride: int, kind: ConvKind) -> None:
+        super().__init__()
+        self.conv, self.norm = kind.conv(channels, width, 3, stride), kind.norm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)))
+
+
+class ResidualLayer(nn.Module):
+    """Two 3x3 convolutions around which the input passes. The last norm starts at zero: at first, nothing is added."""
+
+    def __init__(self, width: int, kind: ConvKind) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = kind.conv(width, width, 3), kind.norm(width)
+        self.conv2, self.norm2 = kind.conv(width, width, 3), kind.norm(width)
+        nn.init.zeros_(self.norm2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(x + self.norm2(self.conv2(y)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvStem:
+    """A small convolutional stem. The default turns 32 px into an 8 x 8 map of 256 channels with 1.9 M parameters."""
+
+    widths: tuple[int, ...] = (64, 128, 256)  # of each level
+    strides: tuple[int, ...] = (1, 2, 2)  # of each level's first convolution
+    residuals: tuple[int, ...] = (1, 1, 1)  # residual layers of two 3x3 convolutions after it
+    norm_epsilon: float = 1e-5  # of the group norms
+    conv_epsilon: float = 1e-10  # of the weight standardisation
+
+    def build(self, channels: int) -> Trunk:
+        if not len(self.widths) == len(self.strides) == len(self.residuals) > 0:
+            raise UserError("a convolutional stem needs as many strides and residuals as widths, and at least one")
+        kind = ConvKind(padding="centred", norm_epsilon=self.norm_epsilon, conv_epsilon=self.conv_epsilon)
+        levels = []
+        for width, stride, num in zip(self.widths, self.strides, self.residuals, strict=True):
+            levels.append(
+                nn.Sequential(
+                    ConvLayer(channels, width, stride, kind), *(ResidualLayer(width, kind) for _ in range(num))
+                )
+            )
+            channels = width
+        return Trunk(levels, channels, math.prod(self.strides))

@@ -1,0 +1,92 @@
+"""The transformer's block: pre-norm attention and MLP, with dropout, stochastic depth and LayerScale as parts."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.nn.attention import Attention
+
+Gelu = Literal["erf", "tanh"]
+
+
+class StochasticDepth(nn.Module):
+    """Leaves a residual branch out for a random part of the samples, and scales up the others.
+
+    The draw is a tensor operation: nothing is read back by the host, so a CUDA graph can hold it.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return branch
+        shape = (branch.shape[0],) + (1,) * (branch.ndim - 1)
+        keep = torch.rand(shape, device=branch.device) >= self.rate
+        return branch * (keep.to(branch.dtype) / (1 - self.rate))
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
+
+
+def depth_rates(highest: float, depth: int) -> list[float]:
+    """Rates of stochastic depth: linear from 0 at the first block to `highest` at the last (Huang et al. 2016)."""
+    return [highest * i / max(depth - 1, 1) for i in range(depth)]
+
+
+class Mlp(nn.Module):
+    """Two dense layers with a GELU between them, dropout after each (paper, section 3.1 and appendix B.1)."""
+
+    def __init__(self, width: int, mlp_width: int, gelu: Gelu = "erf", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.expand = nn.Linear(width, mlp_width)
+        self.gelu = nn.GELU(approximate="none" if gelu == "erf" else "tanh")
+        self.contract = nn.Linear(mlp_width, width)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        for layer in (self.expand, self.contract):  # as the released code
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.normal_(layer.bias, std=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dropout(self.contract(self.dropout(self.gelu(self.expand(x)))))
+        return out
+
+
+class LayerScale(nn.Module):
+    """One learned factor a channel on a residual branch (Touvron et al. 2021, CaiT)."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, branch: Tensor) -> Tensor:
+        return branch * self.factor
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)) (paper, equations 2 and 3)."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        mlp: nn.Module,
+        norm_epsilon: float = 1e-6,
+        layer_scale: float | None = None,
+        stochastic_depth: float = 0.0,
+    ) -> None:
+        super().__init__()
+        width = attention.width
+        self.attention_norm = nn.LayerNorm(width, eps=norm_epsilon)
+        self.attention = attention
+        self.attention_scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.mlp_norm = nn.LayerNorm(width, eps=norm_epsilon)
+        self.mlp = mlp
+        self.mlp_scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
+
+    def forward(self, x: Tensor, offsets: Tensor | None = None) -> Tensor:
+        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), offsets)))
+        out: Tensor = x + self.stochastic_depth(self.mlp_scale(self.mlp(self.mlp_norm(x))))
+        return out

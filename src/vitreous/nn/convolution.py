@@ -1,0 +1,50 @@
+"""Convolution with standardised weights and the norm that goes with it: what BiT and the hybrid stems are made of."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.nn.tokens import lecun_normal_
+
+Padding = Literal["centred", "same"]  # kernel // 2 on both sides, or as TensorFlow and JAX pad
+
+
+class StandardizedConv(nn.Conv2d):
+    """Each filter is brought to mean 0 and variance 1 before use (Qiao et al. 2019)."""
+
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        padding: Padding = "centred",
+        epsilon: float = 1e-10,
+    ) -> None:
+        centred = kernel // 2 if padding == "centred" else 0
+        super().__init__(channels, width, kernel, stride=stride, padding=centred, bias=False)
+        self.epsilon, self.same = epsilon, padding == "same"
+        lecun_normal_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The statistics of a half-precision weight are taken in float32.
+        weight = self.weight.float() if self.weight.dtype in (torch.bfloat16, torch.float16) else self.weight
+        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        weight = ((weight - mean) * torch.rsqrt(variance + self.epsilon)).to(self.weight.dtype)
+        x = pad_same(x, self.kernel_size[0], self.stride[0]) if self.same else x
+        return F.conv2d(x, weight, None, self.stride, self.padding)
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """Pads to an output of ceil(size / stride); where the padding is odd, the far side gets more."""
+    h, w = (max((math.ceil(size / stride) - 1) * stride + kernel - size, 0) for size in x.shape[-2:])
+    return F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2), value=value) if h or w else x
+
+
+def group_norm(width: int, epsilon: float) -> nn.GroupNorm:
+    """32 groups, as BiT; fewer where a shrunken width is no multiple of 32."""
+    return nn.GroupNorm(math.gcd(32, width), width, eps=epsilon)

@@ -1,0 +1,64 @@
+"""Every recipe there is: one function, one reproducible result. A new one is a function and its name here."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitreous import settings
+from vitreous.errors import UserError, did_you_mean
+from vitreous.recipes.cifar10 import cifar10_hybrid, cifar10_resnet, cifar10_vit
+from vitreous.recipes.fashion import fashion_finetune, fashion_vit
+from vitreous.recipes.finetune import finetune, paper_finetune
+from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
+from vitreous.recipes.recipe import Recipe
+
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    recipe.__name__: recipe
+    for recipe in (
+        fashion_vit,
+        fashion_finetune,
+        cifar10_vit,
+        cifar10_hybrid,
+        cifar10_resnet,
+        pretrain_imagenet,
+        pretrain_imagenet21k,
+        pretrain_jft,
+        paper_finetune,
+    )
+}
+
+
+def find_recipe(name: str, changes: dict[str, str]) -> Recipe:
+    """A recipe by name, or from the recipe.json of a run, with changes by dotted name.
+
+    A recipe function's own parameters (`--model vit_l16`) are changes too, and come first.
+    """
+    if name.endswith(".json") or Path(name).is_file():
+        return settings.changed(settings.load(Recipe, Path(name)), changes)
+    if name not in RECIPES:
+        raise UserError(
+            f"there is no recipe {name!r}.{did_you_mean(name, list(RECIPES))} `vitreous list recipes` shows them"
+        )
+    return assembled(RECIPES[name], {}, changes)
+
+
+def finetune_recipe(start: str, data: str, changes: dict[str, str]) -> Recipe:
+    return assembled(finetune, {"start": start, "data": data}, changes)
+
+
+def assembled(recipe: Callable[..., Recipe], given: dict[str, Any], changes: dict[str, str]) -> Recipe:
+    parameters = inspect.signature(recipe).parameters
+    own = {
+        name: settings.parsed(parameters[name].annotation, text, f"--{name}")
+        for name, text in changes.items()
+        if name in parameters
+    }
+    missing = [name for name, p in parameters.items() if p.default is p.empty and name not in own and name not in given]
+    if missing:
+        raise UserError(f"{recipe.__name__} needs --{missing[0]}; `vitreous train {recipe.__name__} --help` tells more")
+    rest = {name: text for name, text in changes.items() if name not in own}
+    return settings.changed(recipe(**given, **own), rest)
+
+
+__all__ = ["RECIPES", "Recipe", "find_recipe", "finetune_recipe"]

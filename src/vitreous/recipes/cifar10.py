@@ -1,0 +1,87 @@
+"""CIFAR-10 from scratch: small models, pictures on the GPU, minutes a run."""
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
+from vitreous.models.stems import ConvStem
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.train.averages import AverageSettings
+from vitreous.train.loop import TrainingSettings
+from vitreous.train.optim import MuonSettings
+from vitreous.train.schedule import ScheduleSettings
+
+
+def cifar10_vit(epochs: float = 200.0) -> Recipe:
+    """CIFAR-10 from scratch: a plain ViT of 6.3 M parameters, patches of 4 px, one linear map.
+
+    Command:  vitreous train cifar10_vit --data.val_fraction 0
+    Cost and score: see docs/RESULTS.md
+    """
+    return small_pictures("cifar10_vit", plain_vit(), epochs)
+
+
+def cifar10_hybrid(epochs: float = 200.0) -> Recipe:
+    """CIFAR-10 from scratch: the same transformer, shallower, behind a small convolutional stem (a hybrid).
+
+    Command:  vitreous train cifar10_hybrid --data.val_fraction 0
+    Cost and score: see docs/RESULTS.md
+    """
+    stem = ConvStem(widths=(64, 128, 256), strides=(1, 2, 2), residuals=(0, 1, 1))
+    model = ViTSettings(
+        picture_px=(32, 32),
+        patch=1,
+        stem=stem,
+        width=256,
+        depth=5,
+        heads=4,
+        pool="mean",
+        num_prefix=0,
+        stochastic_depth=0.1,
+    )
+    return small_pictures("cifar10_hybrid", model, epochs)
+
+
+def cifar10_resnet(epochs: float = 200.0) -> Recipe:
+    """CIFAR-10 from scratch: a BiT-style ResNet of like cost, the rival.
+
+    Command:  vitreous train cifar10_resnet --data.val_fraction 0
+    Cost and score: see docs/RESULTS.md
+    """
+    model = ResNetSettings(picture_px=(32, 32), depths=(2, 2, 2, 2), base_width=32, root="small")
+    return small_pictures("cifar10_resnet", model, epochs)
+
+
+def plain_vit() -> ViTSettings:
+    return ViTSettings(
+        picture_px=(32, 32), patch=4, width=256, depth=8, heads=4, pool="mean", num_prefix=0, stochastic_depth=0.1
+    )
+
+
+def small_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
+    """One recipe for the three, so that only the model differs."""
+    return Recipe(
+        name=name,
+        data=DataSettings(where="cifar10", val_fraction=0.1),
+        model=model,
+        objective=ClassifySettings(label_smoothing=0.1),
+        normalise=Preprocessing(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+        augmentation=Augmentation(
+            crop="pad",
+            pad_px=4,
+            padding="reflect",
+            randaugment_ops=2,
+            randaugment_magnitude=18,
+            randaugment_spread=True,
+            erase=0.25,
+            mixup=0.8,
+            cutmix=1.0,
+            mix_probability=0.8,
+        ),
+        optimizer=MuonSettings(lr=3e-3, weight_decay=0.05, adam_lr=1e-3),
+        schedule=ScheduleSettings(warmup_fraction=0.03),
+        average=AverageSettings(kind="ema", factor=0.999),
+        training=TrainingSettings(
+            epochs=epochs, batch_size=512, precision="bf16", compile=True, cuda_graph=True, evaluate_every_epochs=10
+        ),
+    )

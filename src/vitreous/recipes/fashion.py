@@ -1,0 +1,52 @@
+"""The embedded set: small enough to train on two CPU cores while one waits."""
+
+from dataclasses import replace
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.models import ViTSettings
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.train.averages import AverageSettings
+from vitreous.train.loop import TrainingSettings
+from vitreous.train.optim import MuonSettings, SGDSettings
+from vitreous.train.schedule import ScheduleSettings
+
+
+def fashion_vit(epochs: float = 24.0) -> Recipe:
+    """The embedded pictures of clothes: a ViT of 0.2 M parameters at 28 px, on the CPU.
+
+    Command:  vitreous train fashion_vit
+    Cost and score: see docs/RESULTS.md
+    """
+    return Recipe(
+        name="fashion_vit",
+        data=DataSettings(where="fashion", val_fraction=0.1),
+        model=ViTSettings(picture_px=(28, 28), patch=7, width=64, depth=5, heads=4, pool="mean", num_prefix=0),
+        objective=ClassifySettings(head="tanh", label_smoothing=0.1),
+        normalise=Preprocessing(mean=(0.286,) * 3, std=(0.353,) * 3),
+        augmentation=Augmentation(crop="pad", pad_px=2),
+        optimizer=MuonSettings(lr=4e-3, weight_decay=0.05, adam_lr=2e-3),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        average=AverageSettings(kind="ema", factor=0.995),
+        training=TrainingSettings(epochs=epochs, batch_size=128, evaluate_every_epochs=4, device="cpu"),
+    )
+
+
+def fashion_finetune(start: str = "runs/fashion_vit") -> Recipe:
+    """Fine-tune `fashion_vit` at 42 px: the second half of the demonstration.
+
+    Command:  vitreous train fashion_finetune --start runs/fashion_vit
+    Cost and score: see docs/RESULTS.md
+    """
+    recipe = fashion_vit()
+    return replace(
+        recipe,
+        name="fashion_finetune",
+        model=replace(recipe.model, picture_px=(42, 42)),
+        start=start,
+        objective=ClassifySettings(head="linear"),
+        optimizer=SGDSettings(lr=0.01, momentum=0.9),
+        average=AverageSettings(),
+        training=replace(recipe.training, epochs=3, evaluate_every_epochs=1),
+    )

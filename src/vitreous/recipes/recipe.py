@@ -1,0 +1,35 @@
+"""Recipe: everything that decides a result, in one object."""
+
+from dataclasses import dataclass, field, replace
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.models import ModelSettings
+from vitreous.tasks import ObjectiveSettings
+from vitreous.train.averages import AverageSettings
+from vitreous.train.loop import TrainingSettings
+from vitreous.train.optim import OptimizerSettings
+from vitreous.train.schedule import ScheduleSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    name: str  # the run directory is called after it
+    data: DataSettings
+    model: ModelSettings
+    start: str | None = None  # the run or folder of weights whose encoder training starts from
+    objective: ObjectiveSettings
+    normalise: Preprocessing = field(default_factory=Preprocessing)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    average: AverageSettings = field(default_factory=AverageSettings)
+    training: TrainingSettings
+    rates: tuple[
+        float, ...
+    ] = ()  # learning rates to try on the held-out part; then the best one trains on all of train
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The model decides the size of its pictures."""
+        return replace(self.normalise, size_px=self.model.picture_px)

@@ -1,0 +1,264 @@
+"""Settings: frozen dataclasses <-> JSON <-> command line. Knows no component.
+
+A settings class is a frozen, keyword-only dataclass beside the component it configures, with one verb,
+`build()`. A field may be another settings class, or a choice between several (`AdamW | SGD`); a choice is
+written to JSON with the chosen class's name under "kind", and is switched on the command line with
+`--optimizer.kind SGD`. The comment beside a field is its help.
+"""
+
+import dataclasses
+import inspect
+import io
+import json
+import textwrap
+import tokenize
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vitreous.errors import UserError, did_you_mean
+
+S = TypeVar("S")
+
+
+# ---- JSON
+
+
+def to_json(settings: Any) -> Any:
+    """Plain dicts, lists and scalars; `from_json` gives back an equal object."""
+    if not dataclasses.is_dataclass(settings):
+        return [to_json(item) for item in settings] if isinstance(settings, tuple | list) else settings
+    data = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        data[field.name] = to_json(value)
+        if dataclasses.is_dataclass(value) and len(_choices(_types(type(settings))[field.name])) > 1:
+            data[field.name] = {"kind": type(value).__name__, **data[field.name]}
+    return data
+
+
+def from_json(cls: type[S], data: Any, where: str = "") -> S:
+    """The settings that `data` describes. Unknown fields and wrong types are errors that name their place."""
+    return typing.cast(S, _read(cls, data, where or cls.__name__))
+
+
+def save(settings: Any, path: Path) -> None:
+    path.write_text(json.dumps(to_json(settings), indent=2) + "\n")
+
+
+def load(cls: type[S], path: Path) -> S:
+    try:
+        return from_json(cls, json.loads(path.read_text()), where=str(path))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as JSON settings ({error})") from None
+
+
+def _read(hint: Any, data: Any, where: str) -> Any:
+    choices = _choices(hint)
+    if choices and isinstance(data, dict):
+        return _read_dataclass(_chosen(choices, data, where), data, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _read(option, data, where)
+            except UserError:
+                continue
+    elif origin is tuple and isinstance(data, list):
+        item_types = arguments[:1] * len(data) if arguments[1:] == (Ellipsis,) else arguments
+        if len(item_types) == len(data):
+            return tuple(_read(item, value, where) for item, value in zip(item_types, data, strict=True))
+    elif (
+        (origin is typing.Literal and data in arguments)
+        or (hint in (None, type(None)) and data is None)
+        or (hint is float and isinstance(data, int | float) and not isinstance(data, bool))
+        or (isinstance(hint, type) and hint is not float and type(data) is hint)
+    ):
+        return float(data) if hint is float else data
+    raise UserError(f"{where}: {data!r} is not {type_name(hint)}")
+
+
+def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
+    hints = _types(cls)
+    values = {}
+    for name, value in data.items():
+        if name == "kind" and "kind" not in hints:
+            continue
+        if name not in hints:
+            raise UserError(f"{where}: no field {name!r} in {cls.__name__}.{did_you_mean(name, list(hints))}")
+        values[name] = _read(hints[name], value, f"{where}.{name}")
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _chosen(choices: tuple[type, ...], data: dict[str, Any], where: str) -> type:
+    if len(choices) == 1:
+        return choices[0]
+    names = {choice.__name__: choice for choice in choices}
+    kind = data.get("kind", choices[0].__name__)  # written before the field became a choice: the first is what it was
+    if kind not in names:
+        raise UserError(
+            f"{where}.kind: {kind!r} is not one of {', '.join(names)}.{did_you_mean(str(kind), list(names))}"
+        )
+    return names[kind]
+
+
+# ---- Dotted names: the command line's view
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting as the command line shows it."""
+
+    name: str  # dotted
+    type: str
+    value: Any
+    help: str
+
+
+def fields(settings: Any, prefix: str = "") -> list[Field]:
+    """Every setting below `settings`, depth first, with dotted names."""
+    found = []
+    for field in dataclasses.fields(settings):
+        value, hint = getattr(settings, field.name), _types(type(settings))[field.name]
+        name, text = prefix + field.name, _comments(type(settings)).get(field.name, "")
+        if dataclasses.is_dataclass(value):
+            if len(_choices(hint)) > 1:
+                kinds = " | ".join(choice.__name__ for choice in _choices(hint))
+                found.append(Field(f"{name}.kind", kinds, type(value).__name__, text))
+            found.extend(fields(value, f"{name}."))
+        else:
+            found.append(Field(name, type_name(hint), value, text))
+    return found
+
+
+def changed(settings: S, changes: Mapping[str, str]) -> S:
+    """A copy of `settings` with fields set by dotted name, from text, checked by type."""
+    # Kinds first: `--optimizer.kind SGD --optimizer.momentum 0.9` in either order.
+    for name in sorted(changes, key=lambda name: not name.endswith(".kind")):
+        settings = _changed(settings, settings, name, name.split("."), changes[name])
+    return settings
+
+
+def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) -> Any:
+    hints, (head, *rest) = _types(type(settings)), path
+    if head not in hints:
+        _unknown(root, name)
+    hint, value = hints[head], getattr(settings, head)
+    choices = _choices(hint)
+    if rest == ["kind"] and len(choices) > 1:
+        cls = _chosen(choices, {"kind": text}, f"--{name}"[: -len(".kind")])
+        # What the two kinds share by name and type is carried over; a part that was left out has nothing to share.
+        old = {} if value is None else _types(type(value))
+        shared = {
+            f.name: getattr(value, f.name)
+            for f in dataclasses.fields(cls)
+            if f.name in old and _types(cls)[f.name] == old[f.name]
+        }
+        return dataclasses.replace(settings, **{head: cls(**shared)})
+    if rest:
+        if value is None and choices:  # a part that was left out comes in with its defaults
+            value = choices[0]()
+        if not dataclasses.is_dataclass(value):
+            _unknown(root, name)
+        return dataclasses.replace(settings, **{head: _changed(root, value, name, rest, text)})
+    if dataclasses.is_dataclass(value) and text.lower() != "none":
+        raise UserError(
+            f"--{name} is a group of settings; set one of them, such as --{fields(value, name + '.')[0].name}"
+        )
+    return dataclasses.replace(settings, **{head: parsed(hint, text, f"--{name}")})
+
+
+def _unknown(root: Any, name: str) -> typing.NoReturn:
+    known = [field.name for field in fields(root)]
+    leaf = [other for other in known if other.split(".")[-1] == name.rsplit(".", maxsplit=1)[-1]]
+    hint = f" Did you mean {' or '.join('--' + k for k in leaf[:3])}?" if leaf else did_you_mean(name, known)
+    raise UserError(f"--{name}: there is no such setting.{hint}")
+
+
+def parsed(hint: Any, text: str, where: str) -> Any:
+    """The value of type `hint` that the user typed as `text`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        # None and numbers before text, so that "none" is None and "3" is a number where both are allowed.
+        for option in sorted(arguments, key=lambda option: option is str):
+            try:
+                return parsed(option, text, where)
+            except UserError:
+                continue
+    elif origin is tuple:
+        items = [item for item in text.replace(",", " ").replace("x", " ").split() if item]
+        item_types = arguments[:1] * len(items) if arguments[1:] == (Ellipsis,) else arguments
+        if len(items) == len(item_types):
+            return tuple(parsed(item, value, where) for item, value in zip(item_types, items, strict=True))
+    elif origin is typing.Literal:
+        for option in arguments:
+            if str(option) == text:
+                return option
+    elif hint in (None, type(None)):
+        if text.lower() == "none":
+            return None
+    elif hint is bool:
+        if text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+            return text.lower() in ("true", "yes", "on", "1")
+    elif hint in (int, float, str):
+        try:
+            return int(text.replace("_", "").replace(",", "")) if hint is int else hint(text)
+        except ValueError:
+            pass
+    options = [str(option) for option in arguments] if origin is typing.Literal else []
+    raise UserError(f"{where}: {text!r} is not {type_name(hint)}.{did_you_mean(text, options)}")
+
+
+# ---- Types
+
+
+@cache
+def _types(cls: Any) -> dict[str, Any]:
+    return {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+
+
+def _choices(hint: Any) -> tuple[type, ...]:
+    """The settings classes among which a field chooses."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return tuple(option for option in options if dataclasses.is_dataclass(option) and isinstance(option, type))
+
+
+def type_name(hint: Any) -> str:
+    """A type as a person would write it: `int`, `float or none`, `one of linear, cosine`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(option) for option in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(option) for option in arguments)
+    if origin is tuple:
+        many = arguments[1:] == (Ellipsis,)
+        return f"several {type_name(arguments[0])}" if many else ",".join(type_name(item) for item in arguments)
+    return "none" if hint in (None, type(None)) else getattr(hint, "__name__", str(hint))
+
+
+@cache
+def _comments(cls: Any) -> dict[str, str]:
+    """The comment beside each field, which is its help."""
+    found: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        try:
+            source = textwrap.dedent(inspect.getsource(owner))
+        except (OSError, TypeError):
+            continue
+        name = ""
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.NAME and token.start[1] == 4 and token.line.split(":")[0].strip() == token.string:
+                name = token.string
+            elif token.type == tokenize.COMMENT and name:
+                found[name] = token.string.lstrip("# ").strip()
+                name = ""
+    return found

@@ -1,0 +1,93 @@
+"""What long work shows: a bar on a terminal, plain lines anywhere else."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+PLAIN_EVERY_S = 10.0  # how often a plain line is printed where there is no terminal
+
+
+def duration(seconds: float) -> str:
+    """3725 -> '1:02:05'."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Bar:
+    """Progress of work whose length is known: share done, rate, time left, and facts the work adds."""
+
+    def __init__(self, what: str, total: int, done: int = 0, unit: str = "", silent: bool = False) -> None:
+        self.what, self.total, self.unit, self.silent = what, total, unit, silent
+        self.first = self.done = done  # work that an earlier run did says nothing of today's rate
+        self.started = self.printed = time.monotonic()
+        self.facts = ""
+        self._rich: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty() and not self.silent:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
+            self._rich = Progress(*columns, console=Console(stderr=True))
+            self._task = self._rich.add_task(self.what, total=self.total, completed=self.done, facts="")
+            self._rich.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rich is not None:
+            self._rich.stop()
+        elif self.printed > self.started and kind is None:  # only work that was long enough to print at all
+            self._print_line()
+
+    @property
+    def elapsed_s(self) -> float:
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def update(self, done: int, **facts: str) -> None:
+        """Say how much is done; facts are shown beside it, in the order given."""
+        self.done = done
+        if facts:
+            self.facts = "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, facts=self._summary())
+        elif not self.silent and time.monotonic() - self.printed >= PLAIN_EVERY_S:
+            self._print_line()
+
+    def _summary(self) -> str:
+        rate = (self.done - self.first) / self.elapsed_s
+        left = f"{duration((self.total - self.done) / rate)} left" if rate > 0 else "starting"
+        digits = 0 if rate >= 100 else 1
+        share = f"{self.done:,}/{self.total:,}{self.unit and ' ' + self.unit}"
+        return "  ".join(part for part in (share, f"{rate:,.{digits}f}/s", left, self.facts) if part)
+
+    def _print_line(self) -> None:
+        self.printed = time.monotonic()
+        print(f"{self.what}: {self._summary()}", file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Iterate and show progress."""
+    if total is None:
+        items = list(items)
+        total = len(items)
+    with Bar(what, total) as bar:
+        for number, item in enumerate(items, start=1):
+            yield item
+            bar.update(number)
+
+
+def table(rows: Sequence[tuple[str, ...]], header: tuple[str, ...]) -> str:
+    """Left-aligned columns, for terminals and logs alike."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [header, tuple("-" * width for width in widths), *rows]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,99 @@
+"""Averages of the weights along a run, which are often better than the last ones."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageSettings:
+    """polyak: the factor from the first step on, starting at the initial weights: the ViT paper's averaging "with a
+    factor of 0.9999" (section 4.1, the headline numbers on ImageNet). It remembers its start for about
+    1 / (1 - factor) steps, which suits fine-tuning. ema: the same, but the n-th update keeps at most
+    (1 + n) / (10 + n) of the average, so that a short run, or one from random weights, soon forgets its start."""
+
+    kind: Literal["none", "ema", "polyak"] = "none"  # ema: for training from scratch; polyak: for fine-tuning
+    factor: float = 0.9999  # share of the average that a step keeps
+
+    def build(self, module: nn.Module) -> "Average":
+        """Starts as the weights of `module` are now, on its device."""
+        if not 0 <= self.factor < 1:
+            raise UserError(f"average.factor: {self.factor} is not in [0, 1)")
+        return Average(self, module)
+
+
+class Average:
+    """An average of all parameters of a module; of nothing, where the settings want none."""
+
+    def __init__(self, settings: AverageSettings, module: nn.Module) -> None:
+        self.settings = settings
+        parameters = dict(module.named_parameters()) if self.is_on else {}
+        buffers = dict(module.named_buffers()) if self.is_on else {}
+        self._names = [*parameters, *buffers]
+        self._weights: list[Tensor] = list(parameters.values())
+        self._buffers: list[Tensor] = list(buffers.values())
+        # float32 whatever the weights are: bf16 cannot hold steps of one part in 10,000.
+        self._shadows = [weight.detach().to(torch.float32, copy=True) for weight in self._weights]
+        self._copies = [buffer.clone() for buffer in self._buffers]
+        device = self._weights[0].device if self._weights else None
+        self._updates = torch.zeros((), dtype=torch.int64, device=device)
+        # What a step takes in; as 1 - factor in float32 it would be off by 2 parts in 10,000.
+        self._share = torch.tensor(1 - settings.factor, device=device)
+
+    @property
+    def is_on(self) -> bool:
+        return self.settings.kind != "none"
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights as they are after a step. Buffers are copied: a mean of counters means nothing."""
+        if not self.is_on:
+            return
+        self._updates += 1
+        share = self._share
+        if self.settings.kind == "ema":
+            share = torch.maximum(share, 9 / (10 + self._updates))
+        change = torch._foreach_sub(self._weights, self._shadows)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(self._shadows, change)
+        if self._copies:
+            torch._foreach_copy_(self._copies, self._buffers)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Inside, the module has the averaged weights; afterwards its own again, bit for bit."""
+        live = [*self._weights, *self._buffers]
+        if not live:
+            yield
+            return
+        with torch.no_grad():
+            kept = [tensor.clone() for tensor in live]
+            torch._foreach_copy_(live, [*self._shadows, *self._copies])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(live, kept)
+
+    def state(self) -> dict[str, Tensor]:
+        """The live tensors (not copies): `updates`, and the average by the module's names."""
+        if not self.is_on:
+            return {}
+        return {"updates": self._updates, **dict(zip(self._names, [*self._shadows, *self._copies], strict=True))}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Exactly what `state` gave, copied in place."""
+        own = self.state()
+        for name in sorted(own.keys() ^ state.keys()):
+            side = "lacks" if name in own else "has an unknown"
+            raise UserError(f"average: the saved state {side} {name!r}; it belongs to another model or setting")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                raise UserError(f"average: the saved {name!r} has another shape; it belongs to another model")
+            tensor.copy_(state[name])

@@ -1,0 +1,74 @@
+"""Checkpoints: a folder for each, of which the newest whole one counts."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.weights import own
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int  # optimizer steps taken
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+    elapsed_s: float  # spent on the run until then
+    notes: tuple[str, ...]  # newer ones that were passed over, and why
+
+
+class Checkpoints:
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        if keep < 2:
+            raise ValueError("one checkpoint is none: a damaged one needs another before it")
+        self.folder, self.keep = folder, keep
+        self._passed_over: set[Path] = set()
+
+    def paths(self) -> dict[int, Path]:
+        """Step -> folder, oldest first; whole or not."""
+        if not self.folder.is_dir():
+            return {}
+        found = {path: re.fullmatch(r"\.?step-(\d+)(\.old)?", path.name) for path in self.folder.iterdir()}
+        # `.step-00000012.old` is a checkpoint whose replacement was interrupted; it is read under its own name.
+        steps = {int(match[1]) for match in found.values() if match}
+        return {step: self._path(step) for step in sorted(steps)}
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08}"
+
+    def save(
+        self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], elapsed_s: float = 0.0
+    ) -> None:
+        """Write one; older ones go only when it is in its place."""
+        about = {"step": step, "elapsed_s": elapsed_s}
+        own.write_folder(self._path(step), tensors, {"state": dict(state)}, about)
+        self._passed_over.discard(self._path(step))
+        self._prune(step)
+
+    def _prune(self, newest: int) -> None:
+        paths = self.paths()
+        # Later ones, and those found damaged, belong to a course that the run has left by resuming before them.
+        sound = [step for step, path in paths.items() if step <= newest and path not in self._passed_over]
+        for step, path in paths.items():
+            if step not in sound[-self.keep :]:
+                own.remove(path)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest one that verifies; None where there is none at all."""
+        notes: list[str] = []
+        for step, path in reversed(self.paths().items()):
+            try:
+                found = own.read_folder(path)
+                state = found.documents["state"]
+            except UserError as error:
+                self._passed_over.add(path)
+                notes.append(str(error))
+                continue
+            return Checkpoint(step, found.tensors, state, float(found.about.get("elapsed_s", 0.0)), tuple(notes))
+        if notes:
+            raise UserError(f"{self.folder}: no checkpoint is whole ({notes[0]}); remove the folder to start over")
+        return None

@@ -1,0 +1,87 @@
+"""Where a run computes: device, precision, ranks, and one CUDA graph for a whole step."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Precision = Literal["fp32", "bf16"]
+WARM_UP_STEPS = 3  # before a CUDA graph is captured: compilation, autotuning and lazy state happen in them
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all that train together. A plain run is a world of one."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @classmethod
+    def join(cls, device: str = "auto") -> Self:
+        """Read what `torchrun` set, if it did; 'auto' takes the GPU where there is one."""
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
+        if place.type == "cuda":
+            torch.cuda.set_device(place)
+        if size > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        return cls(rank, size, place)
+
+    @property
+    def is_first(self) -> bool:
+        """The one process that writes files and prints."""
+        return self.rank == 0
+
+    def average(self, tensors: list[Tensor]) -> None:
+        """Replace each tensor by its mean over all ranks, in one exchange."""
+        if self.size == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.size
+        for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """bf16: matrix products in bfloat16, weights and sums in float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
+class GraphedStep:
+    """A step whose every kernel is launched by one call.
+
+    Small models are bound by launching kernels one by one. The step's Python runs a few times in full, then once
+    more to be recorded; from then on only its kernels run. It must be pure device work on tensors of fixed shape,
+    with its state (weights, moments, counters) changed in place.
+    """
+
+    def __init__(self, step: Callable[..., None]) -> None:
+        self.step = step
+        self.stream = torch.cuda.Stream()
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> None:
+        if self.calls < WARM_UP_STEPS:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.step(*inputs)
+            torch.cuda.current_stream().wait_stream(self.stream)
+        else:
+            if self.graph is None:
+                self.inputs = tuple(tensor.clone() for tensor in inputs)
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph, stream=self.stream):
+                    self.step(*self.inputs)
+            for buffer, tensor in zip(self.inputs, inputs, strict=True):
+                buffer.copy_(tensor, non_blocking=True)
+            self.graph.replay()
+        self.calls += 1

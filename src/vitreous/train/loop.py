@@ -1,0 +1,277 @@
+"""The training loop: the only one, for every objective.
+
+A step is device work alone. The learning rate, the progress, the loss sums and the watch for NaN are tensors
+changed in place, and nothing is read back, so the host runs ahead of the device and a whole step fits into one
+CUDA graph. The host looks at the numbers when they are logged, evaluated or saved.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from vitreous import keys
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.objectives.base import Objective
+from vitreous.terminal import Bar
+from vitreous.train.averages import Average
+from vitreous.train.devices import GraphedStep, Precision, World, autocast
+from vitreous.train.optim import Optimizer
+from vitreous.train.run import RunDirectory
+from vitreous.train.schedule import ScheduleSettings
+
+Evaluate = Callable[[Objective], dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    epochs: float = 100.0  # passes over the training data; ignored where steps is given
+    steps: int | None = None  # length of the run in optimizer steps
+    batch_size: int = 512  # pictures a step, over all ranks and accumulated parts
+    accumulate: int = 1  # parts into which a step's batch is cut to save memory
+    clip: float | None = 1.0  # largest global norm of the gradient
+    precision: Precision = "fp32"  # bf16: matrix products in bfloat16, weights in float32
+    compile: bool = False  # torch.compile the objective and the augmentation
+    cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
+    checkpointing: bool = False  # recompute activations in the backward pass to save memory
+    evaluate_every_epochs: float = (
+        1.0  # on the validation part, with the raw and the averaged weights; 0: at the end only
+    )
+    checkpoint_every_s: float = 120.0  # seconds between checkpoints
+    log_every_steps: int = 50  # steps whose mean losses make one logged line
+    seed: int = 0  # initial weights, order of samples, augmentation, dropout
+    workers: int = 2  # processes that read pictures which are not kept in memory
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        return self.steps if self.steps is not None else max(1, round(self.epochs * steps_per_epoch))
+
+
+class TrainingData(Protocol):
+    """What the loop needs of a loader; data.loader.TrainLoader is one."""
+
+    steps_per_epoch: int
+    waited_s: float
+
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
+        """What each step in [start, stop) starts from, on the device: a function of the step alone."""
+        ...
+
+    def prepare(self, *inputs: Tensor) -> Batch:
+        """The batch itself: pure device work (augmentation, mixing, normalisation)."""
+        ...
+
+
+class StoppedError(UserError):
+    """A signal asked the run to end; it did, after saving."""
+
+
+class Loop:
+    """One run: an objective, its data, and everything that changes while it trains."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        data: TrainingData,
+        *,
+        optimizer: Optimizer,
+        schedule: ScheduleSettings,
+        average: Average,
+        settings: TrainingSettings,
+        world: World,
+    ) -> None:
+        self.objective, self.data, self.optimizer = objective, data, optimizer
+        self.schedule, self.average, self.settings, self.world = schedule, average, settings, world
+        self.num_steps = settings.num_steps(data.steps_per_epoch)
+        self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
+        self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
+        self.meter = Meter(world)
+        self.losses = torch.compile(objective) if settings.compile else objective
+        self.prepare = torch.compile(data.prepare) if settings.compile else data.prepare
+        use_graph = settings.cuda_graph and world.device.type == "cuda" and world.size == 1
+        self.run_step: Callable[..., None] = GraphedStep(self.step) if use_graph else self.step
+
+    # ---- one step
+
+    def step(self, *inputs: Tensor) -> None:
+        """Pictures -> losses -> gradients -> weights, without a word to the host."""
+        progress = self.step_count / self.num_steps
+        self.optimizer.set_rate(self.schedule.rate(self.step_count, self.num_steps))
+        batch = self.prepare(*inputs)
+        for part in batch.parts(self.settings.accumulate):
+            with autocast(self.world.device, self.settings.precision):
+                losses = self.losses(part, progress)
+            (losses["loss"] / self.settings.accumulate).backward()
+            self.meter.add(losses)
+            self._watch(losses["loss"])
+        self.world.average(self.optimizer.gradients())
+        norm = self.optimizer.clip(self.settings.clip)
+        self.meter.add({"gradient_norm": norm})
+        self._watch(norm)
+        self.optimizer.step(bad=self.first_bad_step >= 0)
+        self.optimizer.zero_grad()
+        self.step_count += 1
+        self.objective.after_step(progress)
+        self.average.update()
+
+    def _watch(self, number: Tensor) -> None:
+        # Once bad, always bad: no later step changes a weight, and the host finds out when it next looks.
+        newly_bad = ~torch.isfinite(number.detach()) & (self.first_bad_step < 0)
+        self.first_bad_step.copy_(torch.where(newly_bad, self.step_count, self.first_bad_step))
+
+    def _check_health(self) -> None:
+        step = int(self.first_bad_step)
+        if step >= 0:
+            raise UserError(
+                f"the loss became NaN or infinite at step {step}; that step was not taken and nothing of it was saved. "
+                "Try a lower --optimizer.lr, a longer warm-up (--schedule.warmup_steps) or --training.clip 1"
+            )
+
+    # ---- the whole run
+
+    def run(self, directory: RunDirectory, evaluate: Evaluate | None) -> None:
+        """From wherever the run stands to its end."""
+        start = self._resume(directory)
+        every = round(self.settings.evaluate_every_epochs * self.data.steps_per_epoch)
+        saved_at = time.monotonic()
+        with StopSignals() as signals, self._bar(start) as bar:
+            for step, inputs in enumerate(self.data.inputs(start, self.num_steps), start=start + 1):
+                # Dropout and stochastic depth draw from (seed, step, rank); all else from the samples' keys.
+                torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
+                self.run_step(*inputs)
+                if step % self.settings.log_every_steps == 0 or step == self.num_steps:
+                    self._log(directory, step, bar)
+                if evaluate is not None and (step == self.num_steps or (every and step % every == 0)):
+                    self._check_health()
+                    self._evaluate(directory, step, evaluate)
+                due = time.monotonic() - saved_at >= self.settings.checkpoint_every_s
+                if due or signals.received or step == self.num_steps:
+                    self._save(directory, step)
+                    saved_at = time.monotonic()
+                if signals.received and step < self.num_steps:
+                    raise StoppedError(
+                        f"{signals.received}: stopped after step {step:,} of {self.num_steps:,}, saved in "
+                        f"{directory.path}; the same command goes on from there"
+                    )
+
+    def _bar(self, start: int) -> Bar:
+        if self.world.is_first:
+            return Bar("training", self.num_steps, done=start, unit="steps")
+        return Bar("", 0, silent=True)
+
+    def _log(self, directory: RunDirectory, step: int, bar: Bar) -> None:
+        self._check_health()
+        numbers = self.meter.read()
+        rate = float(self.schedule.rate(self.step_count - 1, self.num_steps))
+        if self.world.is_first:
+            directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **numbers, "rate": rate})
+        pictures = (step - bar.first) * self.settings.batch_size / bar.elapsed_s
+        bar.update(
+            step,
+            loss=f"{numbers['loss']:.4f}",
+            pictures=f"{pictures:,.0f}/s",
+            waiting=f"{self.data.waited_s / bar.elapsed_s:.0%}",
+        )
+
+    def _evaluate(self, directory: RunDirectory, step: int, evaluate: Evaluate) -> None:
+        results = {f"val/{name}": value for name, value in self._quietly(evaluate).items()}
+        if self.average.is_on:
+            with self.average.swapped():
+                results |= {f"val_average/{name}": value for name, value in self._quietly(evaluate).items()}
+        if self.world.is_first:
+            directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **results})
+
+    def _quietly(self, evaluate: Evaluate) -> dict[str, float]:
+        self.objective.eval()
+        try:
+            with torch.no_grad(), autocast(self.world.device, self.settings.precision):
+                return evaluate(self.objective)
+        finally:
+            self.objective.train()
+
+    # ---- state: weights, optimizer, averages, and how far the run is
+
+    def _save(self, directory: RunDirectory, step: int) -> None:
+        self._check_health()
+        if self.world.is_first:
+            tensors = {
+                "objective": self.objective.state_dict(),
+                "optimizer": self.optimizer.state(),
+                "average": self.average.state(),
+                "meter": self.meter.state(),
+            }
+            directory.save_checkpoint(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
+
+    def _resume(self, directory: RunDirectory) -> int:
+        """Take up the newest whole checkpoint; answers the step the run stands at."""
+        checkpoint = directory.latest_checkpoint()
+        if checkpoint is None:
+            directory.truncate_log(0)
+            return 0
+        self.objective.load_state_dict(checkpoint.tensors["objective"])
+        self.optimizer.load_state(checkpoint.tensors["optimizer"])
+        self.average.load_state(checkpoint.tensors["average"])
+        self.meter.load_state(checkpoint.tensors["meter"])
+        self.step_count.fill_(checkpoint.step)
+        directory.truncate_log(checkpoint.step)
+        return checkpoint.step
+
+
+class Meter:
+    """Mean of each number since it was last read, summed on the device."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sums: dict[str, Tensor] = {}  # name -> (2,): sum, count
+
+    def add(self, numbers: dict[str, Tensor]) -> None:
+        for name, number in numbers.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+            self.sums[name] += torch.stack([number.detach().double(), torch.ones_like(number, dtype=torch.float64)])
+
+    def read(self) -> dict[str, float]:
+        self.world.average(list(self.sums.values()))
+        numbers = {name: float(total / count) for name, (total, count) in self.sums.items()}
+        for total in self.sums.values():
+            total.zero_()
+        return numbers
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.sums)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.sums = {name: total.to(self.world.device) for name, total in state.items()}
+
+
+class StopSignals:
+    """SIGTERM and Ctrl-C are noted, so that the step can be finished; a second Ctrl-C ends at once."""
+
+    def __init__(self) -> None:
+        self.received = ""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        except ValueError:  # not in the main thread, where signals cannot be caught
+            pass
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"

@@ -1,0 +1,248 @@
+"""Optimizers: which parameters move together, at what rate and with what decay, and how their state is kept.
+
+Nothing here waits for the device: rates and step counters are tensors, and a flag on the device turns a step into
+nothing. So a whole training step can be one CUDA graph.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import UserError
+from vitreous.objectives.base import Objective
+from vitreous.train.muon import Matrix, Muon
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A parameter that is trained, and what its place in the network says about it."""
+
+    name: str
+    parameter: nn.Parameter
+    weight: bool  # of a dense layer or a convolution; not a norm, bias, token or position
+    inner: bool  # a weight inside a stage after the first: not of the stem, not of a head
+    parts: int  # matrices stacked in its rows: 3 for a fused query, key and value
+    scale: float  # of the learning rate, from layer-wise decay
+
+
+def slots(objective: Objective, layer_decay: float = 1.0) -> list[Slot]:
+    """Everything that is trained. Layer-wise decay as in BEiT (Bao et al. 2021, appendix): a head has the full rate,
+    the last stage `layer_decay` times that, the stage before it the square, and so on down to the stem. What an
+    encoder holds outside its stages (a final norm) goes with its last stage."""
+    stages = objective.encoder.stages()
+    depth = {p: len(stages) - 1 for p in objective.encoder.parameters()}
+    depth |= {p: index for index, stage in enumerate(stages) for p in stage.parameters()}
+    inside = {p for stage in stages[1:] for p in stage.parameters()}
+    found = []
+    for name, p in objective.named_parameters():
+        if not p.requires_grad:
+            continue
+        path, _, leaf = name.rpartition(".")
+        module = objective.get_submodule(path)
+        weight = leaf == "weight" and p.ndim >= 2 and not isinstance(module, nn.Embedding)
+        scale = layer_decay ** (len(stages) - depth[p]) if p in depth else 1.0
+        found.append(Slot(name, p, weight, weight and p in inside, _parts(path, module), scale))
+    if not found:
+        raise UserError("nothing to train: every parameter of the model is frozen")
+    return found
+
+
+def _parts(path: str, module: nn.Module) -> int:
+    """How many matrices a weight stacks: its module says so in `num_fused`, or has the name it has in attention."""
+    return int(getattr(module, "num_fused", 3 if path.rpartition(".")[2] == "project_in" else 1))
+
+
+class Optimizer:
+    """One or more torch optimizers as one, free of host synchronisation.
+
+    Their state exists from the start, at fixed addresses: a graph can be captured, and a checkpoint written, before
+    the first step.
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer], named: Sequence[Slot]) -> None:
+        self._parts = list(parts)
+        self._named = list(named)
+        self._groups = [group for part in self._parts for group in part.param_groups]
+        self._base = torch.tensor([float(group["lr"]) for group in self._groups], device=named[0].parameter.device)
+        self._rates = self._base.clone()
+        for index, group in enumerate(self._groups):
+            group["lr"] = self._rates[index]  # a 0-d view: one kernel sets the rates of all groups
+
+    def set_rate(self, multiplier: Tensor) -> None:
+        """Every group's learning rate becomes its base rate times this 0-d tensor."""
+        torch.mul(self._base, multiplier, out=self._rates)
+
+    def step(self, bad: Tensor | None = None) -> None:
+        """Move the weights; where the 0-d tensor `bad` is not 0, leave weights and state exactly as they are."""
+        flag = None if bad is None else (bad != 0).to(torch.float32)
+        for part in self._parts:
+            part.found_inf = flag  # type: ignore[attr-defined]  # as torch's GradScaler tells a fused optimizer
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self._parts:
+            part.zero_grad(set_to_none)
+
+    def gradients(self) -> list[Tensor]:
+        return [slot.parameter.grad for slot in self._named if slot.parameter.grad is not None]
+
+    def clip(self, max_norm: float | None) -> Tensor:
+        """The norm of all gradients together, as a 0-d tensor; scaled down to `max_norm` where it is larger."""
+        gradients = self.gradients()
+        if not gradients:
+            return torch.zeros_like(self._rates[0])
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if max_norm is not None:
+            # Without a comparison: a norm of NaN must reach the caller, who decides what to do about it.
+            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """The live tensors (not copies), named `parameter/moment`."""
+        tensors = {}
+        for slot in self._named:
+            for part in self._parts:
+                for key, value in part.state.get(slot.parameter, {}).items():
+                    tensors[f"{slot.name}/{key}"] = value
+        return tensors
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Exactly what `state` gave, copied in place."""
+        own = self.state()
+        for name in sorted(own.keys() ^ state.keys()):
+            side = "lacks" if name in own else "has an unknown"
+            raise UserError(f"optimizer: the saved state {side} {name!r}; it belongs to another model or optimizer")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape:
+                shapes = f"{tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+                raise UserError(f"optimizer: the saved {name!r} has the shape {shapes}; it belongs to another model")
+            tensor.copy_(state[name])
+
+    def describe(self) -> list[str]:
+        """One line a group, for logs."""
+        lines = []
+        for group, base in zip(self._groups, self._base.tolist(), strict=True):
+            count = sum(p.numel() for p in group["params"])
+            owner = next(type(part).__name__ for part in self._parts if any(group is g for g in part.param_groups))
+            lines.append(f"{owner}: {count:,} numbers, rate {base:.3g}, weight decay {group['weight_decay']:.3g}")
+        return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamWSettings:
+    lr: float = 1e-3  # peak learning rate
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.1  # decoupled: weights shrink by learning rate times this, each step
+    epsilon: float = 1e-8
+    layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
+    decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
+
+    def build(self, objective: Objective) -> Optimizer:
+        """On the device where the objective lies."""
+        found = slots(objective, self.layer_decay)
+        return Optimizer([_adamw(found, self)], found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGDSettings:
+    lr: float = 0.01  # peak learning rate
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0  # added to the gradient, as is usual for SGD: not decoupled
+    layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
+    decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
+
+    def build(self, objective: Objective) -> Optimizer:
+        """On the device where the objective lies."""
+        found = slots(objective, self.layer_decay)
+        groups = _groups(found, self)
+        sgd = torch.optim.SGD(groups, momentum=self.momentum, nesterov=self.nesterov, fused=True)
+        if self.momentum:
+            # From zero the first step equals torch's own start, and a first step that is skipped leaves no rubbish.
+            for slot in found:
+                sgd.state[slot.parameter]["momentum_buffer"] = torch.zeros_like(slot.parameter)
+        return Optimizer([sgd], found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuonSettings:
+    """Muon for the matrices inside the stages; AdamW for the stem, heads, norms, biases, tokens and positions."""
+
+    lr: float = 1e-3  # peak learning rate of the matrices, on AdamW's scale
+    momentum: float = 0.95
+    nesterov: bool = True
+    weight_decay: float = 0.1  # decoupled; of both
+    split_qkv: bool = True  # query, key and value of a fused matrix are made orthogonal one by one
+    kernels: bool = True  # convolution kernels too, each output's weights as one row
+    layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
+    adam_lr: float = 1e-3  # peak learning rate of the rest
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-8
+    decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
+    compile: bool = False  # compile the arithmetic of Muon
+
+    def build(self, objective: Objective) -> Optimizer:
+        """On the device where the objective lies."""
+        found = slots(objective, self.layer_decay)
+        matrices = [s for s in found if s.inner and (s.parameter.ndim == 2 or (self.kernels and _is_kernel(s)))]
+        rest = [s for s in found if s not in matrices]
+        parts: list[torch.optim.Optimizer] = []
+        if matrices:
+            given = [Matrix(s.parameter, s.parts if self.split_qkv else 1, s.scale) for s in matrices]
+            parts.append(
+                Muon(
+                    given,
+                    lr=self.lr,
+                    momentum=self.momentum,
+                    nesterov=self.nesterov,
+                    weight_decay=self.weight_decay,
+                    compile=self.compile,
+                )
+            )
+        if rest:
+            parts.append(_adamw(rest, self._adam()))
+        return Optimizer(parts, found)
+
+    def _adam(self) -> AdamWSettings:
+        return AdamWSettings(
+            lr=self.adam_lr,
+            beta1=self.adam_beta1,
+            beta2=self.adam_beta2,
+            epsilon=self.adam_epsilon,
+            weight_decay=self.weight_decay,
+            decay_vectors=self.decay_vectors,
+        )
+
+
+OptimizerSettings = AdamWSettings | SGDSettings | MuonSettings
+
+
+def _is_kernel(slot: Slot) -> bool:
+    # With a depthwise kernel each output reads one input: there is no matrix to make orthogonal.
+    return slot.parameter.ndim == 4 and slot.parameter.shape[1] > 1
+
+
+def _groups(found: Sequence[Slot], settings: AdamWSettings | SGDSettings) -> list[dict[str, Any]]:
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for slot in found:
+        decay = settings.weight_decay if slot.weight or settings.decay_vectors else 0.0
+        groups.setdefault((slot.scale, decay), []).append(slot.parameter)
+    return [{"params": p, "lr": settings.lr * scale, "weight_decay": decay} for (scale, decay), p in groups.items()]
+
+
+def _adamw(found: Sequence[Slot], settings: AdamWSettings) -> torch.optim.Optimizer:
+    on_gpu = found[0].parameter.is_cuda
+    betas = (settings.beta1, settings.beta2)
+    groups = _groups(found, settings)
+    adam = torch.optim.AdamW(groups, betas=betas, eps=settings.epsilon, fused=True, capturable=on_gpu)
+    for slot in found:
+        p = slot.parameter
+        adam.state[p]["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        adam.state[p]["exp_avg"] = torch.zeros_like(p)
+        adam.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+    return adam

@@ -1,0 +1,189 @@
+"""The run directory: everything a run leaves behind, and what it needs to go on.
+
+recipe.json        what was asked for
+environment.json   with what: versions, hardware, commit, command; one entry a start
+metrics.jsonl      one JSON object a line
+checkpoints/       step-00000123/ ..., see checkpoint.py
+model/             the result, see weights/own.py
+tensorboard/       where TensorBoard is installed
+"""
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.train.checkpoint import Checkpoint, Checkpoints
+from vitreous.train.environment import environment
+from vitreous.weights import own
+
+_held: set[Path] = set()  # directories that this process trains into
+
+
+class RunDirectory:
+    """Read freely; to write, enter it (`with RunDirectory(path) as run`), which one process at a time can do."""
+
+    def __init__(self, path: Path | str, *, keep: int = 2, owner: bool = True, tensorboard: bool = True) -> None:
+        self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", keep)
+        self.metrics = self.path / "metrics.jsonl"
+        self._owner = owner  # False: a rank other than the first, which enters beside the owner and writes nothing
+        self._tensorboard = tensorboard
+        self._lock: IO[bytes] | None = None
+        self._log: IO[str] | None = None
+        self._writer: Any = None
+        self._first_step: int | None = None  # from which TensorBoard shows this process's numbers
+        self._opened = time.monotonic()
+        self._earlier_s = 0.0
+
+    # ---- entering and leaving
+
+    def __enter__(self) -> Self:
+        self._opened = time.monotonic()
+        if self._owner:
+            try:
+                self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be a run directory ({error.strerror})") from None
+            self._take_lock()
+            own.sweep(self.checkpoints.folder)
+            own.sweep(self.path)
+        return self
+
+    def _take_lock(self) -> None:
+        busy = UserError(f"{self.path}: another process is training into it; wait for it or choose another directory")
+        if self.path.resolve() in _held:
+            raise busy
+        # A record lock, which the kernel drops when the process ends, however it ends. Unlike flock's, it is not
+        # inherited by loader workers, which may outlive a killed process by some seconds.
+        lock = (self.path / "lock").open("ab")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise busy from None
+        self._lock = lock
+        _held.add(self.path.resolve())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+        if self._log:
+            self._log.close()
+            self._log = None
+        if self._lock:
+            _held.discard(self.path.resolve())
+            self._lock.close()
+            self._lock = None
+
+    # ---- metrics
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl. It has a "step"; log all of a step before its checkpoint is saved."""
+        try:
+            if self._log is None:
+                self._log = self.metrics.open("a")
+            self._log.write(json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n")
+            self._log.flush()
+        except OSError as error:
+            raise UserError(f"{self.metrics}: cannot be written ({error.strerror}); free some space") from None
+        self._show(row)
+
+    def _show(self, row: Mapping[str, Any]) -> None:
+        if self._writer is None and self._tensorboard:
+            self._writer = _summary_writer(self.path / "tensorboard", self._first_step) or False
+        if self._writer:
+            for name, value in row.items():
+                if name != "step" and isinstance(value, int | float):
+                    self._writer.add_scalar(name, value, row["step"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every whole line of metrics.jsonl."""
+        return [row for _, row in self._lines()]
+
+    def truncate_log(self, step: int) -> None:
+        """Drop what was logged after `step`, and a line torn by a kill: the log of a run that goes on from there."""
+        if not self._owner:
+            return
+        kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
+        if self.metrics.exists() and self.metrics.stat().st_size != len(kept):
+            if self._log:
+                self._log.close()
+                self._log = None
+            beside = self.metrics.with_name(".metrics.jsonl.new")
+            beside.write_bytes(kept)
+            own.sync(beside)
+            beside.rename(self.metrics)
+        self._first_step = step + 1
+
+    def _lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        if not self.metrics.exists():
+            return
+        for line in self.metrics.read_bytes().splitlines(keepends=True):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if line.endswith(b"\n") and isinstance(row, dict) and isinstance(row.get("step"), int):
+                yield line, row
+
+    # ---- checkpoints
+
+    def save_checkpoint(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+        """All tensors (file name -> name -> tensor) and JSON that the run needs to go on after `step` steps."""
+        if self._log:
+            os.fsync(self._log.fileno())  # so that the log never ends before a checkpoint
+        self.checkpoints.save(step, tensors, state, self.elapsed_s)
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """The newest whole one; its `notes` name those that were passed over."""
+        found = self.checkpoints.latest()
+        if found:
+            self._earlier_s = found.elapsed_s
+        return found
+
+    # ---- the rest
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time spent on the run: until the checkpoint it resumed from, and since this process entered."""
+        return self._earlier_s + time.monotonic() - self._opened
+
+    def timing(self) -> dict[str, float]:
+        return {"wall_s": round(self.elapsed_s, 1)}
+
+    def write_environment(self) -> None:
+        """Add this start to environment.json."""
+        path = self.path / "environment.json"
+        try:
+            starts = json.loads(path.read_text()) if path.exists() else []
+        except ValueError:
+            starts = []
+        beside = path.with_name(".environment.json.new")
+        beside.write_text(json.dumps([*starts, environment()], indent=2) + "\n")
+        beside.rename(path)
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity; as text they are still told apart, and float() reads them."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _summary_writer(folder: Path, first_step: int | None) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    # What an interrupted process showed of later steps is hidden.
+    return SummaryWriter(str(folder), purge_step=first_step)

@@ -1,0 +1,48 @@
+"""The learning rate over a run, as a pure function of the step: nothing to save, nothing to wait for."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    warmup_steps: int | None = None  # steps of linear warm-up; none: by warmup_fraction
+    warmup_fraction: float = 0.0  # share of all steps, where warmup_steps is none
+    decay: Literal["cosine", "linear", "constant"] = "cosine"  # shape after the warm-up
+    final_fraction: float = 0.0  # of the peak rate, reached at the end of the run
+    cooldown_fraction: float = 0.0  # share of all steps over which a constant rate goes down linearly at the end
+
+    def rate(self, step: Tensor, total_steps: int) -> Tensor:
+        """Factor on the peak learning rate: a 0-d float tensor for a 0-d step (0 = the first), on its device.
+
+        Step 0 has 1 / warm-up, the last step of the warm-up has 1. The fall starts from 1 and would reach the final
+        fraction at step `total_steps`, so that the last step still learns something.
+        """
+        warmup, falling = self.phases(total_steps)
+        step = step.to(torch.float32)
+        risen = ((step + 1) / max(1, warmup)).clamp(max=1.0)
+        fallen = ((step - (total_steps - falling)) / max(1, falling)).clamp(0.0, 1.0)
+        left = 0.5 * (1 + torch.cos(math.pi * fallen)) if self.decay == "cosine" else 1 - fallen
+        return risen * (self.final_fraction + (1 - self.final_fraction) * left)
+
+    def phases(self, total_steps: int) -> tuple[int, int]:
+        """How many steps rise at the start, and how many fall at the end."""
+        for name in ("warmup_fraction", "final_fraction", "cooldown_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"schedule.{name}: {getattr(self, name)} is not between 0 and 1")
+        if self.cooldown_fraction and self.decay != "constant":
+            raise UserError(f"schedule.cooldown_fraction goes with schedule.decay constant, not {self.decay}")
+        warmup = round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
+        cooldown = round(self.cooldown_fraction * total_steps)
+        if warmup < 0 or warmup + cooldown > total_steps:
+            parts = f"{warmup} steps of warm-up" + (f" and {cooldown} of cooldown" if cooldown else "")
+            raise UserError(
+                f"schedule: {parts} do not fit into {total_steps} steps; change schedule.warmup_steps or train longer"
+            )
+        return warmup, cooldown if self.decay == "constant" else total_steps - warmup

@@ -1,0 +1,256 @@
+"""Our own format: a folder of safetensors and JSON, whole or not there at all.
+
+A folder is written beside its place, every file is brought to the disk, the manifest (sizes and sha256 of all files)
+last, and then the folder is renamed into place. So a crash, a full disk or a kill at any moment leaves the old folder
+or the new one, and a flipped bit is noticed. Nothing is ever pickled.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class Folder(NamedTuple):
+    """What a folder holds, by file name without its ending."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    documents: dict[str, Any]
+    about: dict[str, Any]  # what the writer put into the manifest
+
+
+# ---- a model
+
+
+def save_model(folder: Path | str, state_dict: Mapping[str, Tensor], card: Any) -> None:
+    """Weights, and whatever JSON the caller needs to use them again."""
+    write_folder(folder, {"model": state_dict}, {"model": card})
+
+
+def load_model(folder: Path | str) -> tuple[dict[str, Tensor], Any]:
+    found = read_folder(folder)
+    if "model" not in found.tensors or "model" not in found.documents:
+        raise UserError(f"{folder}: not a model (it has no model.safetensors and model.json)")
+    return found.tensors["model"], found.documents["model"]
+
+
+# ---- writing
+
+
+def write_folder(
+    path: Path | str,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    documents: Mapping[str, Any],
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write or replace a folder; on failure a UserError, and whatever was there before is still there."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # without following links: the name is what is replaced
+    if "manifest" in documents:
+        raise ValueError("the name manifest is taken")
+    new = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove(new)
+        new.mkdir()
+        for stem, named in tensors.items():
+            save_file(_separate(named), new / f"{stem}.safetensors")
+        for stem, document in documents.items():
+            (new / f"{stem}.json").write_text(_json(document))
+        files = {file.name: _sealed(file) for file in sorted(new.iterdir())}
+        manifest = {"format": FORMAT, "versions": versions(), "about": dict(about or {}), "files": files}
+        (new / MANIFEST).write_text(_json(manifest))
+        sync(new / MANIFEST)
+        sync(new)
+        _put_in_place(new, path)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UserError(f"{path}: cannot be written ({reason}); free some space or choose another place") from error
+    finally:
+        with contextlib.suppress(OSError):
+            remove(new)
+
+
+def _put_in_place(new: Path, path: Path) -> None:
+    old = _old(path)
+    if path.exists():
+        # Whatever else somebody keeps under this name is theirs.
+        strangers = [path] if not path.is_dir() else [file for file in path.iterdir() if not _is_ours(file)]
+        if strangers:
+            raise UserError(f"{path}: not replaced, because {strangers[0].name!r} is not ours; choose another place")
+        remove(old)
+        path.rename(old)
+    # Killed here, there is no `path`; but `old` is whole, and both readers and sweep() know its name.
+    try:
+        new.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+    sync(path.parent)
+    remove(old)
+
+
+def _is_ours(file: Path) -> bool:
+    return file.suffix in (".safetensors", ".json")
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def sweep(parent: Path) -> None:
+    """Clear away what killed writers left in a folder of folders. Only for whoever alone writes there."""
+    for old in parent.glob(".*.old"):
+        path = parent / old.name[1:].removesuffix(".old")
+        if path.exists():
+            remove(old)
+        else:
+            old.rename(path)
+    for new in parent.glob(".*.new-*"):
+        remove(new)
+
+
+def remove(path: Path) -> None:
+    """Delete one of our folders."""
+    if path.is_dir() and not path.is_symlink():
+        # The manifest first: a half-removed folder must not look whole.
+        (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, contiguous, and none sharing memory with another, as safetensors demands."""
+    separate, seen = {}, set()
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor: put it into a JSON document")
+        plain = tensor.detach().cpu().contiguous()
+        memory = plain.untyped_storage().data_ptr()
+        separate[name] = plain.clone() if memory in seen else plain
+        seen.add(memory)
+    return separate
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _sealed(file: Path) -> dict[str, Any]:
+    sync(file)
+    return {"size": file.stat().st_size, "sha256": _sha256(file)}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or a folder's list of names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def versions() -> dict[str, str]:
+    """Of what decides a result."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("vitreous", "numpy", "safetensors"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+# ---- reading
+
+
+def read_folder(path: Path | str) -> Folder:
+    """Everything in a folder, after its manifest has verified; a UserError names the file that does not."""
+    path = _present(Path(path))
+    manifest = _verified(path)
+    tensors, documents = {}, {}
+    for name in manifest["files"]:
+        file = path / name
+        try:
+            if file.suffix == ".safetensors":
+                tensors[file.stem] = load_file(file)
+            else:
+                documents[file.stem] = json.loads(file.read_text())
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserError(f"{file}: cannot be read ({error})") from None
+    return Folder(tensors, documents, manifest["about"])
+
+
+def verify_folder(path: Path | str) -> str | None:
+    """What is wrong with a folder, in one line; None where it is whole."""
+    try:
+        _verified(_present(Path(path)))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _present(path: Path) -> Path:
+    return _old(path) if not path.exists() and _old(path).exists() else path
+
+
+def _verified(path: Path) -> dict[str, Any]:
+    manifest = _manifest(path)
+    for name, expected in manifest["files"].items():
+        file = path / name
+        if Path(name).name != name or not _is_ours(file):
+            raise UserError(f"{path / MANIFEST}: names {name!r}, which is no file of ours")
+        try:
+            if file.stat().st_size != expected["size"]:
+                raise UserError(f"{file}: damaged ({file.stat().st_size} bytes, its manifest says {expected['size']})")
+            if _sha256(file) != expected["sha256"]:
+                raise UserError(f"{file}: damaged (its sha256 is not the one in the manifest)")
+        except OSError as error:
+            raise UserError(f"{file}: missing or unreadable ({error.strerror})") from None
+    for file in path.iterdir():
+        # Notes and a file manager's leftovers are welcome; a file that could be taken for a part is not.
+        if _is_ours(file) and file.name not in {MANIFEST, *manifest["files"]}:
+            raise UserError(f"{file}: unknown to the manifest; remove it")
+    return manifest
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_text())
+        number, about = manifest["format"], manifest["about"]
+        entries = {
+            name: {"size": entry["size"], "sha256": entry["sha256"]} for name, entry in manifest["files"].items()
+        }
+    except FileNotFoundError:
+        reason = "no such folder" if not path.exists() else f"not one of our folders, or unfinished (no {MANIFEST})"
+        raise UserError(f"{path}: {reason}") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file}: damaged (not a manifest)") from None
+    if number != FORMAT:
+        raise UserError(f"{file}: format {number}, but this version reads format {FORMAT}; install a matching version")
+    return {"about": about, "files": entries}

@@ -1,0 +1,26 @@
+"""Set-up shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+# torchvision from PyPI does not import beside a CPU build of torch, because its compiled operators are missing. It
+# serves here as an oracle only; declaring the two operators its Python code names at import is enough for that.
+_OPERATORS = None
+if not torch.cuda.is_available():
+    _OPERATORS = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the larger image sets, which are not part of the project."""
+    folder = os.environ.get("VITREOUS_DATA")
+    if not folder:
+        pytest.skip("VITREOUS_DATA is not set: it names the folder with cifar10/, imagenette224/ and oxford_pets/")
+    if not Path(folder).is_dir():
+        pytest.skip(f"VITREOUS_DATA names {folder}, which is no folder")
+    return Path(folder)

@@ -1,0 +1,67 @@
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made import is_picture, png
+
+from vitreous.data.hub import open_hub
+from vitreous.errors import UserError
+
+
+class Rows:
+    """As much of datasets.Dataset as is used."""
+
+    def __init__(self, columns, features, decoded=True):
+        self.columns, self.features, self.decoded = columns, features, decoded
+        self.column_names = list(columns)
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return self.columns[key]
+        assert not self.decoded, "pictures must not be decoded by the library"
+        return {name: values[key] for name, values in self.columns.items()}
+
+    def select_columns(self, names):
+        return Rows({name: self.columns[name] for name in names}, self.features, self.decoded)
+
+    def cast_column(self, name, feature):
+        return Rows(self.columns, self.features, feature.decode)
+
+
+@pytest.fixture
+def library(monkeypatch):
+    def rows(first):
+        cells = [{"bytes": png(first + n), "path": None} for n in range(4)]
+        columns = {"img": cells, "label": [0, 1, 1, 0], "kind": ["x", "y", "x", "x"]}
+        return Rows(columns, {"label": SimpleNamespace(names=["cat", "dog"]), "kind": object()})
+
+    def load_dataset(name, configuration=None):
+        if name == "missing":
+            raise FileNotFoundError("no such data set\nsecond line")
+        return (
+            {"train": rows(0), "validation": rows(4), "unsupervised": rows(8)}
+            if configuration is None
+            else {"odd": rows(0)}
+        )
+
+    module = SimpleNamespace(load_dataset=load_dataset, Image=lambda decode: SimpleNamespace(decode=decode))
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def test_splits_labels_and_pictures(library):
+    sources = open_hub("someone/pets", None)
+    assert sorted(sources) == ["train", "val"]
+    assert sources["val"].classes == ("cat", "dog") and np.array_equal(sources["val"].labels, [0, 1, 1, 0])
+    assert is_picture(sources["val"].read(2), 6)
+    assert sources["val"].where(2) == "someone/pets val:row 2"
+    assert open_hub("someone/pets", "kind")["train"].classes == ("x", "y")
+    assert list(open_hub("someone/pets:other", None)) == ["all"]
+
+
+def test_errors(library, monkeypatch):
+    with pytest.raises(UserError, match=r"hf:missing: cannot be loaded \(no such data set\)\.$"):
+        open_hub("missing", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="not installed; run pip install"):
+        open_hub("cifar10", None)

@@ -1,0 +1,265 @@
+"""Batches: the same for any number of workers, from any step on, in any number of parts."""
+
+import multiprocessing
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous.batch import Batch
+from vitreous.data.base import Source
+from vitreous.data.images import BadPicture
+from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.errors import UserError
+
+SIZE = Preprocessing(size_px=(12, 14))
+MIXED = Augmentation(mixup=0.8, cutmix=1.0)
+
+
+class Made(Source):
+    """Pictures made from their number; `bad` ones cannot be read."""
+
+    def __init__(self, num: int, shape: tuple[int, int] | None = None, bad: tuple[int, ...] = ()) -> None:
+        self.name, self.classes, self.shape, self.unreadable = "made", ("a", "b", "c"), shape, bad
+        self.labels = np.arange(num, dtype=np.int64) % 3
+
+    def read(self, index: int) -> np.ndarray:
+        if index in self.unreadable:
+            raise BadPicture("cut short")
+        generator = np.random.default_rng(index)
+        shape = self.shape or tuple(generator.integers(8, 40, 2))
+        return generator.integers(0, 256, (*shape, 3)).astype(np.uint8)
+
+    def where(self, index: int) -> str:
+        return f"made/{index}.png"
+
+
+class Kept(Made):
+    """The same, in memory and of one size."""
+
+    def __init__(self, num: int, shape: tuple[int, int] = (16, 18)) -> None:
+        super().__init__(num, shape)
+        self.pictures = np.stack([self.read(index) for index in range(num)])
+
+
+def train_loader(source: Source, augmentation: Augmentation = MIXED, **options) -> TrainLoader:
+    return TrainLoader(source, augmentation, SIZE, **{"batch_size": 8, "seed": 3, **options})
+
+
+def assert_equal(a: Batch, b: Batch) -> None:
+    assert torch.equal(a.ids, b.ids)
+    assert torch.equal(a.keys, b.keys)
+    assert a.targets.keys() == b.targets.keys()
+    for name in a.targets:
+        assert torch.equal(a.targets[name], b.targets[name])
+    for view_a, view_b in zip(a.views, b.views, strict=True):
+        assert torch.equal(view_a, view_b)
+
+
+# ---- Training
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_do_not_change_the_batches(workers: int):
+    source = Made(200, bad=(5, 17))
+    alone = list(train_loader(source).batches(0, 30))
+    helped = list(train_loader(source, workers=workers).batches(0, 30))
+    assert len(alone) == len(helped) == 30
+    for a, b in zip(alone, helped, strict=True):
+        assert_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", [Made, Kept])
+def test_any_step_can_come_first(kind):
+    loader = train_loader(kind(50))
+    whole = list(loader.batches(0, 14))
+    for start in (1, 5, 6, 13):
+        assert_equal(next(train_loader(kind(50)).batches(start, 14)), whole[start])
+
+
+@pytest.mark.parametrize("kind", [Made, Kept])
+@pytest.mark.parametrize("augmentation", [MIXED, Augmentation()])
+def test_ranks_share_the_global_batch(kind, augmentation):
+    source = kind(50)
+    for step, whole in enumerate(train_loader(source, augmentation).batches(0, 7)):
+        parts = [
+            next(train_loader(source, augmentation, rank=rank, world=4).batches(step, step + 1)) for rank in range(4)
+        ]
+        assert [len(part) for part in parts] == [2, 2, 2, 2]
+        assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
+        for name, target in whole.targets.items():
+            assert torch.equal(torch.cat([part.targets[name] for part in parts]), target)
+        torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images)
+
+
+@pytest.mark.parametrize("kind", [Made, Kept])
+def test_an_epoch_sees_every_sample_at_most_once(kind):
+    loader = train_loader(kind(50))
+    assert loader.steps_per_epoch == 6
+    first, second = (torch.cat([batch.ids for batch in loader.batches(6 * epoch, 6 * epoch + 6)]) for epoch in range(2))
+    assert len(first.unique()) == 48
+    assert not torch.equal(first, second)
+
+
+def test_the_seed_decides_the_order():
+    one, same, other = (next(train_loader(Kept(50), seed=seed).batches(0, 1)) for seed in (1, 1, 2))
+    assert_equal(one, same)
+    assert not torch.equal(one.ids, other.ids)
+
+
+def test_in_memory_and_read_pictures_agree_within_a_level():
+    kept, read = Kept(50), Made(50, shape=(16, 18))
+    augmentation = Augmentation(randaugment_ops=0)
+    for a, b in zip(
+        train_loader(kept, augmentation).batches(0, 3), train_loader(read, augmentation).batches(0, 3), strict=True
+    ):
+        assert torch.equal(a.ids, b.ids)
+        assert torch.equal(a.targets["label"], b.targets["label"])
+        assert (a.images - b.images).abs().max() <= 2 / 255 + 1e-6  # one level, normalised by a std of a half
+
+
+def test_labels_go_with_their_pictures():
+    source = Made(50)
+    for batch in train_loader(source, Augmentation()).batches(0, 6):
+        assert batch.targets["label"].tolist() == source.labels[batch.ids.numpy()].tolist()
+        assert batch.images.shape == (8, 3, 12, 14)
+        assert batch.images.dtype == torch.float32
+
+
+def test_the_partner_is_the_next_of_the_batch():
+    source = Kept(50)
+    plain = next(train_loader(source, Augmentation()).batches(2, 3))
+    mixed = next(train_loader(source, Augmentation(mixup=0.8)).batches(2, 3))
+    assert torch.equal(mixed.targets["partner"], plain.targets["label"].roll(-1))
+    share = mixed.targets["weight"][:, None, None, None]
+    torch.testing.assert_close(mixed.images, plain.images * share + plain.images.roll(-1, 0) * (1 - share))
+
+
+def test_several_labels_a_picture():
+    source = Kept(50)
+    source.labels = np.eye(3, dtype=np.int64)[source.labels]
+    batch = next(train_loader(source).batches(0, 1))
+    assert batch.targets["labels"].shape == (8, 3)
+    torch.testing.assert_close(batch.targets["labels"].sum(1), torch.ones(8))
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(train_loader(Made(50)).batches(0, 2))
+    list(train_loader(Made(50), workers=1).batches(0, 2))
+    list(EvalLoader(Made(20), SIZE, 8))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_waiting_is_measured():
+    loader = train_loader(Made(50))
+    assert loader.waited_s == 0
+    list(loader.batches(0, 2))
+    assert loader.waited_s > 0
+
+
+def test_workers_leave_when_a_run_stops_early():
+    before = set(multiprocessing.active_children())
+    batches = train_loader(Made(50), workers=2).batches(0, 100)
+    next(batches)
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    batches.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.parametrize("batch_size", [0, 51])
+def test_a_batch_must_fit_the_source(batch_size: int):
+    with pytest.raises(UserError, match=rf"batch_size is {batch_size}.*made has 50"):
+        train_loader(Made(50), batch_size=batch_size)
+
+
+def test_ranks_must_share_evenly():
+    with pytest.raises(UserError, match="3 processes"):
+        train_loader(Made(50), world=3)
+
+
+# ---- Bad pictures
+
+
+def test_bad_pictures_are_replaced_by_the_next_and_named():
+    source = Made(300, bad=(5, 6, 299))
+    loader = train_loader(source, Augmentation(), batch_size=100)
+    clean = train_loader(Made(300), Augmentation(), batch_size=100)
+    pairs = [
+        pair
+        for a, b in zip(loader.batches(0, 6), clean.batches(0, 6), strict=True)
+        for pair in zip(a.ids.tolist(), b.ids.tolist(), strict=True)
+    ]
+    expected = {5: 7, 6: 7, 299: 0}
+    assert all(seen == expected.get(drawn, drawn) for seen, drawn in pairs)
+    assert {drawn for seen, drawn in pairs if seen != drawn} == set(expected)
+    assert loader.bad.reasons == {5: "cut short", 6: "cut short", 299: "cut short"}
+    assert "made/5.png: cut short" in loader.bad.summary()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_too_many_bad_pictures_stop_the_run(workers: int):
+    source = Made(100, bad=(3, 60))
+    with pytest.raises(UserError, match=r"2 of 100 pictures cannot be read .*made/\d+.png: cut short") as caught:
+        list(train_loader(source, workers=workers).batches(0, 12))
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(UserError, match="2 of 100"):
+        list(EvalLoader(source, SIZE, 16, workers=workers))
+
+
+# ---- Evaluation
+
+
+@pytest.mark.parametrize("kind", [Made, Kept])
+def test_evaluation_sees_everything_once_in_order(kind):
+    source = kind(21)
+    loader = EvalLoader(source, SIZE, 8)
+    for _ in range(2):
+        batches = list(loader)
+        assert [len(batch) for batch in batches] == [8, 8, 5]
+        assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(21))
+        assert torch.cat([batch.targets["label"] for batch in batches]).tolist() == source.labels.tolist()
+        images = torch.cat([batch.images for batch in batches])
+        for index in range(21):
+            assert torch.equal(images[index], SIZE.normalised(SIZE.resized(source.read(index))))
+
+
+def test_evaluation_without_room_to_keep_is_the_same(monkeypatch: pytest.MonkeyPatch):
+    kept = list(EvalLoader(Kept(21), SIZE, 8))
+    monkeypatch.setattr("vitreous.data.loader.KEEP_BYTES", 0)
+    for a, b in zip(EvalLoader(Kept(21), SIZE, 8), kept, strict=True):
+        assert_equal(a, b)
+
+
+def test_evaluation_leaves_bad_pictures_out():
+    loader = EvalLoader(Made(200, bad=(3, 199)), SIZE, 64)
+    ids = torch.cat([batch.ids for batch in loader])
+    assert ids.tolist() == [index for index in range(199) if index != 3]
+    assert loader.bad.reasons == {3: "cut short", 199: "cut short"}
+
+
+def test_evaluation_workers_stay_and_agree():
+    alone = list(EvalLoader(Made(40), SIZE, 8))
+    helped = EvalLoader(Made(40), SIZE, 8, workers=2)
+    for _ in range(2):
+        for a, b in zip(alone, helped, strict=True):
+            assert_equal(a, b)
+    assert len(list(islice(helped, 1))) == 1  # left in the middle, then whole again
+    assert len(list(helped)) == 5
+
+
+# ---- Compilation
+
+
+@pytest.mark.parametrize("crop", ["random-resized", "pad"])
+def test_prepare_traces_without_breaks(crop):
+    loader = train_loader(Kept(50), Augmentation(crop=crop, mixup=0.8, cutmix=1.0))
+    compiled = torch.compile(loader.prepare, backend="aot_eager", fullgraph=True)
+    for inputs in loader.inputs(0, 2):
+        plain, traced = loader.prepare(*inputs), compiled(*inputs)
+        torch.testing.assert_close(traced.images, plain.images)
+        assert torch.equal(traced.targets["weight"], plain.targets["weight"])

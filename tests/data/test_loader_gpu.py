@@ -1,0 +1,104 @@
+"""The loader on a GPU: the same choices as on the CPU, compiled, and inside a CUDA graph."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous.batch import Batch
+from vitreous.data.base import Source
+from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.transforms import Augmentation, Preprocessing
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # Raised by the compiler about its own build, not about this code.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+PLAIN = Augmentation(mixup=0.8, cutmix=1.0)
+STRONG = Augmentation(
+    crop="pad",
+    randaugment_ops=2,
+    brightness=0.2,
+    contrast=0.2,
+    saturation=0.2,
+    hue=0.1,
+    erase=0.25,
+    erase_fill="noise",
+    mixup=0.8,
+    cutmix=1.0,
+)
+
+
+class Noise(Source):
+    def __init__(self, in_memory: bool) -> None:
+        self.name, self.classes = "noise", ("a", "b")
+        self.labels = np.arange(200, dtype=np.int64) % 2
+        generator = np.random.default_rng(0)
+        coarse = generator.integers(0, 256, (200, 8, 8, 3)).astype(np.uint8)
+        self._pictures = np.kron(coarse, np.ones((1, 4, 4, 1), dtype=np.uint8))
+        self.pictures = self._pictures if in_memory else None
+
+    def read(self, index: int) -> np.ndarray:
+        return self._pictures[index]
+
+    def where(self, index: int) -> str:
+        return str(index)
+
+
+def loader(augmentation: Augmentation, device: str, in_memory: bool = True, workers: int = 0) -> TrainLoader:
+    size = Preprocessing(size_px=(32, 32))
+    return TrainLoader(Noise(in_memory), augmentation, size, batch_size=64, seed=1, device=device, workers=workers)
+
+
+def assert_alike(gpu: Batch, cpu: Batch) -> None:
+    assert torch.equal(gpu.ids.cpu(), cpu.ids)
+    assert torch.equal(gpu.keys.cpu(), cpu.keys)
+    assert torch.equal(gpu.targets["partner"].cpu(), cpu.targets["partner"])
+    torch.testing.assert_close(gpu.targets["weight"].cpu(), cpu.targets["weight"], atol=1e-6, rtol=0)
+    apart = (gpu.images.cpu() - cpu.images).abs()
+    assert (apart <= 2 / 255 + 1e-4).double().mean() > 0.999
+
+
+@pytest.mark.parametrize("augmentation", [PLAIN, STRONG])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_gpu_makes_the_same_batches(augmentation, in_memory):
+    workers = 0 if in_memory else 2
+    gpu, cpu = loader(augmentation, "cuda", in_memory, workers), loader(augmentation, "cpu", in_memory)
+    for a, b in zip(gpu.batches(0, 4), cpu.batches(0, 4), strict=True):
+        assert_alike(a, b)
+
+
+@pytest.mark.parametrize("augmentation", [PLAIN, STRONG])
+def test_compiled(augmentation):
+    gpu = loader(augmentation, "cuda")
+    compiled = torch.compile(gpu.prepare, fullgraph=True)
+    for inputs, cpu in zip(gpu.inputs(0, 3), loader(augmentation, "cpu").batches(0, 3), strict=True):
+        assert_alike(compiled(*inputs), cpu)
+
+
+@pytest.mark.parametrize("augmentation", [PLAIN, STRONG])
+def test_captured_in_a_cuda_graph(augmentation):
+    gpu = loader(augmentation, "cuda")
+    held = [tensor.clone() for tensor in next(gpu.inputs(0, 1))]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        gpu.prepare(*held)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = gpu.prepare(*held)
+    for inputs, cpu in zip(gpu.inputs(0, 5), loader(augmentation, "cpu").batches(0, 5), strict=True):
+        for there, tensor in zip(held, inputs, strict=True):
+            there.copy_(tensor)
+        graph.replay()
+        assert_alike(batch, cpu)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_evaluation_agrees_with_the_cpu(in_memory):
+    size = Preprocessing(size_px=(24, 24))
+    for a, b in zip(
+        EvalLoader(Noise(in_memory), size, 64, "cuda"), EvalLoader(Noise(in_memory), size, 64), strict=True
+    ):
+        torch.testing.assert_close(a.images.cpu(), b.images)

@@ -1,0 +1,118 @@
+import json
+import os
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made import is_picture, png
+
+from vitreous.data import parquet
+from vitreous.data.images import BadPicture
+from vitreous.data.parquet import open_parquet
+from vitreous.errors import UserError
+
+
+def write(path, labels, first=0, names=None, group=3, **columns):
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": {"names": names}}}})} if names else None
+    images = [{"bytes": png(first + index), "path": None} for index in range(len(labels))]
+    table = pa.table({"image": images, "label": labels, **columns})
+    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=group)
+    return path
+
+
+def test_rows_across_shards_and_row_groups(tmp_path):
+    names = ["cat", "dog", "never seen"]
+    write(tmp_path / "train-00000-of-00002.parquet", [0, 1] * 4, names=names)
+    write(tmp_path / "train-00001-of-00002.parquet", [1, 1, 0, 0], first=8, names=names)
+    write(tmp_path / "test-00000-of-00001.parquet", [1], first=20, names=names)
+    sources = open_parquet(tmp_path, None)
+    train = sources["train"]
+    assert sorted(sources) == ["test", "train"] and train.classes == tuple(names)
+    assert train.labels.tolist() == [0, 1] * 4 + [1, 1, 0, 0]
+    assert all(is_picture(train.read(index), index) for index in (11, 0, 7, 8, 3, 5, 2, 10))
+    assert train.where(7).endswith("00000-of-00002.parquet:row 7")
+    assert train.where(11).endswith("00001-of-00002.parquet:row 3")
+    assert is_picture(sources["test"].read(0), 20)
+
+
+def test_file_names_give_splits(tmp_path):
+    for name in ("trainval", "validation-0", "test"):
+        write(tmp_path / f"{name}.parquet", [0, 1])
+    assert sorted(open_parquet(tmp_path, None)) == ["test", "train", "val"]
+    assert list(open_parquet(tmp_path / "test.parquet", None)) == ["all"], "a lone file is not split"
+    write(tmp_path / "extra.parquet", [0, 1])
+    with pytest.raises(UserError, match=r"extra.parquet: cannot tell which split"):
+        open_parquet(tmp_path, None)
+
+
+def test_class_names(tmp_path):
+    path = write(tmp_path / "x.parquet", [2, 7, 2], species=["b", "a", "b"], weight=[0.1, 0.2, 0.3])
+    source = open_parquet(path, None)["all"]
+    assert source.classes == ("2", "7") and source.labels.tolist() == [0, 1, 0]
+    assert open_parquet(path, "species")["all"].classes == ("a", "b")
+    (tmp_path / "classes.json").write_text(json.dumps([f"class {number}" for number in range(8)]))
+    source = open_parquet(path, None)["all"]
+    assert source.labels.tolist() == [2, 7, 2] and source.classes[7] == "class 7"
+    with pytest.raises(UserError, match=r"no column 'specie' among .* Did you mean species"):
+        open_parquet(path, "specie")
+    with pytest.raises(UserError, match="'weight' holds double"):
+        open_parquet(path, "weight")
+
+
+def test_bytes_alone_paths_and_gaps(tmp_path):
+    (tmp_path / "beside.png").write_bytes(png(5))
+    cells = [{"bytes": png(4), "path": "x"}, {"bytes": None, "path": "beside.png"}, {"bytes": None, "path": None}, None]
+    pq.write_table(pa.table({"image": cells, "label": [0, 1, 0, 1]}), tmp_path / "x.parquet")
+    source = open_parquet(tmp_path / "x.parquet", None)["all"]
+    assert is_picture(source.read(0), 4) and is_picture(source.read(1), 5)
+    for index in (2, 3):
+        with pytest.raises(BadPicture, match="no picture in this row"):
+            source.read(index)
+    pq.write_table(pa.table({"img": [png(6)], "label": ["a"]}), tmp_path / "y.parquet")
+    assert is_picture(open_parquet(tmp_path / "y.parquet", None)["all"].read(0), 6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "message"),
+    [
+        ([0, None], None, "1 rows have no label"),
+        ([0, -1], None, "1 rows are unlabelled"),
+        ([0, 2], ["a", "b"], "only 2 class names"),
+    ],
+)
+def test_label_errors(tmp_path, labels, names, message):
+    with pytest.raises(UserError, match=message):
+        open_parquet(write(tmp_path / "x.parquet", labels, names=names), None)
+
+
+def test_no_parquet(tmp_path):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(UserError, match="cannot be read as parquet"):
+        open_parquet(tmp_path / "x.parquet", None)
+
+
+def test_cache_is_small_and_belongs_to_its_process(tmp_path, monkeypatch):
+    source = open_parquet(write(tmp_path / "x.parquet", [0, 1] * 30, group=10), None)["all"]
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 1)
+    for index in range(60):
+        source.read(index)
+    assert len(source._cache.groups) == 1
+    source._cache.lock.acquire()  # as a thread of the parent may hold it when a worker is forked
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if is_picture(source.read(37), 37) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_picture(pickle.loads(pickle.dumps(source)).read(59), 59)
+
+
+def test_an_empty_split_is_no_split(tmp_path):
+    from vitreous.data.sources import DataSettings
+
+    write(tmp_path / "train.parquet", [0, 1] * 10)
+    pq.write_table(pq.read_table(tmp_path / "train.parquet").slice(0, 0), tmp_path / "test.parquet")
+    splits = DataSettings(where=str(tmp_path)).build()
+    assert len(splits.test) == 2, "carved from train"
+    pq.write_table(pq.read_table(tmp_path / "train.parquet").slice(0, 0), tmp_path / "train.parquet")
+    with pytest.raises(UserError, match="no training pictures"):
+        DataSettings(where=str(tmp_path)).build()

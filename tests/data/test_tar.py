@@ -1,0 +1,85 @@
+import io
+import json
+import tarfile
+
+import pytest
+from made import is_picture, png
+
+from vitreous.data.images import BadPicture
+from vitreous.data.tar import open_tar
+from vitreous.errors import UserError
+
+
+def write(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_class_folders_across_shards(tmp_path):
+    (tmp_path / "classes.json").write_text(
+        json.dumps(
+            {"classes": [{"wnid": "n2", "label": 0, "name": "crane"}, {"wnid": "n1", "label": 1, "name": "crane"}]}
+        )
+    )
+    write(
+        tmp_path / "train-0000.tar", [("train/n1/a.png", png(0)), ("train/n2/b.x.png", png(1)), ("train/readme", b"")]
+    )
+    write(tmp_path / "train-0001.tar", [("train/n1/._a.png", b""), ("train/n1/a.png", png(2))])
+    write(tmp_path / "val.tar", [("val/n2/c.png", png(3))])
+    sources = open_tar(tmp_path)
+    train = sources["train"]
+    assert train.labels.tolist() == [1, 0, 1] and sources["val"].labels.tolist() == [0]
+    assert train.classes == ("crane (0, n2)", "crane (1, n1)"), "two classes of one name are told apart"
+    assert all(is_picture(train.read(index), index) for index in range(3))
+    assert train.where(2) == f"{tmp_path}/train-0001.tar:train/n1/a.png"
+
+
+def test_labels_beside_pictures(tmp_path):
+    members = [(f"{n:03}.{kind}", data) for n in range(12) for kind, data in (("cls", b"%d\n" % n), ("png", png(n)))]
+    source = open_tar(write(tmp_path / "x.tar", members[:-2] + members[-2:][::-1]))["all"]
+    assert source.labels.tolist() == list(range(12)) and source.classes[10] == "10"
+    assert is_picture(source.read(11), 11)
+
+
+def test_splits_inside_one_file(tmp_path):
+    members = [
+        (f"{split}/{name}/0.png", png(n))
+        for n, (split, name) in enumerate((s, c) for s in ("train", "test") for c in "ab")
+    ]
+    sources = open_tar(write(tmp_path / "x.tar", members))
+    assert sorted(sources) == ["test", "train"] and is_picture(sources["test"].read(1), 3)
+    assert list(open_tar(write(tmp_path / "y.tar", members[:2]))) == ["all"]
+
+
+def test_nothing_is_extracted_and_other_members_are_ignored(tmp_path):
+    path = tmp_path / "x.tar"
+    write(path, [("a/x.png", png(0)), ("../../b/y.png", png(1))])
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("a/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    source = open_tar(path)["all"]
+    assert len(source) == 2 and is_picture(source.read(0), 0)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar"]
+
+
+def test_errors(tmp_path):
+    with pytest.raises(UserError, match="no class"):
+        open_tar(write(tmp_path / "a.tar", [("x.png", png(0))]))
+    with pytest.raises(UserError, match="no pictures inside"):
+        open_tar(write(tmp_path / "b.tar", [("a/x.txt", b"")]))
+    (tmp_path / "c.tar").write_bytes(b"something else" * 100)
+    with pytest.raises(UserError, match="cannot be read as an uncompressed tar"):
+        open_tar(tmp_path / "c.tar")
+    path = write(tmp_path / "d.tar", [("a/x.png", png(0)), ("a/y.png", png(1))])
+    source = open_tar(path)["all"]
+    path.write_bytes(path.read_bytes()[: 512 + 1024 + 10])
+    assert is_picture(source.read(0), 0)
+    with pytest.raises(BadPicture, match="ends before"):
+        source.read(1)
+    with pytest.raises(UserError, match="unexpected end"):
+        open_tar(path)

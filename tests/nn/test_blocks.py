@@ -1,0 +1,63 @@
+"""Blocks: dropout and stochastic depth where the paper has them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitreous.nn.attention import Attention
+from vitreous.nn.blocks import Block, LayerScale, Mlp, StochasticDepth, depth_rates
+
+
+def block(**options):
+    torch.manual_seed(0)
+    return Block(Attention(8, 2), Mlp(8, 16), **options)
+
+
+def test_block_is_pre_norm():
+    module, x = block(norm_epsilon=0.1), torch.randn(2, 3, 8)
+    y = x + module.attention(F.layer_norm(x, (8,), eps=0.1))
+    y = y + module.mlp(F.layer_norm(y, (8,), eps=0.1))
+    torch.testing.assert_close(module(x), y)
+
+
+@pytest.mark.parametrize(("gelu", "approximate"), [("erf", "none"), ("tanh", "tanh")])
+def test_mlp_uses_the_gelu_it_is_told(gelu, approximate):
+    module, x = Mlp(4, 6, gelu), 2 * torch.randn(3, 4)
+    expected = module.contract(F.gelu(module.expand(x), approximate=approximate))
+    torch.testing.assert_close(module(x), expected, atol=0, rtol=0)
+
+
+def test_dropout_after_both_dense_layers_of_the_mlp():
+    seen = []
+    module = Mlp(4, 6, dropout=0.5)
+    module.dropout.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[-1]))
+    module(torch.randn(2, 4))
+    assert seen == [6, 4]
+    assert not [part for part in Mlp(4, 6).modules() if isinstance(part, nn.Dropout)]
+
+
+def test_layer_scale_starts_where_told():
+    module, x = block(layer_scale=1e-3), torch.randn(2, 3, 8)
+    assert [part.factor.unique().tolist() for part in module.modules() if isinstance(part, LayerScale)] == [
+        [pytest.approx(1e-3)]
+    ] * 2
+    plain = block()
+    step, small_step = plain(x) - x, module(x) - x
+    assert small_step.norm() < 0.01 * step.norm()
+
+
+def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean():
+    torch.manual_seed(0)
+    module = StochasticDepth(0.25)
+    out = module(torch.ones(4000, 2, 3))
+    assert torch.equal(out, out[:, :1, :1].expand_as(out))
+    assert out.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert out.mean().item() == pytest.approx(1, abs=0.05)
+    branch = torch.randn(4, 2, 3)
+    assert module.eval()(branch) is branch
+
+
+def test_depth_rates_grow_linearly():
+    assert depth_rates(0.2, 5) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    assert depth_rates(0.2, 1) == [0]

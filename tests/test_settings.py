@@ -1,0 +1,109 @@
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from vitreous import settings
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apple:
+    lr: float = 0.1  # how fast
+    core: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pear:
+    lr: float = 0.2
+    shape: Literal["round", "long"] = "long"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basket:
+    """Comments inside docstrings are not help: # no."""
+
+    fruit: Apple | Pear = field(default_factory=Apple)  # what is inside
+    size: tuple[int, int] = (2, 3)
+    rates: tuple[float, ...] = ()
+    name: str | None = None
+    limit: int | None = 5  # at most
+    lid: bool = False
+    extra: Apple | None = None
+
+
+def test_json_round_trip_is_exact():
+    basket = Basket(fruit=Pear(lr=1 / 3, shape="round"), rates=(0.1, 1e-30), name="a", limit=None, extra=Apple(core=7))
+    data = settings.to_json(basket)
+    assert data["fruit"]["kind"] == "Pear"
+    assert settings.from_json(Basket, data) == basket
+
+
+def test_file_round_trip(tmp_path):
+    basket = Basket(rates=(0.1 + 0.2,))
+    settings.save(basket, tmp_path / "basket.json")
+    assert settings.load(Basket, tmp_path / "basket.json") == basket
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"siez": [2, 3]}, "no field 'siez' in Basket. Did you mean size?"),
+        ({"size": [2]}, "Basket.size: [2] is not int,int"),
+        ({"lid": 1}, "Basket.lid: 1 is not bool"),
+        ({"limit": 2.5}, "Basket.limit: 2.5 is not int or none"),
+        ({"fruit": {"kind": "Aple"}}, "'Aple' is not one of Apple, Pear. Did you mean Apple?"),
+        ({"fruit": {"kind": "Pear", "shape": "square"}}, "'square' is not one of round, long"),
+    ],
+)
+def test_bad_json_is_named(data, message):
+    with pytest.raises(UserError) as error:
+        settings.from_json(Basket, data)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_field_that_became_a_choice_still_reads_old_files():
+    assert settings.from_json(Basket, {"fruit": {"lr": 0.5, "core": 1}}) == Basket(fruit=Apple(lr=0.5, core=1))
+
+
+def test_changes_by_dotted_name():
+    changed = settings.changed(
+        Basket(), {"fruit.lr": "3e-3", "size": "48x64", "rates": "0.1,0.2", "name": "none", "limit": "1_000", "lid": "yes"}
+    )
+    assert changed == Basket(fruit=Apple(lr=3e-3), size=(48, 64), rates=(0.1, 0.2), name=None, limit=1000, lid=True)
+
+
+def test_a_kind_is_switched_in_any_order_and_keeps_what_is_shared():
+    changed = settings.changed(Basket(fruit=Apple(lr=0.7)), {"fruit.shape": "round", "fruit.kind": "Pear"})
+    assert changed.fruit == Pear(lr=0.7, shape="round")
+
+
+def test_a_part_that_was_left_out_comes_in_with_its_defaults():
+    assert settings.changed(Basket(), {"extra.core": "9"}).extra == Apple(core=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fruit.rl": "1"}, "--fruit.rl: there is no such setting. Did you mean fruit.lr"),
+        ({"lr": "1"}, "Did you mean --fruit.lr?"),
+        ({"fruit.lr": "fast"}, "--fruit.lr: 'fast' is not float"),
+        ({"fruit.kind": "Plum"}, "not one of Apple, Pear"),
+        ({"fruit": "Pear"}, "--fruit is a group of settings"),
+        ({"lid.x": "1"}, "no such setting"),
+    ],
+)
+def test_bad_changes_are_named(changes, message):
+    with pytest.raises(UserError) as error:
+        settings.changed(Basket(), changes)
+    assert message in str(error.value)
+
+
+def test_fields_carry_their_comments():
+    shown = {f.name: f for f in settings.fields(Basket())}
+    assert shown["fruit.kind"].type == "Apple | Pear"
+    assert shown["fruit.kind"].help == "what is inside"
+    assert shown["fruit.lr"].help == "how fast"
+    assert shown["limit"].help == "at most"
+    assert shown["size"].help == ""
