@@ -69,7 +69,8 @@ def test_a_field_that_became_a_choice_still_reads_old_files():
 
 def test_changes_by_dotted_name():
     changed = settings.changed(
-        Basket(), {"fruit.lr": "3e-3", "size": "48x64", "rates": "0.1,0.2", "name": "none", "limit": "1_000", "lid": "yes"}
+        Basket(),
+        {"fruit.lr": "3e-3", "size": "48x64", "rates": "0.1,0.2", "name": "none", "limit": "1_000", "lid": "yes"},
     )
     assert changed == Basket(fruit=Apple(lr=3e-3), size=(48, 64), rates=(0.1, 0.2), name=None, limit=1000, lid=True)
 

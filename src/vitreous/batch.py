@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Batch:
         if num == 1:
             return [self]
         size = len(self) // num
-        return [self._map(lambda tensor, at=at: tensor[at : at + size]) for at in range(0, size * num, size)]
+        return [self._map(itemgetter(slice(at, at + size))) for at in range(0, size * num, size)]
 
     def to(self, device: torch.device | str) -> "Batch":
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))

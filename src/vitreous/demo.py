@@ -2,12 +2,14 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
-from vitreous import jobs, settings
+from vitreous import jobs
 from vitreous.data.sources import Source, Splits
 from vitreous.evaluate.baseline import Baseline, Pixels, logistic_regression
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
-from vitreous.terminal import duration
+from vitreous.recipes.recipe import Recipe
+from vitreous.terminal import duration, table
 
 
 def demo(out: str | Path) -> None:
@@ -22,17 +24,34 @@ def demo(out: str | Path) -> None:
     second = jobs.train(finetune, out / "finetune")
     say(3, "Logistic regression on the same pixels and split, for comparison")
     baseline = compare(splits)
-    ahead = 100 * (second["test"]["accuracy"] - baseline.accuracy)
-    print(f"""
-Test accuracy ({int(second["test"]["pictures"]):,} pictures, read once a model)
-  ViT pre-trained at {size(recipe.model.picture_px):<9} {first["test"]["accuracy"]:7.2%}
-  fine-tuned at {size(finetune.model.picture_px):<14} {second["test"]["accuracy"]:7.2%}   ({ahead:+.1f} points over logistic regression)
-  logistic regression          {baseline.accuracy:7.2%}   (penalty {baseline.penalty:g}, chosen on the validation part, converged)
-
+    print(summary(recipe, finetune, first, second, baseline))
+    print(
+        f"""
 {second["parameters"]:,} parameters, {duration(time.monotonic() - began)} in all. Everything lies in {out}:
   {out}/pretrain, {out}/finetune    run directories: recipe.json, metrics.jsonl, results.json, checkpoints/
-  {out}/finetune/model              the model: weights, labels and preprocessing
-Next: vitreous evaluate {out}/finetune    vitreous finetune {out}/pretrain FOLDER_OF_PICTURES    vitreous list""")
+  {out}/finetune/model    the model: weights, labels and preprocessing
+Next: vitreous evaluate {out}/finetune    vitreous finetune {out}/pretrain FOLDER_OF_PICTURES    vitreous list"""
+    )
+
+
+def summary(
+    pretrain: Recipe, finetune: Recipe, first: dict[str, Any], second: dict[str, Any], baseline: Baseline
+) -> str:
+    ahead = 100 * (second["test"]["accuracy"] - baseline.accuracy)
+    rows = [
+        (f"ViT, pre-trained at {size(pretrain.model.picture_px)}", f"{first['test']['accuracy']:.2%}", ""),
+        (
+            f"ViT, fine-tuned at {size(finetune.model.picture_px)}",
+            f"{second['test']['accuracy']:.2%}",
+            f"{ahead:+.1f} points over logistic regression",
+        ),
+        (
+            "logistic regression on pixels",
+            f"{baseline.accuracy:.2%}",
+            f"penalty {baseline.penalty:g}, chosen on the validation part; converged",
+        ),
+    ]
+    return "\n" + table(rows, (f"model, on {int(second['test']['pictures']):,} test pictures", "accuracy", ""))
 
 
 def compare(splits: Splits) -> Baseline:

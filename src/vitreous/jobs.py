@@ -32,7 +32,7 @@ def train(recipe: Recipe, out: str | Path | None = None) -> dict[str, Any]:
 
 
 def _train_at_best_rate(recipe: Recipe, path: Path) -> dict[str, Any]:
-    """The paper's fine-tuning protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
+    """The paper's protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
     if recipe.data.val_fraction == 0:
         raise UserError(
             "a rate is chosen on a held-out part of train: give --data.val_fraction more than 0, or no --rates"
@@ -185,8 +185,8 @@ def evaluate(where: str | Path, data: str | None = None, split: str = "test", de
         raise UserError(f"{data_settings.where} has no {split} part")
     if source.classes != model.card.classes:
         raise UserError(
-            f"{where} knows {len(model.card.classes)} classes ({', '.join(model.card.classes[:3])} ...), "
-            f"{data_settings.where} has {len(source.classes)} ({', '.join(source.classes[:3])} ...): they must be the same"
+            f"{where} knows {len(model.card.classes)} classes ({', '.join(model.card.classes[:3])} ...), but "
+            f"{data_settings.where} has {len(source.classes)} ({', '.join(source.classes[:3])} ...)"
         )
     task = model.task().to(world.device)
     return score(task, EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2))

@@ -43,6 +43,7 @@ def _mix_number(x: int) -> int:
     return x ^ _shift_right(x, 31)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def purpose_code(purpose: str) -> int:
     """A fixed number for a purpose's name (FNV-1a, 63 bits), so that two purposes never share their draws."""
     code = 0xCBF29CE484222325
@@ -65,6 +66,8 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 def bits(keys: Tensor, purpose: str, num: int) -> Tensor:
     """(B, num) int64, all 64 bits random: the raw draws that the others are made of."""
     counters = torch.arange(1, num + 1, dtype=torch.int64, device=keys.device)
+    # Changes nothing; but without it inductor takes the product below for an index, in 32 bits.
+    counters = counters & 0x7FFFFFFF
     return mix(mix(keys ^ purpose_code(purpose))[:, None] + counters * GOLDEN)
 
 

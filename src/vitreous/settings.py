@@ -16,7 +16,6 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -219,7 +218,6 @@ def parsed(hint: Any, text: str, where: str) -> Any:
 # ---- Types
 
 
-@cache
 def _types(cls: Any) -> dict[str, Any]:
     return {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
 
@@ -243,15 +241,12 @@ def type_name(hint: Any) -> str:
     return "none" if hint in (None, type(None)) else getattr(hint, "__name__", str(hint))
 
 
-@cache
 def _comments(cls: Any) -> dict[str, str]:
     """The comment beside each field, which is its help."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
         try:
-            source = textwrap.dedent(inspect.getsource(owner))
+            source = textwrap.dedent(inspect.getsource(owner)) if dataclasses.is_dataclass(owner) else ""  # type: ignore[arg-type]
         except (OSError, TypeError):
             continue
         name = ""

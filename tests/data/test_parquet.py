@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import signal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,6 +102,7 @@ def test_cache_is_small_and_belongs_to_its_process(tmp_path, monkeypatch):
     source._cache.lock.acquire()  # as a thread of the parent may hold it when a worker is forked
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # a deadlock ends as a failure
         os._exit(0 if is_picture(source.read(37), 37) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert is_picture(pickle.loads(pickle.dumps(source)).read(59), 59)

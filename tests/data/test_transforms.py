@@ -39,13 +39,14 @@ def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("shape", [(60, 45), (45, 60), (20, 300), (10, 8)])
 def test_one_picture_is_torchvisions(interpolation, shape):
-    TF = pytest.importorskip("torchvision.transforms.v2.functional")
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    TF, mode = v2.functional, v2.InterpolationMode(interpolation)
     image = torch.from_numpy(picture(*shape)).permute(2, 0, 1)
     preprocessing = Preprocessing(size_px=(28, 28), interpolation=interpolation)
-    theirs = TF.center_crop(TF.resize(image, [32], interpolation=interpolation, antialias=True), [28, 28])
+    theirs = TF.center_crop(TF.resize(image, [32], interpolation=mode, antialias=True), [28, 28])
     assert (preprocessing.resized(picture(*shape)).int() - theirs.int()).abs().max() <= 1
     squash = dataclasses.replace(preprocessing, crop="squash", size_px=(28, 30))
-    theirs = TF.resize(image, [28, 30], interpolation=interpolation, antialias=True)
+    theirs = TF.resize(image, [28, 30], interpolation=mode, antialias=True)
     assert (squash.resized(picture(*shape)).int() - theirs.int()).abs().max() <= 1
 
 

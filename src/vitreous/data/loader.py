@@ -7,7 +7,8 @@ are read and cut by worker processes, a step at a time. The rest, batched, runs 
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -86,31 +87,35 @@ class TrainLoader:
         self._labels = _labels(source, self.device)
         self._pictures = None if source.pictures is None else as_tensor(source.pictures).to(self.device)  # (N, H, W, 3)
 
-    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int) -> Generator[Batch, None, None]:
         """The batches of the steps in [start, stop)."""
-        for inputs in self.inputs(start, stop):
-            yield self.prepare(*inputs)
+        with closing(self.inputs(start, stop)) as found:
+            for inputs in found:
+                yield self.prepare(*inputs)
 
-    def inputs(self, start: int, stop: int) -> Iterator[Inputs]:
+    def inputs(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         """What `prepare` makes the batches of the steps in [start, stop) of, on the device."""
-        found = map(self.order, range(start, stop)) if self._pictures is not None else self._read(start, stop)
-        while True:
-            began = time.perf_counter()
-            inputs = next(found, None)
-            if inputs is None:
-                return
-            moved = tuple(tensor.to(self.device, non_blocking=True) for tensor in inputs)
-            self.waited_s += time.perf_counter() - began
-            yield moved
+        with closing(self._draw(start, stop) if self._pictures is not None else self._read(start, stop)) as found:
+            while True:
+                began = time.perf_counter()
+                inputs = next(found, None)
+                if inputs is None:
+                    return
+                moved = tuple(tensor.to(self.device, non_blocking=True) for tensor in inputs)
+                self.waited_s += time.perf_counter() - began
+                yield moved
 
-    def _read(self, start: int, stop: int) -> Iterator[Inputs]:
-        loader = _workers(
-            _TrainSteps(self._source, self.view, self.order), range(start, stop), self.workers, self.device
-        )
-        for item in _running(loader):
-            *inputs, reasons = _checked(item)
-            _note(self.bad, reasons)
-            yield tuple(inputs)
+    def _draw(self, start: int, stop: int) -> Generator[Inputs, None, None]:
+        for step in range(start, stop):
+            yield self.order(step)
+
+    def _read(self, start: int, stop: int) -> Generator[Inputs, None, None]:
+        steps = _TrainSteps(self._source, self.view, self.order)
+        with closing(_running(_workers(steps, range(start, stop), self.workers, self.device))) as items:
+            for item in items:
+                *inputs, reasons = _checked(item)
+                _note(self.bad, reasons)
+                yield tuple(inputs)
 
     @torch.no_grad()
     def prepare(self, *inputs: Tensor) -> Batch:
@@ -279,12 +284,15 @@ def _workers(
     )
 
 
-def _running(loader: DataLoader[Any]) -> Iterator[Any]:
+def _running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
     with warnings.catch_warnings():
         # Python 3.12 warns of every fork in a process with threads, as torch's always is.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
         items = iter(loader)
-    yield from items
+    try:
+        yield from items
+    finally:
+        del items  # which ends the workers at once, wherever the consumer stopped
 
 
 def _checked(item: Any) -> Any:

@@ -48,8 +48,8 @@ class Root(nn.Module):
         x = x if self.norm is None else F.relu(self.norm(x))
         if not self.pool:
             return x
-        # BiT pads the pool with zeros, the hybrid with nothing that could be a maximum.
-        x = pad_same(x, 3, 2, value=float("-inf")) if self.same else F.pad(x, (1, 1, 1, 1))
+        # BiT pads with zeros. For the hybrid too they change nothing: a ReLU comes before.
+        x = pad_same(x, 3, 2) if self.same else F.pad(x, (1, 1, 1, 1))
         return F.max_pool2d(x, 3, 2)
 
 

@@ -112,7 +112,8 @@ class ViT(TokenEncoder):
         for depth, block in enumerate(self.blocks):
             table = self.positions.at_depth(depth)
             if table is not None:
-                x = x + position_rows(table, self.num_prefix - self.num_registers, self.num_registers, at)
+                rows = position_rows(table, self.num_prefix - self.num_registers, self.num_registers, at)
+                x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
             if depth == 0:
                 x = self.dropout(x)
             x = run(block, x, offsets, checkpointing=self.checkpointing)

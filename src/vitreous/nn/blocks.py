@@ -62,7 +62,7 @@ class LayerScale(nn.Module):
         self.factor = nn.Parameter(torch.full((width,), start))
 
     def forward(self, branch: Tensor) -> Tensor:
-        return branch * self.factor
+        return branch * self.factor.to(branch.dtype)
 
 
 class Block(nn.Module):

@@ -39,10 +39,10 @@ class StandardizedConv(nn.Conv2d):
         return F.conv2d(x, weight, None, self.stride, self.padding)
 
 
-def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """Pads to an output of ceil(size / stride); where the padding is odd, the far side gets more."""
+def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
+    """Pads with zeros to an output of ceil(size / stride); where the padding is odd, the far side gets more."""
     h, w = (max((math.ceil(size / stride) - 1) * stride + kernel - size, 0) for size in x.shape[-2:])
-    return F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2), value=value) if h or w else x
+    return F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2)) if h or w else x
 
 
 def group_norm(width: int, epsilon: float) -> nn.GroupNorm:

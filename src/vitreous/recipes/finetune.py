@@ -62,7 +62,7 @@ def paper_finetune(
     Command:  vitreous train paper_finetune --start RUN --data DATA --task pets
     Headline ImageNet numbers: --task imagenet --headline true (512 px for L/16, 518 px for H/14, Polyak averages)
     Cost:     20,000 steps of batch 512 at 384 px for ImageNet; 500 steps for Pets and Flowers
-    Score:    paper, Table 5: ViT-B/16 from ImageNet-21k reaches 83.97 % on ImageNet, 98.95 % on CIFAR-10, 94.67 % on Pets
+    Score:    paper, Table 5: B/16 from ImageNet-21k: 83.97 % on ImageNet, 98.95 % on CIFAR-10, 94.67 % on Pets
     Section:  4.1, B.1.1
     """
     steps, rates, held_out = PAPER_TASKS[task]

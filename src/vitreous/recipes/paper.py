@@ -43,7 +43,7 @@ def pretrain_imagenet(model: str = "vit_b16", data: str = "imagenet") -> Recipe:
 
 
 def pretrain_imagenet21k(model: str = "vit_b16", data: str = "imagenet21k", epochs: float = 90) -> Recipe:
-    """Pre-train on ImageNet-21k, as in the paper: 90 epochs, dropout 0.1, weight decay 0.03, linear decay, sigmoid loss.
+    """Pre-train on ImageNet-21k, as in the paper: 90 epochs, dropout 0.1, weight decay 0.03, linear, sigmoid loss.
 
     Command:  vitreous train pretrain_imagenet21k --model vit_l16 --data /path/to/imagenet21k
     Cost:     L/16: 0.23 thousand TPUv3-core-days (paper, Table 2)

@@ -45,12 +45,12 @@ class World:
         flat = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.size
-        for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """bf16: matrix products in bfloat16, weights and sums in float32."""
+    """bf16: activations in bfloat16; weights, their gradients and their sums in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
@@ -64,7 +64,7 @@ class GraphedStep:
 
     def __init__(self, step: Callable[..., None]) -> None:
         self.step = step
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()

@@ -6,6 +6,7 @@ CUDA graph. The host looks at the numbers when they are logged, evaluated or sav
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class TrainingSettings:
     batch_size: int = 512  # pictures a step, over all ranks and accumulated parts
     accumulate: int = 1  # parts into which a step's batch is cut to save memory
     clip: float | None = 1.0  # largest global norm of the gradient
-    precision: Precision = "fp32"  # bf16: matrix products in bfloat16, weights in float32
+    precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32
     compile: bool = False  # torch.compile the objective and the augmentation
     cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
     checkpointing: bool = False  # recompute activations in the backward pass to save memory
@@ -92,8 +93,8 @@ class Loop:
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
-        self.losses = torch.compile(objective) if settings.compile else objective
-        self.prepare = torch.compile(data.prepare) if settings.compile else data.prepare
+        self.losses = torch.compile(objective, dynamic=False) if settings.compile else objective
+        self.prepare = torch.compile(data.prepare, dynamic=False) if settings.compile else data.prepare
         use_graph = settings.cuda_graph and world.device.type == "cuda" and world.size == 1
         self.run_step: Callable[..., None] = GraphedStep(self.step) if use_graph else self.step
 
@@ -211,6 +212,8 @@ class Loop:
     def _resume(self, directory: RunDirectory) -> int:
         """Take up the newest whole checkpoint; answers the step the run stands at."""
         checkpoint = directory.latest_checkpoint()
+        for note in checkpoint.notes if checkpoint is not None and self.world.is_first else ():
+            print(f"passed over: {note}", file=sys.stderr)
         if checkpoint is None:
             directory.truncate_log(0)
             return 0

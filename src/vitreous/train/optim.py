@@ -190,7 +190,8 @@ class MuonSettings:
         """On the device where the objective lies."""
         found = slots(objective, self.layer_decay)
         matrices = [s for s in found if s.inner and (s.parameter.ndim == 2 or (self.kernels and _is_kernel(s)))]
-        rest = [s for s in found if s not in matrices]
+        taken = {s.name for s in matrices}
+        rest = [s for s in found if s.name not in taken]
         parts: list[torch.optim.Optimizer] = []
         if matrices:
             given = [Matrix(s.parameter, s.parts if self.split_qkv else 1, s.scale) for s in matrices]

@@ -1,0 +1,150 @@
+"""A whole training step, ours against timm's, side by side in one process on one GPU.
+
+    python benchmarks/train_step.py --out docs/results/train_step.json
+
+First both are checked to have equal parameters and, on the same weights and pictures, equal loss. Then each takes
+steps in turn (forward, backward, fused AdamW; bf16, torch.compile), and the medians of the rounds are compared.
+Ours is the step of the real training loop, with its gradient norm and its watch for NaN.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous import create_model
+from vitreous.batch import Batch
+from vitreous.models.flops import flops
+from vitreous.train.averages import AverageSettings
+from vitreous.train.devices import World
+from vitreous.train.environment import environment
+from vitreous.train.loop import Loop, TrainingSettings
+from vitreous.train.optim import AdamWSettings
+from vitreous.train.schedule import ScheduleSettings
+from vitreous.weights.timm import from_timm
+
+PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
+
+
+class SameBatch:
+    """Stands in for a loader: the input is not what is measured."""
+
+    steps_per_epoch, waited_s = 1_000_000, 0.0
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        ids = torch.arange(len(images), device=images.device)
+        self.batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
+
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
+        return iter([()] * (stop - start))
+
+    def prepare(self, *inputs: Tensor) -> Batch:
+        return self.batch
+
+
+def our_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+    settings = TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision="bf16", compile=compiled)
+    world = World.join("cuda" if images.is_cuda else "cpu")
+    optimizer = AdamWSettings(lr=1e-4, weight_decay=0.1).build(model)
+    data = SameBatch(images, labels)
+    loop = Loop(
+        model,
+        data,
+        optimizer=optimizer,
+        schedule=ScheduleSettings(decay="constant"),
+        average=AverageSettings().build(model),
+        settings=settings,
+        world=world,
+    )
+    loop.prepare = data.prepare
+    return loop.step
+
+
+def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    forward = torch.compile(model, dynamic=False) if compiled else model
+
+    def step() -> None:
+        with torch.autocast(images.device.type, dtype=torch.bfloat16):
+            loss = F.cross_entropy(forward(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
+    counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
+    assert counts[0] == counts[1], counts
+    with torch.no_grad():  # float32, so that a difference would be one of mathematics
+        mine = F.cross_entropy(ours.predict(images), labels)
+        other = F.cross_entropy(theirs(images), labels)
+    assert abs(float(mine - other)) < 1e-4, (mine, other)
+    return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
+
+
+def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - began) / steps
+
+
+def compare(name: str, batch_size: int, compiled: bool, rounds: int, device: torch.device) -> dict[str, object]:
+    torch.manual_seed(0)
+    theirs = timm.create_model(PAIRS[name], num_classes=1000).to(device)
+    torch.nn.init.normal_(theirs.head.weight, std=0.02)
+    ours = create_model(name, num_classes=1000).to(device)
+    ours.load_state_dict(from_timm(theirs.state_dict()))
+    images = torch.randn(batch_size, 3, 224, 224, device=device)
+    labels = torch.randint(1000, (batch_size,), device=device)
+    result: dict[str, object] = {"model": name, "batch_size": batch_size, "compiled": compiled}
+    result |= check_equal(ours, theirs, images[:8], labels[:8])
+    steps = {"ours": our_step(ours, images, labels, compiled), "timm": their_step(theirs, images, labels, compiled)}
+    times: dict[str, list[float]] = {"ours": [], "timm": []}
+    for step in steps.values():
+        seconds(step, 4, device)  # compilation and warm-up
+    if not rounds:
+        return result
+    for _ in range(rounds):
+        for who, step in steps.items():
+            times[who].append(seconds(step, 6, device))
+    medians = {who: statistics.median(values) for who, values in times.items()}
+    work = 3 * flops(ours.encoder) * batch_size
+    for who, median in medians.items():
+        result[f"{who}_images_s"] = round(batch_size / median, 1)
+        result[f"{who}_tflops"] = round(work / median / 1e12, 1)
+    result["ratio"] = round(medians["timm"] / medians["ours"], 4)  # above 1: ours is faster
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["vit_b16", "vit_l16"], choices=list(PAIRS))
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5, help="0: only fill the compiler's cache")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    results = []
+    for name in options.models:
+        results.append(compare(name, options.batch_size, not options.eager, options.rounds, device))
+        print(json.dumps(results[-1]), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
