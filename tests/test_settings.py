@@ -87,7 +87,7 @@ def test_a_part_that_was_left_out_comes_in_with_its_defaults():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fruit.rl": "1"}, "--fruit.rl: there is no such setting. Did you mean fruit.lr"),
+        ({"fruit.rl": "1"}, "--fruit.rl: there is no such setting. Did you mean --fruit.lr"),
         ({"lr": "1"}, "Did you mean --fruit.lr?"),
         ({"fruit.lr": "fast"}, "--fruit.lr: 'fast' is not float"),
         ({"fruit.kind": "Plum"}, "not one of Apple, Pear"),
@@ -103,7 +103,7 @@ def test_bad_changes_are_named(changes, message):
 
 def test_fields_carry_their_comments():
     shown = {f.name: f for f in settings.fields(Basket())}
-    assert shown["fruit.kind"].type == "Apple | Pear"
+    assert shown["fruit.kind"].type == "one of Apple, Pear"
     assert shown["fruit.kind"].help == "what is inside"
     assert shown["fruit.lr"].help == "how fast"
     assert shown["limit"].help == "at most"

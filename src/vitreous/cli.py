@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitreous.errors import UserError, did_you_mean
@@ -14,10 +15,19 @@ VERBS = ("list", "train", "finetune", "evaluate", "demo")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with one-line errors that suggest what was meant."""
+    """argparse, with errors of one line."""
+
+    verbs: "dict[str, Parser]"  # of the top one
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}. `{self.prog} --help` shows what it takes")
+        raise UserError(f"{message}; `{self.prog} --help` shows what it takes")
+
+    def refuse(self, word: str) -> NoReturn:
+        """An argument that nobody asked for."""
+        known = [option for action in self._actions for option in action.option_strings]
+        raise UserError(
+            f"`{self.prog}` does not take {word}.{did_you_mean(word, known)} `{self.prog} --help` shows what it takes"
+        )
 
 
 def parser() -> Parser:
@@ -26,6 +36,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="store_true", help="print the version")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+    top.verbs = verbs.choices
 
     def verb(name: str, run: Callable[..., None], text: str, **options: Any) -> Parser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
@@ -86,8 +97,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         dispatch(sys.argv[1:] if arguments is None else arguments)
     except UserError as error:
-        print(f"vitreous: {error}", file=sys.stderr)
-        sys.exit(2)
+        print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("vitreous: stopped", file=sys.stderr)
         sys.exit(130)
@@ -101,19 +112,32 @@ def dispatch(arguments: list[str]) -> None:
         raise UserError(
             f"there is no verb {arguments[0]!r}.{did_you_mean(arguments[0], VERBS)} `vitreous --help` lists them"
         )
-    options, rest = top.parse_known_args(arguments)
+    takes_settings = bool(arguments) and arguments[0] in ("train", "finetune")
+    plain, settings = separated(arguments) if takes_settings else (arguments, [])
+    options, unknown = top.parse_known_args(plain)
+    if unknown:
+        (top.verbs[options.verb] if options.verb else top).refuse(unknown[0])
     if options.version:
         from vitreous import __version__
 
         print(f"vitreous {__version__}")
     elif options.verb is None:
         top.print_help()
-    elif options.verb in ("train", "finetune"):
-        options.run(options, dotted(rest), top)
-    elif rest:
-        raise UserError(f"{options.verb} does not take {rest[0]}; `vitreous {options.verb} --help` shows what it takes")
+    elif takes_settings:
+        options.run(options, dotted(settings), top)
     else:
         options.run(options)
+
+
+def separated(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The words that argparse knows, and those of settings, each with its value."""
+    plain, settings, words = [], [], iter(arguments)
+    for word in words:
+        if not word.startswith("--") or word.partition("=")[0] in ("--out", "--help"):
+            plain.append(word)
+        else:
+            settings += [word] if "=" in word else [word, *islice(words, 1)]
+    return plain, settings
 
 
 def dotted(arguments: list[str]) -> dict[str, str]:
@@ -145,9 +169,10 @@ def list_things(options: argparse.Namespace) -> None:
         rows = [(name, (recipe.__doc__ or "").strip().splitlines()[0]) for name, recipe in RECIPES.items()]
         print("Recipes (vitreous train RECIPE)\n" + table(rows, ("name", "what")) + "\n")
     if options.what in (None, "models"):
-        from vitreous.models.names import model_names
+        from vitreous.models.names import MODELS
 
-        print("Models (create_model(NAME); any patch size: vit_s8, vit_b32 ...)\n" + "  ".join(model_names()) + "\n")
+        title = "Models (vitreous.create_model(NAME); any patch size: vit_s8, vit_b32 ...)"
+        print(title + "\n" + table(list(MODELS.items()), ("name", "what")) + "\n")
     if options.what in (None, "data"):
         rows = [
             ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
@@ -162,14 +187,14 @@ def train_recipe(options: argparse.Namespace, changes: dict[str, str], top: Pars
     if options.recipe is None:
         if not options.help:
             raise UserError("train needs a recipe; `vitreous list recipes` shows them")
-        print_verb_help(top, "train")
+        top.verbs["train"].print_help()
         return
     from vitreous.recipes import find_recipe
 
-    recipe = find_recipe(options.recipe, changes)
     if options.help:
-        print_fields(recipe, options.recipe)
+        print_recipe(options.recipe, changes)
         return
+    recipe = find_recipe(options.recipe, changes)
     train_and_report(recipe, options.out or f"runs/{recipe.name}")
 
 
@@ -177,21 +202,24 @@ def finetune_run(options: argparse.Namespace, changes: dict[str, str], top: Pars
     if options.start is None or options.data is None:
         if not options.help:
             raise UserError("finetune needs a run to start from and data: vitreous finetune RUN DATA")
-        print_verb_help(top, "finetune")
+        top.verbs["finetune"].print_help()
         return
     from vitreous.recipes import finetune_recipe
 
     recipe = finetune_recipe(options.start, options.data, changes)
     if options.help:
-        print_fields(recipe, "finetune")
+        print_fields(recipe)
         return
     train_and_report(recipe, options.out or f"runs/{recipe.name}")
 
 
 def train_and_report(recipe: "Recipe", out: str) -> None:
     from vitreous.jobs import train
+    from vitreous.train.devices import World
 
     results = train(recipe, out)
+    if not World.join(recipe.training.device).is_first:
+        return
     for part in ("val", "test"):
         if part in results:
             print(f"{part:5} {scores_line(results[part])}")
@@ -224,18 +252,37 @@ def scores_line(scores: dict[str, float]) -> str:
     return f"{shares}   log-loss {scores['log_loss']:.4f}   ({scores['pictures']:,.0f} pictures)"
 
 
-def print_verb_help(top: Parser, verb: str) -> None:
-    for action in top._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            action.choices[verb].print_help()
+def print_recipe(name: str, changes: dict[str, str]) -> None:
+    """What a recipe is, what it takes, and every setting of the result."""
+    from inspect import cleandoc
 
-
-def print_fields(recipe: "Recipe", name: str) -> None:
-    from vitreous.recipes import RECIPES
-    from vitreous.settings import fields
+    from vitreous.recipes import RECIPES, find_recipe, parameters
     from vitreous.terminal import table
 
     if name in RECIPES:
-        print((RECIPES[name].__doc__ or "").strip() + "\n")
-    shown = [(f"--{field.name}", str(field.value), field.type, field.help) for field in fields(recipe)]
+        taken = parameters(RECIPES[name])
+        print(cleandoc(RECIPES[name].__doc__ or "") + "\n")
+        if taken:
+            print(
+                table([(f"--{one.name}", one.value, one.type) for one in taken], ("argument", "value", "type")) + "\n"
+            )
+        missing = [f"--{one.name}" for one in taken if one.value == "needed" and one.name not in changes]
+        if missing:
+            print(f"Name {' and '.join(missing)} besides --help to see every setting.")
+            return
+    print_fields(find_recipe(name, changes))
+
+
+def print_fields(recipe: "Recipe") -> None:
+    from vitreous.settings import fields
+    from vitreous.terminal import table
+
+    shown = [(f"--{field.name}", typed(field.value), field.type, field.help) for field in fields(recipe)]
     print(table(shown, ("setting", "value", "type", "what it does")))
+
+
+def typed(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, tuple):
+        return ",".join(typed(item) for item in value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

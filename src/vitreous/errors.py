@@ -8,6 +8,8 @@ where, and what to do.
 class UserError(Exception):
     """Something outside the code is wrong: a path, a file, a setting, a name."""
 
+    exit_code = 2  # of the command that ends with it
+
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
     """' Did you mean ...?' for a mistyped name, or '' when nothing known is near it."""

@@ -1,6 +1,7 @@
 """What the verbs do: train, fine-tune, evaluate. A recipe goes in, a run directory comes out."""
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 from vitreous import settings
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
-from vitreous.data.sources import DataSettings, Source, Splits
+from vitreous.data.names import ALL
+from vitreous.data.sources import Source, Splits, open_sources, with_classes
 from vitreous.errors import UserError
 from vitreous.evaluate.score import score
 from vitreous.objectives.base import Objective
@@ -23,15 +25,18 @@ from vitreous.train.run import RunDirectory
 from vitreous.trained import Card, Trained
 
 
-def train(recipe: Recipe, out: str | Path | None = None) -> dict[str, Any]:
-    """Run a recipe to its end, from wherever its directory stands. Answers its results."""
+def train(recipe: Recipe, out: str | Path | None = None, read_test: bool = True) -> dict[str, Any]:
+    """Run a recipe to its end, from wherever its directory stands. Answers its results.
+
+    `read_test=False` is for choosing: the test set stays unread.
+    """
     path = Path(out) if out is not None else Path("runs") / recipe.name
     if recipe.rates:
-        return _train_at_best_rate(recipe, path)
-    return _train(recipe, path, read_test=True)
+        return _train_at_best_rate(recipe, path, read_test)
+    return _train(recipe, path, read_test)
 
 
-def _train_at_best_rate(recipe: Recipe, path: Path) -> dict[str, Any]:
+def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool) -> dict[str, Any]:
     """The paper's protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
     if recipe.data.val_fraction == 0:
         raise UserError(
@@ -41,7 +46,8 @@ def _train_at_best_rate(recipe: Recipe, path: Path) -> dict[str, Any]:
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
         accuracies[rate] = _train(trial, path / f"rate-{rate:g}", read_test=False)["val"]["accuracy"]
-        print(f"learning rate {rate:g}: {accuracies[rate]:.2%} on the held-out part", flush=True)
+        if World.join(recipe.training.device).is_first:
+            print(f"learning rate {rate:g}: {accuracies[rate]:.2%} on the held-out part", flush=True)
     best = max(accuracies, key=lambda rate: accuracies[rate])
     final = replace(
         recipe,
@@ -49,11 +55,12 @@ def _train_at_best_rate(recipe: Recipe, path: Path) -> dict[str, Any]:
         optimizer=replace(recipe.optimizer, lr=best),
         data=replace(recipe.data, val_fraction=0.0),
     )
-    results = _train(final, path, read_test=True)
-    return results | {"rate": best, "held_out_accuracies": {f"{rate:g}": value for rate, value in accuracies.items()}}
+    choice = {"rate": best, "held_out_accuracies": {f"{rate:g}": value for rate, value in accuracies.items()}}
+    return _train(final, path, read_test, choice)
 
 
-def _train(recipe: Recipe, path: Path, read_test: bool) -> dict[str, Any]:
+def _train(recipe: Recipe, path: Path, read_test: bool, about: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`about` goes into the results."""
     world = World.join(recipe.training.device)
     with RunDirectory(path, owner=world.is_first) as directory:
         finished = path / "results.json"
@@ -61,32 +68,40 @@ def _train(recipe: Recipe, path: Path, read_test: bool) -> dict[str, Any]:
             _claim(directory, recipe)
             if not finished.is_file():
                 directory.write_environment()
+        world.wait()  # for the first, which puts the directory in order before the others read it
         if finished.is_file():
+            if world.is_first:
+                print(f"{path}: this run has finished; these are its results")
             return json.loads(finished.read_text())  # type: ignore[no-any-return]
         splits = recipe.data.build()
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         loop = build_loop(recipe, splits, objective, world)
+        began = time.monotonic()
         loop.run(directory, _validation(recipe, splits, world))
-        results = _finish(recipe, directory, loop, splits, read_test)
+        train_s = time.monotonic() - began
+        results = {"train_s": round(train_s, 1)} | _finish(recipe, directory, loop, splits, read_test) | (about or {})
         if world.is_first:
-            finished.write_text(json.dumps(results, indent=2) + "\n")
+            settings.write_json(results, finished)
     return results
 
 
 def _claim(directory: RunDirectory, recipe: Recipe) -> None:
-    """A run directory belongs to one recipe: the same one resumes, another is refused."""
+    """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
     path = directory.path / "recipe.json"
-    if not path.is_file():
-        settings.save(recipe, path)
-        return
-    there, here = settings.fields(settings.load(Recipe, path)), settings.fields(recipe)
-    values = {field.name: field.value for field in there}
-    differing = [f"{f.name} {values.get(f.name)} there, {f.value} here" for f in here if values.get(f.name) != f.value]
-    if differing:
+    begun = bool(directory.checkpoints.paths()) or (directory.path / "results.json").is_file()
+    there, here = settings.load(Recipe, path) if begun and path.is_file() else recipe, recipe
+    if there != here:
+        old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
+        differing = [
+            f"{name} {old.get(name, 'absent')} there, {new.get(name, 'absent')} here"
+            for name in old | new
+            if name not in old or name not in new or old[name] != new[name]
+        ]
         raise UserError(
             f"{directory.path} holds another run ({'; '.join(differing[:3])}). "
             "Give another --out, or the same settings to go on with it"
         )
+    settings.save(recipe, path)
 
 
 def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
@@ -176,17 +191,22 @@ def evaluate(where: str | Path, data: str | None = None, split: str = "test", de
     """A trained model's scores on a split of its own data, or of other data with the same classes."""
     model = Trained.load(where)
     world = World.join(device)
-    recipe_path = Path(where) / "recipe.json"
-    if data is None and not recipe_path.is_file():
-        raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
-    data_settings = DataSettings(where=data) if data is not None else settings.load(Recipe, recipe_path).data
-    source = getattr(data_settings.build(), split)
-    if source is None:
-        raise UserError(f"{data_settings.where} has no {split} part")
-    if source.classes != model.card.classes:
-        raise UserError(
-            f"{where} knows {len(model.card.classes)} classes ({', '.join(model.card.classes[:3])} ...), but "
-            f"{data_settings.where} has {len(source.classes)} ({', '.join(source.classes[:3])} ...)"
-        )
     task = model.task().to(world.device)
+    source = with_classes(_part(where, data, split), model.card.classes)
     return score(task, EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2))
+
+
+def _part(where: str | Path, data: str | None, split: str) -> Source:
+    """A split of the data that the run at `where` was trained on, as it was split then; or of other data."""
+    recipe_path = Path(where) / "recipe.json"
+    own = settings.load(Recipe, recipe_path).data if recipe_path.is_file() else None
+    if data is None and own is None:
+        raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
+    if own is not None and data in (None, own.where):
+        source: Source | None = getattr(own.build(), split)
+    else:
+        found = open_sources(str(data))
+        source = found.get(split, found.get(ALL))  # what is not split has no part that was trained on: all counts
+    if source is None:
+        raise UserError(f"{data or where}: there is no {split} part")
+    return source

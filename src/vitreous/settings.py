@@ -1,8 +1,8 @@
 """Settings: frozen dataclasses <-> JSON <-> command line. Knows no component.
 
 A settings class is a frozen, keyword-only dataclass beside the component it configures, with one verb,
-`build()`. A field may be another settings class, or a choice between several (`AdamW | SGD`); a choice is
-written to JSON with the chosen class's name under "kind", and is switched on the command line with
+`build()`. A field may be another settings class, or a choice between several (`AdamWSettings | SGDSettings`); a
+choice is written to JSON with the chosen class's name under "kind", and is switched on the command line with
 `--optimizer.kind SGD`. The comment beside a field is its help.
 """
 
@@ -36,7 +36,7 @@ def to_json(settings: Any) -> Any:
         value = getattr(settings, field.name)
         data[field.name] = to_json(value)
         if dataclasses.is_dataclass(value) and len(_choices(_types(type(settings))[field.name])) > 1:
-            data[field.name] = {"kind": type(value).__name__, **data[field.name]}
+            data[field.name] = {"kind": kind(type(value)), **data[field.name]}
     return data
 
 
@@ -46,7 +46,14 @@ def from_json(cls: type[S], data: Any, where: str = "") -> S:
 
 
 def save(settings: Any, path: Path) -> None:
-    path.write_text(json.dumps(to_json(settings), indent=2) + "\n")
+    write_json(to_json(settings), path)
+
+
+def write_json(document: Any, path: Path) -> None:
+    """Whole or not at all: beside its place first, so that a kill leaves no half of it."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(json.dumps(document, indent=2) + "\n")
+    beside.rename(path)
 
 
 def load(cls: type[S], path: Path) -> S:
@@ -99,13 +106,19 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
 def _chosen(choices: tuple[type, ...], data: dict[str, Any], where: str) -> type:
     if len(choices) == 1:
         return choices[0]
-    names = {choice.__name__: choice for choice in choices}
-    kind = data.get("kind", choices[0].__name__)  # written before the field became a choice: the first is what it was
-    if kind not in names:
+    names = {kind(choice): choice for choice in choices}
+    # Without a kind it was written before the field became a choice: the first is what it was.
+    wanted = str(data.get("kind", kind(choices[0]))).removesuffix("Settings")
+    if wanted not in names:
         raise UserError(
-            f"{where}.kind: {kind!r} is not one of {', '.join(names)}.{did_you_mean(str(kind), list(names))}"
+            f"{where}.kind: {wanted!r} is not one of {', '.join(names)}.{did_you_mean(wanted, list(names))}"
         )
-    return names[kind]
+    return names[wanted]
+
+
+def kind(cls: type) -> str:
+    """A settings class's name among the choices of a field: SGD for SGDSettings."""
+    return cls.__name__.removesuffix("Settings")
 
 
 # ---- Dotted names: the command line's view
@@ -129,8 +142,8 @@ def fields(settings: Any, prefix: str = "") -> list[Field]:
         name, text = prefix + field.name, _comments(type(settings)).get(field.name, "")
         if dataclasses.is_dataclass(value):
             if len(_choices(hint)) > 1:
-                kinds = " | ".join(choice.__name__ for choice in _choices(hint))
-                found.append(Field(f"{name}.kind", kinds, type(value).__name__, text))
+                kinds = "one of " + ", ".join(kind(choice) for choice in _choices(hint))
+                found.append(Field(f"{name}.kind", kinds, kind(type(value)), text))
             found.extend(fields(value, f"{name}."))
         else:
             found.append(Field(name, type_name(hint), value, text))
@@ -139,8 +152,8 @@ def fields(settings: Any, prefix: str = "") -> list[Field]:
 
 def changed(settings: S, changes: Mapping[str, str]) -> S:
     """A copy of `settings` with fields set by dotted name, from text, checked by type."""
-    # Kinds first: `--optimizer.kind SGD --optimizer.momentum 0.9` in either order.
-    for name in sorted(changes, key=lambda name: not name.endswith(".kind")):
+    # Kinds first, the outer before the inner: `--optimizer.kind SGD --optimizer.momentum 0.9` in either order.
+    for name in sorted(changes, key=lambda name: (not name.endswith(".kind"), name.count("."))):
         settings = _changed(settings, settings, name, name.split("."), changes[name])
     return settings
 
@@ -167,17 +180,17 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
         if not dataclasses.is_dataclass(value):
             _unknown(root, name)
         return dataclasses.replace(settings, **{head: _changed(root, value, name, rest, text)})
-    if dataclasses.is_dataclass(value) and text.lower() != "none":
-        raise UserError(
-            f"--{name} is a group of settings; set one of them, such as --{fields(value, name + '.')[0].name}"
-        )
+    if choices and text.lower() != "none":
+        example = f"kind {kind(choices[-1])}" if len(choices) > 1 else dataclasses.fields(choices[0])[0].name
+        raise UserError(f"--{name} is a group of settings; set one of them, such as --{name}.{example}")
     return dataclasses.replace(settings, **{head: parsed(hint, text, f"--{name}")})
 
 
 def _unknown(root: Any, name: str) -> typing.NoReturn:
     known = [field.name for field in fields(root)]
     leaf = [other for other in known if other.split(".")[-1] == name.rsplit(".", maxsplit=1)[-1]]
-    hint = f" Did you mean {' or '.join('--' + k for k in leaf[:3])}?" if leaf else did_you_mean(name, known)
+    options = [f"--{other}" for other in known]
+    hint = f" Did you mean {' or '.join('--' + k for k in leaf[:3])}?" if leaf else did_you_mean(f"--{name}", options)
     raise UserError(f"--{name}: there is no such setting.{hint}")
 
 
@@ -238,6 +251,8 @@ def type_name(hint: Any) -> str:
     if origin is tuple:
         many = arguments[1:] == (Ellipsis,)
         return f"several {type_name(arguments[0])}" if many else ",".join(type_name(item) for item in arguments)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return kind(hint)
     return "none" if hint in (None, type(None)) else getattr(hint, "__name__", str(hint))
 
 

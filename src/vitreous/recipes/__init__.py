@@ -7,7 +7,7 @@ from typing import Any
 
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
-from vitreous.recipes.cifar10 import cifar10_hybrid, cifar10_resnet, cifar10_vit
+from vitreous.recipes.cifar10 import cifar10_finetune, cifar10_hybrid, cifar10_resnet, cifar10_vit
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
@@ -21,6 +21,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         cifar10_vit,
         cifar10_hybrid,
         cifar10_resnet,
+        cifar10_finetune,
         pretrain_imagenet,
         pretrain_imagenet21k,
         pretrain_jft,
@@ -34,31 +35,44 @@ def find_recipe(name: str, changes: dict[str, str]) -> Recipe:
 
     A recipe function's own parameters (`--model vit_l16`) are changes too, and come first.
     """
-    if name.endswith(".json") or Path(name).is_file():
+    if name in RECIPES:
+        return assembled(RECIPES[name], {}, changes)
+    if name.endswith(".json"):
         return settings.changed(settings.load(Recipe, Path(name)), changes)
-    if name not in RECIPES:
-        raise UserError(
-            f"there is no recipe {name!r}.{did_you_mean(name, list(RECIPES))} `vitreous list recipes` shows them"
-        )
-    return assembled(RECIPES[name], {}, changes)
+    raise UserError(
+        f"there is no recipe {name!r}.{did_you_mean(name, list(RECIPES))} `vitreous list recipes` shows them"
+    )
 
 
 def finetune_recipe(start: str, data: str, changes: dict[str, str]) -> Recipe:
     return assembled(finetune, {"start": start, "data": data}, changes)
 
 
+def parameters(recipe: Callable[..., Recipe]) -> list[settings.Field]:
+    """What a recipe function itself takes; one without a value is "needed"."""
+    return [
+        settings.Field(one.name, settings.type_name(one.annotation), _shown(one.default), "")
+        for one in inspect.signature(recipe).parameters.values()
+    ]
+
+
+def _shown(default: Any) -> str:
+    return "needed" if default is inspect.Parameter.empty else str(default)
+
+
 def assembled(recipe: Callable[..., Recipe], given: dict[str, Any], changes: dict[str, str]) -> Recipe:
-    parameters = inspect.signature(recipe).parameters
+    """The recipe that a function makes of its own parameters, then changed field by field."""
+    takes = inspect.signature(recipe).parameters
     own = {
-        name: settings.parsed(parameters[name].annotation, text, f"--{name}")
+        name: settings.parsed(takes[name].annotation, text, f"--{name}")
         for name, text in changes.items()
-        if name in parameters
+        if name in takes and name not in given
     }
-    missing = [name for name, p in parameters.items() if p.default is p.empty and name not in own and name not in given]
+    missing = [name for name, one in takes.items() if one.default is one.empty and name not in own | given]
     if missing:
         raise UserError(f"{recipe.__name__} needs --{missing[0]}; `vitreous train {recipe.__name__} --help` tells more")
     rest = {name: text for name, text in changes.items() if name not in own}
     return settings.changed(recipe(**given, **own), rest)
 
 
-__all__ = ["RECIPES", "Recipe", "find_recipe", "finetune_recipe"]
+__all__ = ["RECIPES", "Recipe", "find_recipe", "finetune_recipe", "parameters"]

@@ -1,15 +1,19 @@
 """CIFAR-10 from scratch: small models, pictures on the GPU, minutes a run."""
 
+from dataclasses import replace
+
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.models.stems import ConvStem
+from vitreous.recipes.finetune import larger
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.train.averages import AverageSettings
 from vitreous.train.loop import TrainingSettings
-from vitreous.train.optim import MuonSettings
+from vitreous.train.optim import MuonSettings, SGDSettings
 from vitreous.train.schedule import ScheduleSettings
+from vitreous.trained import Trained
 
 
 def cifar10_vit(epochs: float = 200.0) -> Recipe:
@@ -27,18 +31,8 @@ def cifar10_hybrid(epochs: float = 200.0) -> Recipe:
     Command:  vitreous train cifar10_hybrid --data.val_fraction 0
     Cost and score: see docs/RESULTS.md
     """
-    stem = ConvStem(widths=(64, 128, 256), strides=(1, 2, 2), residuals=(0, 1, 1))
-    model = ViTSettings(
-        picture_px=(32, 32),
-        patch=1,
-        stem=stem,
-        width=256,
-        depth=5,
-        heads=4,
-        pool="mean",
-        num_prefix=0,
-        stochastic_depth=0.1,
-    )
+    stem = ConvStem(widths=(64, 128, 256), strides=(1, 2, 2), residuals=(1, 1, 1))
+    model = replace(plain_vit(), stem=stem, patch=1, depth=5)
     return small_pictures("cifar10_hybrid", model, epochs)
 
 
@@ -48,13 +42,38 @@ def cifar10_resnet(epochs: float = 200.0) -> Recipe:
     Command:  vitreous train cifar10_resnet --data.val_fraction 0
     Cost and score: see docs/RESULTS.md
     """
-    model = ResNetSettings(picture_px=(32, 32), depths=(2, 2, 2, 2), base_width=32, root="small")
+    model = ResNetSettings(picture_px=(32, 32), depths=(2, 2, 2, 2), base_width=48, root="small")
     return small_pictures("cifar10_resnet", model, epochs)
+
+
+def cifar10_finetune(start: str = "runs/cifar10_vit", picture_px: int = 48, epochs: float = 10.0) -> Recipe:
+    """Fine-tune a CIFAR-10 run at a higher resolution, 48 px, with interpolated positions.
+
+    Command:  vitreous train cifar10_finetune --start runs/cifar10_vit
+    Cost and score: see docs/RESULTS.md
+    """
+    recipe = small_pictures("cifar10_finetune", larger(Trained.load(start).card.model, picture_px), epochs)
+    return replace(
+        recipe,
+        start=start,
+        optimizer=SGDSettings(lr=0.01, momentum=0.9),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        training=replace(recipe.training, evaluate_every_epochs=0),
+    )
 
 
 def plain_vit() -> ViTSettings:
     return ViTSettings(
-        picture_px=(32, 32), patch=4, width=256, depth=8, heads=4, pool="mean", num_prefix=0, stochastic_depth=0.1
+        picture_px=(32, 32),
+        patch=4,
+        width=256,
+        depth=8,
+        heads=8,
+        pool="mean",
+        num_prefix=0,
+        positions="sincos",
+        stochastic_depth=0.1,
+        gelu="tanh",
     )
 
 
@@ -71,17 +90,17 @@ def small_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
             pad_px=4,
             padding="reflect",
             randaugment_ops=2,
-            randaugment_magnitude=18,
+            randaugment_magnitude=14,
             randaugment_spread=True,
             erase=0.25,
             mixup=0.8,
             cutmix=1.0,
-            mix_probability=0.8,
+            mix_probability=0.6,
         ),
-        optimizer=MuonSettings(lr=3e-3, weight_decay=0.05, adam_lr=1e-3),
+        optimizer=MuonSettings(lr=2e-3, weight_decay=0.5, adam_lr=1e-3),
         schedule=ScheduleSettings(warmup_fraction=0.03),
         average=AverageSettings(kind="ema", factor=0.999),
         training=TrainingSettings(
-            epochs=epochs, batch_size=512, precision="bf16", compile=True, cuda_graph=True, evaluate_every_epochs=10
+            epochs=epochs, batch_size=256, precision="bf16", compile=True, cuda_graph=True, evaluate_every_epochs=0
         ),
     )

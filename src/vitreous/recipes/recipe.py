@@ -25,9 +25,7 @@ class Recipe:
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     average: AverageSettings = field(default_factory=AverageSettings)
     training: TrainingSettings
-    rates: tuple[
-        float, ...
-    ] = ()  # learning rates to try on the held-out part; then the best one trains on all of train
+    rates: tuple[float, ...] = ()  # to try, scored on the held-out part; the best one then trains on all of train
 
     @property
     def preprocessing(self) -> Preprocessing:

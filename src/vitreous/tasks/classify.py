@@ -1,5 +1,6 @@
 """Classification: one label a picture (softmax), or several (sigmoid)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.batch import Batch
+from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.tasks.base import Metric, Task
 
@@ -19,6 +21,10 @@ class ClassifySettings:
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Classify":
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing is {self.label_smoothing}: it must be at least 0 and below 1")
+        if self.label_smoothing and self.loss == "sigmoid":
+            raise UserError("label_smoothing goes with the softmax loss: set it to 0 for sigmoid")
         head = TanhHead(encoder.width, len(classes)) if self.head == "tanh" else LinearHead(encoder.width, len(classes))
         return Classify(encoder, head, self.loss, self.label_smoothing)
 
@@ -69,30 +75,29 @@ class Classify(Task):
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         # float32 from here on: a softmax over many classes loses too much in bfloat16
         logits = self.predict(batch.images).float()
-        losses = (
-            self.sigmoid_loss(logits, batch.targets)
-            if self.loss == "sigmoid"
-            else self.softmax_loss(logits, batch.targets)
-        )
-        return {"loss": losses.mean()}
-
-    def softmax_loss(self, logits: Tensor, targets: dict[str, Tensor]) -> Tensor:
-        """(B,) cross-entropies; of a mixed picture, the mean of both labels' by their shares."""
-        losses = self._cross_entropy(logits, targets["label"])
-        if "partner" not in targets:
-            return losses
-        return torch.lerp(self._cross_entropy(logits, targets["partner"]), losses, targets["weight"])
-
-    def sigmoid_loss(self, logits: Tensor, targets: dict[str, Tensor]) -> Tensor:
-        """(B,) sums over the classes of the binary cross-entropies."""
-        wanted = targets["labels"] if "labels" in targets else mixed_one_hot(targets, logits.shape[1])
-        return F.binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype), reduction="none").sum(dim=1)
-
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+        if self.loss == "sigmoid":
+            return {"loss": sigmoid_loss(logits, batch.targets).mean()}
+        return {"loss": softmax_loss(logits, batch.targets, self.label_smoothing).mean()}
 
     def metric(self) -> Metric:
-        return ClassificationMetric()
+        return ClassificationMetric(sigmoid_loss if self.loss == "sigmoid" else softmax_loss)
+
+
+def softmax_loss(logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
+    """(B,) cross-entropies; of a mixed picture, the mean of both labels' by their shares."""
+    if "label" not in targets:
+        raise UserError("the pictures have several labels each: set --objective.loss sigmoid")
+    losses = F.cross_entropy(logits, targets["label"], reduction="none", label_smoothing=smoothing)
+    if "partner" not in targets:
+        return losses
+    partners = F.cross_entropy(logits, targets["partner"], reduction="none", label_smoothing=smoothing)
+    return torch.lerp(partners, losses, targets["weight"])
+
+
+def sigmoid_loss(logits: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """(B,) sums over the classes of the binary cross-entropies."""
+    wanted = targets["labels"] if "labels" in targets else mixed_one_hot(targets, logits.shape[1])
+    return F.binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype), reduction="none").sum(dim=1)
 
 
 def mixed_one_hot(targets: dict[str, Tensor], num_classes: int) -> Tensor:
@@ -104,25 +109,26 @@ def mixed_one_hot(targets: dict[str, Tensor], num_classes: int) -> Tensor:
 
 
 class ClassificationMetric:
-    """Accuracy, top-5 accuracy and log-loss over everything it was shown. Sums stay on the device until asked for."""
+    """Accuracy, top-5 accuracy and log-loss over everything it was shown. Sums stay on the device until asked for.
 
-    def __init__(self) -> None:
+    An answer is right where it is the label, or one of the labels, of its picture.
+    """
+
+    def __init__(self, loss: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> None:
+        self.loss = loss
         self.count = 0
         self.sums: dict[str, Tensor] = {}
 
     def update(self, prediction: Tensor, batch: Batch) -> None:
-        logits, labels = prediction.float(), batch.targets["label"]
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        hits = best == labels[:, None]
-        self.count += len(labels)
-        for name, values in (
-            ("accuracy", hits[:, 0]),
-            ("top5", hits.any(dim=1)),
-            ("log_loss", F.cross_entropy(logits, labels, reduction="none")),
-        ):
-            self.sums[name] = (
-                self.sums.get(name, torch.zeros((), dtype=torch.float64, device=logits.device)) + values.double().sum()
-            )
+        logits, targets = prediction.float(), batch.targets
+        best = logits.topk(min(5, logits.shape[1]), dim=1).indices  # (B, 5)
+        hits = best == targets["label"][:, None] if "label" in targets else targets["labels"].gather(1, best) > 0
+        self.count += len(batch)
+        found = {"accuracy": hits[:, 0], "top5": hits.any(dim=1), "log_loss": self.loss(logits, targets)}
+        for name, values in found.items():
+            self.sums[name] = self.sums.get(name, 0.0) + values.double().sum()
 
     def compute(self) -> dict[str, float]:
+        if not self.count:
+            raise UserError("there is not one picture to score")
         return {name: float(total) / self.count for name, total in self.sums.items()} | {"pictures": float(self.count)}

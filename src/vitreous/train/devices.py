@@ -1,5 +1,6 @@
 """Where a run computes: device, precision, ranks, and one CUDA graph for a whole step."""
 
+import atexit
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from typing import Literal, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from vitreous.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
 WARM_UP_STEPS = 3  # before a CUDA graph is captured: compilation, autotuning and lazy state happen in them
@@ -23,14 +26,18 @@ class World:
 
     @classmethod
     def join(cls, device: str = "auto") -> Self:
-        """Read what `torchrun` set, if it did; 'auto' takes the GPU where there is one."""
+        """Read what `torchrun` set, if it did; 'auto' takes the GPU where there is one. May be asked again."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise UserError("device is cuda, but this torch finds no GPU here; give cpu, or auto")
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
         if place.type == "cuda":
             torch.cuda.set_device(place)
         if size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+            # Words between hosts go by gloo even on GPUs: they must not wait for the device.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+            atexit.register(dist.destroy_process_group)
         return cls(rank, size, place)
 
     @property
@@ -42,11 +49,23 @@ class World:
         """Replace each tensor by its mean over all ranks, in one exchange."""
         if self.size == 1 or not tensors:
             return
-        flat = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.size
         for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Of each flag, whether it is up on any rank. The device is not waited for."""
+        if self.size == 1:
+            return list(flags)
+        raised = torch.tensor(flags, dtype=torch.int32)
+        dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+        return [bool(flag) for flag in raised]
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        self.any(False)
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:

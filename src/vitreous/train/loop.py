@@ -41,17 +41,29 @@ class TrainingSettings:
     compile: bool = False  # torch.compile the objective and the augmentation
     cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
     checkpointing: bool = False  # recompute activations in the backward pass to save memory
-    evaluate_every_epochs: float = (
-        1.0  # on the validation part, with the raw and the averaged weights; 0: at the end only
-    )
+    evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
     checkpoint_every_s: float = 120.0  # seconds between checkpoints
     log_every_steps: int = 50  # steps whose mean losses make one logged line
     seed: int = 0  # initial weights, order of samples, augmentation, dropout
     workers: int = 2  # processes that read pictures which are not kept in memory
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
 
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "log_every_steps", "steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("epochs", "evaluate_every_epochs", "checkpoint_every_s", "workers"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"training.{name} is {getattr(self, name)}: it must not be negative")
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"training.clip is {self.clip}: it must be above 0, or none")
+
     def num_steps(self, steps_per_epoch: int) -> int:
         return self.steps if self.steps is not None else max(1, round(self.epochs * steps_per_epoch))
+
+    def evaluate_every_steps(self, steps_per_epoch: int) -> int:
+        every = self.evaluate_every_epochs
+        return max(1, round(every * steps_per_epoch)) if every else 0
 
 
 class TrainingData(Protocol):
@@ -72,6 +84,10 @@ class TrainingData(Protocol):
 class StoppedError(UserError):
     """A signal asked the run to end; it did, after saving."""
 
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number  # as a shell reports a process that a signal ended
+
 
 class Loop:
     """One run: an objective, its data, and everything that changes while it trains."""
@@ -90,6 +106,11 @@ class Loop:
         self.objective, self.data, self.optimizer = objective, data, optimizer
         self.schedule, self.average, self.settings, self.world = schedule, average, settings, world
         self.num_steps = settings.num_steps(data.steps_per_epoch)
+        if settings.batch_size % (settings.accumulate * world.size):
+            raise UserError(
+                f"training.batch_size is {settings.batch_size:,}, which {world.size} processes with "
+                f"{settings.accumulate} parts each cannot share evenly"
+            )
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
@@ -105,33 +126,35 @@ class Loop:
         progress = self.step_count / self.num_steps
         self.optimizer.set_rate(self.schedule.rate(self.step_count, self.num_steps))
         batch = self.prepare(*inputs)
+        total = torch.zeros_like(progress)
         for part in batch.parts(self.settings.accumulate):
             with autocast(self.world.device, self.settings.precision):
                 losses = self.losses(part, progress)
             (losses["loss"] / self.settings.accumulate).backward()
             self.meter.add(losses)
-            self._watch(losses["loss"])
-        self.world.average(self.optimizer.gradients())
+            total += losses["loss"].detach()
+        # With the gradients goes the loss: every rank must see what went wrong on one of them.
+        self.world.average([*self.optimizer.gradients(), total])
         norm = self.optimizer.clip(self.settings.clip)
         self.meter.add({"gradient_norm": norm})
-        self._watch(norm)
+        self._watch(total, norm)
         self.optimizer.step(bad=self.first_bad_step >= 0)
         self.optimizer.zero_grad()
         self.step_count += 1
         self.objective.after_step(progress)
         self.average.update()
 
-    def _watch(self, number: Tensor) -> None:
+    def _watch(self, loss: Tensor, norm: Tensor) -> None:
         # Once bad, always bad: no later step changes a weight, and the host finds out when it next looks.
-        newly_bad = ~torch.isfinite(number.detach()) & (self.first_bad_step < 0)
+        newly_bad = ~(torch.isfinite(loss) & torch.isfinite(norm)) & (self.first_bad_step < 0)
         self.first_bad_step.copy_(torch.where(newly_bad, self.step_count, self.first_bad_step))
 
     def _check_health(self) -> None:
-        step = int(self.first_bad_step)
-        if step >= 0:
+        if int(self.first_bad_step) >= 0:
             raise UserError(
-                f"the loss became NaN or infinite at step {step}; that step was not taken and nothing of it was saved. "
-                "Try a lower --optimizer.lr, a longer warm-up (--schedule.warmup_steps) or --training.clip 1"
+                f"the loss or its gradient became NaN or infinite at step {int(self.first_bad_step) + 1:,}; that step "
+                "was not taken, and nothing was saved since. Try, with another --out, a lower --optimizer.lr, a longer "
+                "warm-up (--schedule.warmup_steps) or --training.clip 1"
             )
 
     # ---- the whole run
@@ -139,27 +162,38 @@ class Loop:
     def run(self, directory: RunDirectory, evaluate: Evaluate | None) -> None:
         """From wherever the run stands to its end."""
         start = self._resume(directory)
-        every = round(self.settings.evaluate_every_epochs * self.data.steps_per_epoch)
-        saved_at = time.monotonic()
+        every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
+        step, stop, saved_at = start, False, time.monotonic()
         with StopSignals() as signals, self._bar(start) as bar:
-            for step, inputs in enumerate(self.data.inputs(start, self.num_steps), start=start + 1):
+            for step, inputs in enumerate(self._inputs(start, signals), start=start + 1):
                 # Dropout and stochastic depth draw from (seed, step, rank); all else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
                 self.run_step(*inputs)
+                bar.update(step)
                 if step % self.settings.log_every_steps == 0 or step == self.num_steps:
                     self._log(directory, step, bar)
                 if evaluate is not None and (step == self.num_steps or (every and step % every == 0)):
                     self._check_health()
                     self._evaluate(directory, step, evaluate)
                 due = time.monotonic() - saved_at >= self.settings.checkpoint_every_s
-                if due or signals.received or step == self.num_steps:
+                # Clocks and signals differ between ranks, which must save and stop after the same step.
+                due, stop = self.world.any(due, signals.received > 0)
+                if stop:
+                    break
+                if due or step == self.num_steps:
                     self._save(directory, step)
                     saved_at = time.monotonic()
-                if signals.received and step < self.num_steps:
-                    raise StoppedError(
-                        f"{signals.received}: stopped after step {step:,} of {self.num_steps:,}, saved in "
-                        f"{directory.path}; the same command goes on from there"
-                    )
+            if stop or step < self.num_steps:
+                self._save(directory, step)
+                raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
+
+    def _inputs(self, start: int, signals: "StopSignals") -> Iterator[tuple[Tensor, ...]]:
+        """Of every step to come; none any more where a signal to all processes of the run ended its readers."""
+        try:
+            yield from self.data.inputs(start, self.num_steps)
+        except RuntimeError:
+            if not signals.received:
+                raise
 
     def _bar(self, start: int) -> Bar:
         if self.world.is_first:
@@ -169,9 +203,9 @@ class Loop:
     def _log(self, directory: RunDirectory, step: int, bar: Bar) -> None:
         self._check_health()
         numbers = self.meter.read()
-        rate = float(self.schedule.rate(self.step_count - 1, self.num_steps))
+        factor = float(self.schedule.rate(self.step_count - 1, self.num_steps))
         if self.world.is_first:
-            directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **numbers, "rate": rate})
+            directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **numbers, "rate_factor": factor})
         pictures = (step - bar.first) * self.settings.batch_size / bar.elapsed_s
         bar.update(
             step,
@@ -200,13 +234,13 @@ class Loop:
 
     def _save(self, directory: RunDirectory, step: int) -> None:
         self._check_health()
+        tensors = {
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "average": self.average.state(),
+            "meter": self.meter.state(),
+        }
         if self.world.is_first:
-            tensors = {
-                "objective": self.objective.state_dict(),
-                "optimizer": self.optimizer.state(),
-                "average": self.average.state(),
-                "meter": self.meter.state(),
-            }
             directory.save_checkpoint(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
 
     def _resume(self, directory: RunDirectory) -> int:
@@ -240,14 +274,19 @@ class Meter:
             self.sums[name] += torch.stack([number.detach().double(), torch.ones_like(number, dtype=torch.float64)])
 
     def read(self) -> dict[str, float]:
-        self.world.average(list(self.sums.values()))
-        numbers = {name: float(total / count) for name, (total, count) in self.sums.items()}
+        """The means by name, the loss first; then all is forgotten."""
+        totals = self.state()
         for total in self.sums.values():
             total.zero_()
-        return numbers
+        # In an order of its own: a file gives the names back in another one than they came in.
+        names = sorted(totals, key=lambda name: (name != "loss", name))
+        return {name: float(totals[name][0] / totals[name][1]) for name in names}
 
     def state(self) -> dict[str, Tensor]:
-        return dict(self.sums)
+        """Sum and count of each, over all ranks: which all of them must ask for together."""
+        totals = {name: total.clone() for name, total in self.sums.items()}
+        self.world.average(list(totals.values()))
+        return totals
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.sums = {name: total.to(self.world.device) for name, total in state.items()}
@@ -257,8 +296,13 @@ class StopSignals:
     """SIGTERM and Ctrl-C are noted, so that the step can be finished; a second Ctrl-C ends at once."""
 
     def __init__(self) -> None:
-        self.received = ""
+        self.received = 0  # the signal's number
         self._before: dict[int, Any] = {}
+
+    def stopped(self, where: str) -> StoppedError:
+        number = self.received or signal.SIGTERM  # 0: it was another rank that received it
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        return StoppedError(f"{name}: stopped {where}; the same command goes on from there", number)
 
     def __enter__(self) -> Self:
         try:
@@ -273,8 +317,12 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.received and isinstance(error, RuntimeError):
+            raise self.stopped("while pictures were read; the last checkpoint stands") from None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        self.received = number
+        # A signal to all processes of a run ends its readers. torch would raise that in the midst of the step.
+        self._before.setdefault(signal.SIGCHLD, signal.signal(signal.SIGCHLD, signal.SIG_DFL))

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from vitreous.evaluate import baseline
+from vitreous.evaluate.baseline import Pixels, accuracy, fit, logistic_regression
+
+
+def data(num, seed, num_classes=4, pixels=12):
+    """Classes that overlap, so that no fit is perfect."""
+    torch.manual_seed(0)
+    centres = torch.rand(num_classes, pixels, dtype=torch.float64)
+    torch.manual_seed(seed)
+    labels = torch.arange(num) % num_classes
+    return Pixels((centres[labels] + 0.4 * torch.randn(num, pixels, dtype=torch.float64)).clamp(0, 1), labels)
+
+
+def probabilities(weights, pixels):
+    return (pixels.values @ weights[:-1] + weights[-1]).softmax(dim=1)
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-2])
+def test_equals_scikit_learn(penalty):
+    """scikit-learn sums the loss over N pictures and weighs it with C, so C = 1 / (penalty * N)."""
+    train, test = data(160, 1), data(80, 2)
+    theirs = LogisticRegression(C=1 / (penalty * 160), tol=1e-8, max_iter=10_000).fit(train.values, train.labels)
+    ours = fit(train, penalty, tolerance=1e-8)
+    expected = torch.from_numpy(theirs.predict_proba(test.values))
+    torch.testing.assert_close(probabilities(ours, test), expected, atol=1e-4, rtol=0)
+    assert accuracy(ours, test) == theirs.score(test.values, test.labels)
+
+
+def test_a_warm_start_ends_at_the_same_place():
+    train = data(160, 1)
+    cold = fit(train, 1e-3, tolerance=1e-8)
+    warm = fit(train, 1e-3, start=fit(train, 1e-2), tolerance=1e-8)
+    torch.testing.assert_close(probabilities(cold, train), probabilities(warm, train), atol=1e-4, rtol=0)
+
+
+def test_what_has_not_converged_says_so():
+    with pytest.raises(RuntimeError, match="not converged"):
+        fit(data(40, 1), 1e-4, tolerance=1e-300)
+
+
+def test_the_penalty_is_chosen_on_validation_data(monkeypatch):
+    train, val, test = data(60, 1), data(200, 2), data(100, 3)
+    monkeypatch.setattr(baseline, "PENALTIES", (1e-5, 1e-2, 10.0))
+    found = logistic_regression(train, val, test)
+    scores = {penalty: accuracy(fit(train, penalty), val) for penalty in (1e-5, 1e-2, 10.0)}
+    assert found.val_accuracies == pytest.approx(scores)
+    assert len(set(scores.values())) == 3
+    assert found.penalty == max(scores, key=scores.get)
+    assert found.accuracy == accuracy(fit(train, found.penalty), test)
+
+
+def test_pixels_lie_between_0_and_1_and_grey_counts_once():
+    grey = np.repeat(np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1), 3, axis=3)
+    found = Pixels.of(grey, np.arange(4))
+    assert found.values.shape == (4, 64)
+    assert (found.values.min(), found.values.max()) == (0, 1)
+    coloured = grey.copy()
+    coloured[0, 0, 0, 0] ^= 255
+    assert Pixels.of(coloured, np.arange(4)).values.shape == (4, 192)

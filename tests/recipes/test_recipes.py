@@ -1,0 +1,190 @@
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vitreous import settings
+from vitreous.cli import dotted, separated
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings, model_settings
+from vitreous.recipes import RECIPES, find_recipe, finetune_recipe, parameters
+from vitreous.recipes.finetune import finetune, larger, paper_finetune
+from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.train.optim import AdamWSettings, SGDSettings
+from vitreous.trained import Card, Trained
+
+
+def start_run(folder, model):
+    """A folder of weights as far as recipes look at it: its card. The weights of an L/16 would take a gigabyte."""
+    card = Card(model=model, task=ClassifySettings(), classes=("a", "b"), preprocessing=Preprocessing(mean=(0.1,) * 3))
+    Trained(card, {"encoder.nothing": torch.zeros(1)}, "").save(folder)
+    return str(folder)
+
+
+def build(name, tmp_path):
+    """Those that start from a run are given one."""
+    given = {"start": start_run(tmp_path / "start", model_settings("vit_b16")), "data": "fashion"}
+    takes = {one.name for one in parameters(RECIPES[name])}
+    return find_recipe(name, {key: value for key, value in given.items() if key in takes and "start" in takes})
+
+
+every_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+@every_recipe
+def test_builds(name, tmp_path):
+    recipe = build(name, tmp_path)
+    with torch.device("meta"):
+        task = recipe.objective.build(recipe.model.build(), tuple("abcdefghij"))
+        logits = task.predict(torch.empty(2, 3, *recipe.preprocessing.size_px))
+    assert logits.shape == (2, 10)
+    assert recipe.preprocessing.size_px == recipe.model.picture_px
+    if name.startswith(("fashion", "cifar")):
+        assert recipe.optimizer.build(task.to_empty(device="cpu"))
+    steps = recipe.training.num_steps(steps_per_epoch=3000)
+    assert recipe.schedule.phases(steps)
+
+
+@every_recipe
+def test_json_round_trip(name, tmp_path):
+    recipe = build(name, tmp_path)
+    settings.save(recipe, tmp_path / "recipe.json")
+    assert settings.load(Recipe, tmp_path / "recipe.json") == recipe
+    assert find_recipe(str(tmp_path / "recipe.json"), {}) == recipe
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), finetune], ids=lambda recipe: recipe.__name__)
+def test_docstring_tells_command_cost_score_and_section(recipe, tmp_path):
+    first, *rest = (recipe.__doc__ or "").strip().splitlines()
+    assert len(first) > 30
+    text = "\n".join(rest)
+    command = re.search(r"^ +Command: +(vitreous .+)$", text, re.MULTILINE)
+    assert command
+    for word in ("cost", "score"):
+        assert re.search(rf"{word}.*:", text, re.IGNORECASE), word
+    if "paper" in first:
+        assert re.search(r"^ +Section: ", text, re.MULTILINE)
+    # What stands there can be typed: its settings exist.
+    plain, given = separated(shlex.split(command[1])[1:])
+    start = start_run(tmp_path / "start", model_settings("vit_ti16"))
+    changes = {name: start if name == "start" else value for name, value in dotted(given).items()}
+    if plain[0] == "train":
+        assert isinstance(find_recipe(plain[1], changes), Recipe)
+    else:
+        assert isinstance(finetune_recipe(start, "DATA", changes), Recipe)
+
+
+# ---- the paper's numbers
+
+PRETRAINING = [
+    # recipe, model, weight decay, dropout, rate, decay, epochs, clip, loss
+    (pretrain_jft, "vit_b16", 0.1, 0.0, 8e-4, "linear", 7, None, "sigmoid"),
+    (pretrain_jft, "vit_b32", 0.1, 0.0, 8e-4, "linear", 7, None, "sigmoid"),
+    (pretrain_jft, "vit_l32", 0.1, 0.0, 6e-4, "linear", 7, None, "sigmoid"),
+    (pretrain_jft, "vit_l16", 0.1, 0.0, 4e-4, "linear", 14, None, "sigmoid"),
+    (pretrain_jft, "vit_h14", 0.1, 0.0, 3e-4, "linear", 14, None, "sigmoid"),
+    (pretrain_imagenet21k, "vit_b16", 0.03, 0.1, 1e-3, "linear", 90, None, "sigmoid"),
+    (pretrain_imagenet21k, "vit_l16", 0.03, 0.1, 1e-3, "linear", 90, None, "sigmoid"),
+    (pretrain_imagenet, "vit_b16", 0.3, 0.1, 3e-3, "cosine", 300, 1.0, "softmax"),
+    (pretrain_imagenet, "vit_l32", 0.3, 0.1, 3e-3, "cosine", 300, 1.0, "softmax"),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "weight_decay", "dropout", "rate", "decay", "epochs", "clip", "loss"), PRETRAINING
+)
+def test_pretraining_of_the_paper(recipe, model, weight_decay, dropout, rate, decay, epochs, clip, loss):
+    found = recipe(model)
+    assert found.optimizer == AdamWSettings(lr=rate, beta1=0.9, beta2=0.999, weight_decay=weight_decay)
+    assert found.model == replace(model_settings(model), dropout=dropout)
+    assert found.model.picture_px == (224, 224)
+    assert (found.schedule.warmup_steps, found.schedule.warmup_fraction, found.schedule.decay) == (10_000, 0, decay)
+    assert (found.training.epochs, found.training.steps) == (epochs, None)
+    assert (found.training.batch_size, found.training.clip) == (4096, clip)
+    assert (found.objective.head, found.objective.loss) == ("tanh", loss)
+
+
+def test_a_resnet_has_no_dropout_to_set():
+    assert pretrain_imagenet("bit_r50x1").model == model_settings("bit_r50x1")
+
+
+def test_imagenet_is_reported_on_its_val_split():
+    assert pretrain_imagenet().data.test_split == "val"
+    for recipe in (pretrain_imagenet21k(), pretrain_jft()):
+        assert recipe.data.test_fraction == 0  # nothing is taken from train for a score that nobody reports
+
+
+FINETUNING = [
+    # task, steps, rates, held out
+    ("imagenet", 20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+    ("cifar", 10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+    ("pets", 500, (0.001, 0.003, 0.01, 0.03), 0.1),
+    ("flowers", 500, (0.001, 0.003, 0.01, 0.03), 0.1),
+]
+
+
+@pytest.mark.parametrize(("task", "steps", "rates", "held_out"), FINETUNING)
+def test_finetuning_of_the_paper(tmp_path, task, steps, rates, held_out):
+    start = start_run(tmp_path, replace(model_settings("vit_b16"), dropout=0.0))
+    found = paper_finetune(start, "somewhere", task)
+    assert isinstance(found.optimizer, SGDSettings)
+    assert (found.optimizer.momentum, found.optimizer.weight_decay, found.optimizer.nesterov) == (0.9, 0, False)
+    assert (found.training.batch_size, found.training.clip, found.training.steps) == (512, 1.0, steps)
+    assert found.schedule.decay == "cosine"
+    assert (found.rates, found.data.val_fraction) == (rates, held_out)
+    assert found.model == replace(model_settings("vit_b16"), picture_px=(384, 384))
+    assert (found.objective.head, found.objective.loss, found.average.kind) == ("linear", "softmax", "none")
+    assert found.data.test_split == ("val" if task == "imagenet" else "test")
+    assert found.start == start
+    assert found.preprocessing == Preprocessing(size_px=(384, 384), mean=(0.1,) * 3)  # as the model is used to
+
+
+@pytest.mark.parametrize(("model", "picture_px"), [("vit_l16", 512), ("vit_h14", 518)])
+def test_headline_numbers_of_the_paper(tmp_path, model, picture_px):
+    found = paper_finetune(start_run(tmp_path, model_settings(model)), "imagenet", "imagenet", headline=True)
+    assert found.model.picture_px == (picture_px, picture_px)
+    assert (found.average.kind, found.average.factor) == ("polyak", 0.9999)
+
+
+def test_pictures_of_whole_patches(tmp_path):
+    found = paper_finetune(start_run(tmp_path, model_settings("vit_h14")), "somewhere")
+    assert found.model.picture_px == (378, 378)
+
+
+@pytest.mark.parametrize(
+    ("model", "picture_px"),
+    [
+        (model_settings("vit_b16"), (384, 384)),
+        (model_settings("vit_b32"), (384, 384)),
+        (model_settings("r50_vit_b16"), (384, 384)),
+        (model_settings("bit_r50x1"), (384, 384)),
+        (ViTSettings(picture_px=(28, 56), patch=7), (49, 98)),
+    ],
+)
+def test_a_larger_picture_by_default(model, picture_px):
+    assert larger(model).picture_px == picture_px
+    assert larger(model, 448).picture_px == (448, 448)
+
+
+# ---- finding recipes
+
+
+def test_a_function_s_own_parameters_come_before_the_fields():
+    found = find_recipe("pretrain_jft", {"model": "vit_l16", "optimizer.lr": "0.1", "model.dropout": "0.3"})
+    assert found.name == "pretrain_jft-vit_l16"
+    assert found.training.epochs == 14
+    assert (found.optimizer.lr, found.model.dropout) == (0.1, 0.3)
+
+
+def test_what_is_missing_or_unknown_is_named():
+    with pytest.raises(UserError, match="needs --start"):
+        find_recipe("paper_finetune", {"data": "x"})
+    with pytest.raises(UserError, match="Did you mean cifar10_vit"):
+        find_recipe("cifar_vit", {})
+    with pytest.raises(UserError, match="no model is called"):
+        find_recipe("pretrain_jft", {"model": "vit_x16"})

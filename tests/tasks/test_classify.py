@@ -1,0 +1,182 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings
+from vitreous.models.base import Encoder, Features
+from vitreous.tasks.classify import (
+    ClassificationMetric,
+    ClassifySettings,
+    LinearHead,
+    TanhHead,
+    sigmoid_loss,
+    softmax_loss,
+)
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.25, 1.0]])
+LABELS = torch.tensor([0, 1])
+CLASSES = ("a", "b", "c")
+
+
+class Pooled(Encoder):
+    """Its features are its pictures."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        return Features(maps=(), prefix=None, pooled=images * self.scale)
+
+
+def batch(images, **targets):
+    return Batch(views=(images,), targets=targets, ids=torch.arange(len(images)), keys=torch.arange(len(images)))
+
+
+def log_probability(row, label):
+    return row[label] - math.log(sum(math.exp(value) for value in row))
+
+
+def test_softmax_by_hand():
+    expected = [-log_probability(row, label) for row, label in zip(LOGITS.tolist(), LABELS.tolist(), strict=True)]
+    torch.testing.assert_close(softmax_loss(LOGITS, {"label": LABELS}), torch.tensor(expected))
+
+
+def test_label_smoothing_by_hand():
+    smoothing, expected = 0.3, []
+    for row, label in zip(LOGITS.tolist(), LABELS.tolist(), strict=True):
+        wanted = [smoothing / 3 + (1 - smoothing) * (index == label) for index in range(3)]
+        expected.append(-sum(share * log_probability(row, index) for index, share in enumerate(wanted)))
+    torch.testing.assert_close(softmax_loss(LOGITS, {"label": LABELS}, smoothing), torch.tensor(expected))
+
+
+def test_mixed_targets_by_hand():
+    targets = {"label": LABELS, "partner": torch.tensor([2, 0]), "weight": torch.tensor([0.75, 0.1])}
+    expected = [
+        -(0.75 * log_probability(LOGITS[0].tolist(), 0) + 0.25 * log_probability(LOGITS[0].tolist(), 2)),
+        -(0.1 * log_probability(LOGITS[1].tolist(), 1) + 0.9 * log_probability(LOGITS[1].tolist(), 0)),
+    ]
+    torch.testing.assert_close(softmax_loss(LOGITS, targets), torch.tensor(expected))
+
+
+def binary(logit, wanted):
+    p = 1 / (1 + math.exp(-logit))
+    return -(wanted * math.log(p) + (1 - wanted) * math.log(1 - p))
+
+
+@pytest.mark.parametrize(
+    ("targets", "wanted"),
+    [
+        ({"label": LABELS}, [[1, 0, 0], [0, 1, 0]]),
+        ({"labels": torch.tensor([[1, 0, 1], [0, 0, 0]])}, [[1, 0, 1], [0, 0, 0]]),
+        (
+            {"label": LABELS, "partner": torch.tensor([2, 0]), "weight": torch.tensor([0.75, 0.1])},
+            [[0.75, 0, 0.25], [0.9, 0.1, 0]],
+        ),
+    ],
+    ids=["one label", "several labels", "mixed"],
+)
+def test_sigmoid_by_hand(targets, wanted):
+    expected = [
+        sum(binary(logit, share) for logit, share in zip(row, shares, strict=True))
+        for row, shares in zip(LOGITS.tolist(), wanted, strict=True)
+    ]
+    torch.testing.assert_close(sigmoid_loss(LOGITS, targets), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("head", ["linear", "tanh"])
+def test_the_sigmoid_head_starts_at_minus_ten(head):
+    task = ClassifySettings(head=head, loss="sigmoid").build(Pooled(4), CLASSES)
+    logits = task.predict(torch.randn(2, 4))
+    torch.testing.assert_close(logits, torch.full((2, 3), -10.0))
+
+
+@pytest.mark.parametrize("head", ["linear", "tanh"])
+def test_the_head_starts_at_zero_and_learns(head):
+    task = ClassifySettings(head=head).build(Pooled(4), CLASSES)
+    images = torch.randn(2, 4)
+    assert task.predict(images).eq(0).all()
+    loss = task(batch(images, label=LABELS), torch.zeros(()))["loss"]
+    assert loss.item() == pytest.approx(math.log(3))
+    loss.backward()
+    output = task.head if head == "linear" else task.head.output
+    assert output.weight.grad.abs().max() > 0
+
+
+def test_the_tanh_head_has_one_hidden_layer_of_the_encoders_width():
+    head = TanhHead(4, 3)
+    with torch.no_grad():
+        head.output.weight.normal_()
+    x = torch.randn(2, 4)
+    expected = torch.tanh(x @ head.hidden.weight.T + head.hidden.bias) @ head.output.weight.T + head.output.bias
+    torch.testing.assert_close(head(x), expected)
+    assert head.hidden.weight.shape == (4, 4)
+
+
+def test_the_loss_is_a_mean_in_float32_even_of_bfloat16():
+    task = ClassifySettings(label_smoothing=0.2).build(Pooled(3), CLASSES)
+    with torch.no_grad():
+        task.head.weight.copy_(torch.eye(3))
+    found = task.to(torch.bfloat16)(batch(LOGITS.bfloat16(), label=LABELS), torch.zeros(()))["loss"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, softmax_loss(LOGITS, {"label": LABELS}, 0.2).mean())
+
+
+def test_on_a_vit():
+    model = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2)
+    task = ClassifySettings().build(model.build(), CLASSES)
+    assert isinstance(task.head, LinearHead)
+    assert task.predict(torch.randn(2, 3, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"label_smoothing": 1.0}, "below 1"),
+        ({"label_smoothing": 0.1, "loss": "sigmoid"}, "softmax"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(UserError, match=message):
+        ClassifySettings(**settings).build(Pooled(2), CLASSES)
+
+
+def test_several_labels_need_the_sigmoid_loss():
+    task = ClassifySettings().build(Pooled(3), CLASSES)
+    with pytest.raises(UserError, match="sigmoid"):
+        task(batch(LOGITS, labels=torch.ones(2, 3)), torch.zeros(()))
+
+
+def test_metric_over_uneven_batches():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(10, 7), torch.randint(7, (10,))
+    metric = ClassificationMetric(softmax_loss)
+    for part in (slice(0, 6), slice(6, 10)):
+        metric.update(logits[part], batch(logits[part], label=labels[part]))
+    found = metric.compute()
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    ranks = (logits > logits.gather(1, labels[:, None])).sum(1)
+    assert found["top5"] == pytest.approx((ranks < 5).float().mean().item())
+    assert found["log_loss"] == pytest.approx(softmax_loss(logits, {"label": labels}).mean().item(), abs=1e-6)
+    assert found["pictures"] == 10
+
+
+def test_metric_of_several_labels():
+    metric = ClassificationMetric(sigmoid_loss)
+    labels = torch.tensor([[0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]])
+    logits = torch.tensor([[0.0, 1, 9, 0, 0, 0], [0, 3, 0, 0, 0, 0], [5, 4, 3, 2, 1, 0.5]])
+    metric.update(logits, batch(logits, labels=labels))
+    found = metric.compute()
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["top5"] == pytest.approx(2 / 3)
+    assert found["log_loss"] == pytest.approx(sigmoid_loss(logits, {"labels": labels}).mean().item())
+
+
+def test_a_metric_of_nothing():
+    with pytest.raises(UserError, match="not one picture"):
+        ClassificationMetric(softmax_loss).compute()

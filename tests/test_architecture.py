@@ -1,0 +1,133 @@
+"""The table in docs/ARCHITECTURE.md, held against the code; and the rules that no single module can keep."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src" / "vitreous"
+FILES = sorted(SOURCES.rglob("*.py"))
+BY_ALL = "all"  # the row of what everybody may import
+
+
+def table() -> dict[str, dict[str, str | None]]:
+    """Folder -> what it may import -> the only module of it, or None for all of it."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    rows = text.partition("| folder | may import |")[2].partition("\n\n")[0].splitlines()[2:]
+    found: dict[str, dict[str, str | None]] = {}
+    for row in rows:
+        names, allowed = (cell.strip() for cell in row.strip().strip("|").split("|"))
+        folders = [name.strip(" `") for name in names.split(",")]
+        earlier: dict[str, str | None] = dict.fromkeys((*found, *folders))
+        for folder in folders:
+            found[folder] = {}
+            for word in allowed.split(","):
+                name, _, only = word.strip(" `").partition(" (")
+                if name == "nothing of ours":
+                    continue
+                if name in ("all of the above", "everything"):
+                    found[folder] |= earlier
+                else:
+                    found[folder][name] = only.removesuffix(" only)") or None
+    return found
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(SOURCES).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file names, in functions too; `from vitreous.weights import own` counts as weights.own."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            folder = SOURCES.parent.joinpath(*node.module.split("."))
+            for alias in node.names:
+                is_module = (folder / f"{alias.name}.py").exists() or (folder / alias.name).is_dir()
+                found.add(f"{node.module}.{alias.name}" if is_module else node.module)
+    return found
+
+
+def test_the_table_knows_every_folder():
+    rows = table()
+    everywhere = set(rows) | set(rows[BY_ALL])
+    missing = {folder_of(path) for path in FILES} - everywhere - {"__init__", "__main__"}
+    assert not missing, f"docs/ARCHITECTURE.md has no row for {missing}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCES)))
+def test_who_may_import_whom(path):
+    rows = table()
+    folder = folder_of(path)
+    if folder in ("__init__", "__main__"):
+        pytest.skip("the front doors")
+    allowed = {**rows.get(folder, {}), **rows[BY_ALL], folder: None}
+    for name in imports(path):
+        if not name.startswith("vitreous."):
+            continue
+        other, _, module = name.removeprefix("vitreous.").partition(".")
+        if other.startswith("_"):
+            continue
+        assert other in allowed, f"{path} imports {name}; docs/ARCHITECTURE.md allows {folder}: {', '.join(allowed)}"
+        only = allowed[other]
+        assert only is None or module.split(".")[0] == only, (
+            f"{path} imports {name}, but may import {other}.{only} only"
+        )
+
+
+def test_the_test_can_fail(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "SOURCES", tmp_path)
+    for folder, line in (
+        ("models", "def f():\n    from vitreous.data import sources"),
+        ("train", "import vitreous.nn"),
+    ):
+        (tmp_path / folder).mkdir()
+        wrong = tmp_path / folder / "wrong.py"
+        wrong.write_text(line)
+        with pytest.raises(AssertionError, match=r"imports vitreous\."):
+            test_who_may_import_whom(wrong)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCES)))
+def test_no_rival_is_imported(path):
+    rivals = {"torchvision", "timm", "transformers", "tensorflow", "lightning"}
+    assert not {name.split(".")[0] for name in imports(path)} & rivals
+
+
+def test_no_file_without_a_subject():
+    assert not [path for path in FILES if path.stem in ("utils", "util", "misc", "common", "helpers", "helper")]
+
+
+def child(code: str, *words: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_importing_the_package_imports_no_torch():
+    child("import sys, vitreous, vitreous.cli, vitreous.models; assert not {'torch', 'numpy'} & set(sys.modules)")
+
+
+def test_the_core_needs_no_extras(tmp_path):
+    """As installed without extras: what is optional cannot be imported, and training works all the same."""
+    code = """
+import sys
+
+for name in ("simplejpeg", "torchvision", "tensorboard", "timm", "transformers", "datasets", "scipy", "sklearn"):
+    sys.modules[name] = None  # importing it fails, as if it were not installed
+from vitreous.cli import main
+main(["train", "fashion_vit", "--training.steps", "2", "--training.log_every_steps", "1", "--data.train_limit", "200",
+      "--data.val_fraction", "0.02", "--out", sys.argv[1]])
+"""
+    assert "test  accuracy" in child(code, str(tmp_path / "run"))
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -1,0 +1,116 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vitreous import jobs, settings
+from vitreous.data.sources import DataSettings
+from vitreous.errors import UserError
+from vitreous.models import ConvStem, ViTSettings
+from vitreous.models.base import Encoder
+from vitreous.objectives.base import Objective
+from vitreous.recipes.fashion import fashion_vit
+from vitreous.recipes.recipe import Recipe
+from vitreous.train.averages import AverageSettings
+from vitreous.train.optim import SGDSettings
+from vitreous.trained import Trained
+
+
+def tiny(**changes):
+    recipe = fashion_vit()
+    return replace(
+        recipe,
+        data=DataSettings(train_limit=100, val_fraction=0.01),
+        model=ViTSettings(picture_px=(28, 28), patch=14, width=16, depth=1, heads=2),
+        optimizer=SGDSettings(lr=0.05),
+        training=replace(recipe.training, steps=4, batch_size=50, log_every_steps=2, evaluate_every_epochs=0),
+        **changes,
+    )
+
+
+def test_a_run_and_its_results(tmp_path):
+    recipe = tiny()
+    results = jobs.train(recipe, tmp_path / "run")
+    assert settings.load(Recipe, tmp_path / "run/recipe.json") == recipe
+    assert json.loads((tmp_path / "run/results.json").read_text()) == results
+    assert results["parameters"] == sum(p.numel() for p in Trained.load(tmp_path / "run").task().parameters())
+    assert {"val", "test", "steps", "wall_s", "train_s"} <= results.keys()
+    assert jobs.train(recipe, tmp_path / "run") == results
+
+
+def test_the_test_set_stays_unread_where_choices_are_made(tmp_path):
+    results = jobs.train(tiny(), tmp_path, read_test=False)
+    assert "test" not in results
+    assert "val" in results
+
+
+def test_the_averaged_weights_are_what_is_kept(tmp_path):
+    recipe = tiny(average=AverageSettings(kind="polyak", factor=0.5))
+    results = jobs.train(recipe, tmp_path)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert results["val"]["log_loss"] == last["val_average/log_loss"] != last["val/log_loss"]
+    assert jobs.evaluate(tmp_path, split="val")["log_loss"] == pytest.approx(last["val_average/log_loss"], abs=1e-6)
+
+
+def test_another_recipe_is_refused_and_told_apart(tmp_path):
+    recipe = tiny()
+    jobs.train(recipe, tmp_path)
+    others = {
+        "optimizer.lr 0.05 there, 0.5 here": replace(recipe, optimizer=SGDSettings(lr=0.5)),
+        "model.stem None there, absent here": replace(
+            recipe, model=replace(recipe.model, patch=1, stem=ConvStem(widths=(8,), strides=(2,), residuals=(0,)))
+        ),
+    }
+    for message, other in others.items():
+        with pytest.raises(UserError, match="holds another run") as error:
+            jobs.train(other, tmp_path)
+        assert message in str(error.value)
+    assert settings.load(Recipe, tmp_path / "recipe.json") == recipe
+
+
+def test_a_run_that_failed_before_it_began_may_be_mended(tmp_path):
+    with pytest.raises(UserError, match="multiple of the heads"):
+        jobs.train(replace(tiny(), model=ViTSettings(picture_px=(28, 28), patch=14, width=16, heads=3)), tmp_path)
+    jobs.train(tiny(), tmp_path)
+    assert settings.load(Recipe, tmp_path / "recipe.json") == tiny()
+
+
+def test_killed_between_the_last_checkpoint_and_the_results(tmp_path):
+    results = jobs.train(tiny(), tmp_path)
+    (tmp_path / "results.json").unlink()
+    again = jobs.train(tiny(), tmp_path)
+    assert again["test"] == results["test"]
+
+
+def test_an_objective_that_is_no_task_leaves_its_encoder(tmp_path):
+    """As self-supervised ones will: nothing in the way from recipe to run directory asks for classes."""
+
+    class Quiet(Objective):
+        def __init__(self, encoder: Encoder) -> None:
+            super().__init__()
+            self.encoder, self.teacher = encoder, torch.nn.Linear(1, 1)
+
+    encoder = tiny().model.build()
+    left = jobs.trained(tiny(), Quiet(encoder), ("a",), "somewhere")
+    left.save(tmp_path / "model")
+    found = Trained.load(tmp_path)
+    assert found.card.task is None
+    assert found.card.classes == ()
+    assert all(name.startswith("encoder.") for name in found.weights)
+    with pytest.raises(UserError, match="without a head"):
+        found.task()
+    for name, tensor in found.encoder().state_dict().items():
+        assert torch.equal(tensor, encoder.state_dict()[name])
+
+
+def test_evaluate_counts_all_of_what_is_not_split(tmp_path):
+    from PIL import Image
+
+    jobs.train(tiny(), tmp_path / "run")
+    classes = Trained.load(tmp_path / "run").card.classes
+    for name in (classes[3], classes[1]):  # a part of the classes, in another order of numbers
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (28, 28), (number, 0, 0)).save(tmp_path / "pictures" / name / f"{number}.png")
+    assert jobs.evaluate(tmp_path / "run", str(tmp_path / "pictures"))["pictures"] == 8

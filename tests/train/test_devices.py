@@ -1,0 +1,193 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import Points, Regress, make_loop, weights
+
+import vitreous
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings
+from vitreous.recipes.fashion import fashion_vit
+from vitreous.settings import save
+from vitreous.train.devices import GraphedStep, World, autocast
+from vitreous.train.optim import SGDSettings
+from vitreous.train.run import RunDirectory
+
+# What every rank runs. A rank other than the first must not write below the run directory.
+RANK = """
+import os, sys
+from pathlib import Path
+recipe, out = sys.argv[1:]
+
+def watch(event, arguments):
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        changed = arguments[0]
+    elif event in ("os.mkdir", "os.rename", "os.remove", "os.truncate"):
+        changed = arguments[0]
+    else:
+        return
+    if str(changed).startswith(out):
+        print("WROTE", changed, flush=True)
+
+if os.environ["RANK"] != "0":
+    sys.addaudithook(watch)
+from vitreous.cli import main
+main(["train", recipe, "--out", out])
+"""
+
+
+def test_world_of_one(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    world = World.join("cpu")
+    assert (world.rank, world.size, world.is_first, world.device) == (0, 1, True, torch.device("cpu"))
+    tensor = torch.ones(2)
+    world.average([tensor])
+    assert tensor.eq(1).all()
+    assert world.any(True, False) == [True, False]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    assert World.join("auto").device.type == "cpu"
+    with pytest.raises(UserError, match="no GPU"):
+        World.join("cuda")
+
+
+def test_autocast():
+    x = torch.ones(2, 2)
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        with autocast(torch.device("cpu"), precision):
+            assert (x @ x).dtype == dtype
+
+
+def tiny_recipe():
+    recipe = fashion_vit()
+    return replace(
+        recipe,
+        data=replace(recipe.data, train_limit=240, val_fraction=0.02),
+        model=ViTSettings(picture_px=(28, 28), patch=7, width=16, depth=2, heads=2),
+        augmentation=replace(recipe.augmentation, mixup=0.8),
+        optimizer=SGDSettings(lr=0.05),  # the others make much of a rounding error where a gradient is small
+        training=replace(
+            recipe.training, steps=90, batch_size=40, log_every_steps=7, evaluate_every_epochs=3, checkpoint_every_s=0.1
+        ),
+    )
+
+
+def start_ranks(recipe_path, out):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(recipe_path), str(out)],
+            env=shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+def finish(processes):
+    ended = [process.communicate(timeout=100) for process in processes]
+    return [process.returncode for process in processes], ended
+
+
+def test_two_ranks_equal_one_and_stop_together(tmp_path):
+    """SIGTERM reaches one of them only; both save and stop after the same step, and go on from it."""
+    recipe = tiny_recipe()
+    save(recipe, tmp_path / "recipe.json")
+    ranks = start_ranks(tmp_path / "recipe.json", tmp_path / "two")
+    while not list((tmp_path / "two").glob("checkpoints/step-*")):
+        assert all(process.poll() is None for process in ranks), finish(ranks)
+        time.sleep(0.005)
+    ranks[1].send_signal(signal.SIGTERM)
+    codes, ended = finish(ranks)
+    assert codes == [143, 143], ended
+    said = {errors for _, errors in ended}
+    assert len(said) == 1, said
+    assert "SIGTERM: stopped after step" in said.pop()
+
+    ranks = start_ranks(tmp_path / "recipe.json", tmp_path / "two")
+    vitreous.train(recipe, tmp_path / "one")
+    codes, ended = finish(ranks)
+    assert codes == [0, 0], ended
+    assert "test  accuracy" in ended[0][0]
+    assert ended[1] == ("", "")
+    one, two = (RunDirectory(tmp_path / name).rows() for name in ("one", "two"))
+    assert [row.keys() for row in one] == [row.keys() for row in two]
+    for expected, found in zip(one, two, strict=True):
+        for name in expected:
+            # An accuracy moves by whole pictures where two logits are almost equal.
+            near = 1e-5 if name in ("loss", "step", "epoch", "rate_factor") else 0.02
+            assert found[name] == pytest.approx(expected[name], abs=near), (name, expected["step"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_graphed_step_equals_an_eager_one(tmp_path, dropout):
+    class Dropping(Regress):
+        def forward(self, batch, progress):
+            answers = self.encoder(torch.nn.functional.dropout(batch.images, dropout)).pooled.squeeze(1)
+            return {"loss": (answers - batch.targets["wanted"]).square().mean()}
+
+        def after_step(self, progress):
+            pass
+
+    gpu, outcomes = World(rank=0, size=1, device=torch.device("cuda", 0)), []
+    for graphed in (False, True):
+        loop = make_loop(objective=Dropping(), world=gpu, cuda_graph=graphed, steps=20, clip=1.0)
+        assert isinstance(loop.run_step, GraphedStep) == graphed
+        with RunDirectory(tmp_path / str(graphed), tensorboard=False) as directory:
+            loop.run(directory, None)
+        outcomes.append((directory.rows(), weights(loop)))
+    (eager_rows, eager_weights), (graphed_rows, graphed_weights) = outcomes
+    assert [row["step"] for row in graphed_rows] == [3, 6, 9, 12, 15, 18, 20]
+    for expected, found in zip(eager_rows, graphed_rows, strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert found["rate_factor"] == expected["rate_factor"]
+    for name, tensor in eager_weights.items():
+        torch.testing.assert_close(graphed_weights[name], tensor, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_graphed_step_that_goes_bad_changes_nothing(tmp_path):
+    gpu = World(rank=0, size=1, device=torch.device("cuda", 0))
+
+    class Quiet(Regress):
+        def forward(self, batch, progress):
+            answers = self.encoder(batch.images).pooled.squeeze(1)
+            return {"loss": (answers - batch.targets["wanted"]).square().mean()}
+
+        def after_step(self, progress):
+            pass
+
+    good = make_loop(objective=Quiet(), world=gpu, cuda_graph=True, steps=9)
+    with RunDirectory(tmp_path / "good", tensorboard=False) as directory:
+        good.run(directory, None)
+    bad = make_loop(
+        objective=Quiet(), world=gpu, cuda_graph=True, steps=12, data=Points(bad_step=10, device=gpu.device)
+    )
+    with RunDirectory(tmp_path / "bad", tensorboard=False) as directory, pytest.raises(UserError, match="at step 10;"):
+        bad.run(directory, None)
+    for name, tensor in weights(good).items():
+        torch.testing.assert_close(weights(bad)[name], tensor, atol=1e-6, rtol=1e-5)
+
+
+def test_a_cuda_graph_is_for_gpus_only(tmp_path):
+    loop = make_loop(cuda_graph=True, steps=3)
+    with RunDirectory(tmp_path, tensorboard=False) as directory:
+        loop.run(directory, None)
+    assert [row["step"] for row in directory.rows()] == [3]
