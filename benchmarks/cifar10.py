@@ -23,7 +23,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.models.flops import training_flops
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.recipes.cifar10 import cifar10_finetune
-from vitreous.train.environment import environment
+from vitreous.training.environment import environment
 
 
 def run(recipe: Recipe, folder: Path, choose: bool) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from torch import Tensor
 from vitreous import create_model
 from vitreous.batch import Batch
 from vitreous.models.flops import flops
-from vitreous.train.averages import AverageSettings
-from vitreous.train.devices import World
-from vitreous.train.environment import environment
-from vitreous.train.loop import Loop, TrainingSettings
-from vitreous.train.optim import AdamWSettings
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.environment import environment
+from vitreous.training.loop import Loop, TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.timm import from_timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}

@@ -12,9 +12,9 @@ from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
-from vitreous.train.averages import AverageSettings
-from vitreous.train.optim import SGDSettings
 from vitreous.trained import Trained
+from vitreous.training.averages import AverageSettings
+from vitreous.training.optim import SGDSettings
 
 
 def tiny(**changes):

@@ -5,7 +5,6 @@ nothing.
 """
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ _HOMES = {
     "Trained": "vitreous.trained",
     "UserError": "vitreous.errors",
     "create_model": "vitreous.create",
+    "evaluate": "vitreous.jobs",
+    "train": "vitreous.jobs",
 }
 __all__ = ["Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "train"]
 
@@ -35,16 +36,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Verb(ModuleType):
-    """A folder that can be called: `train` and `evaluate` name a job and the folder behind it, and Python puts an
-    imported folder in the place of any function of its name."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        job = getattr(import_module("vitreous.jobs"), self.__name__.removeprefix("vitreous."))
-        return job(*arguments, **options)
-
-
-for _folder in ("train", "evaluate"):
-    import_module(f"vitreous.{_folder}").__class__ = _Verb

@@ -215,7 +215,7 @@ def finetune_run(options: argparse.Namespace, changes: dict[str, str], top: Pars
 
 def train_and_report(recipe: "Recipe", out: str) -> None:
     from vitreous.jobs import train
-    from vitreous.train.devices import World
+    from vitreous.training.devices import World
 
     results = train(recipe, out)
     if not World.join(recipe.training.device).is_first:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitreous import jobs
 from vitreous.data.sources import Source, Splits
-from vitreous.evaluate.baseline import Baseline, Pixels, logistic_regression
+from vitreous.evaluation.baseline import Baseline, Pixels, logistic_regression
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.terminal import duration, table

@@ -15,14 +15,14 @@ from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import Source, Splits, open_sources, with_classes
 from vitreous.errors import UserError
-from vitreous.evaluate.score import score
+from vitreous.evaluation.score import score
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.base import Task
-from vitreous.train.devices import World, autocast
-from vitreous.train.loop import Evaluate, Loop
-from vitreous.train.run import RunDirectory
 from vitreous.trained import Card, Trained
+from vitreous.training.devices import World, autocast
+from vitreous.training.loop import Evaluate, Loop
+from vitreous.training.run import RunDirectory
 
 
 def train(recipe: Recipe, out: str | Path | None = None, read_test: bool = True) -> dict[str, Any]:

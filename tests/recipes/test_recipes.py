@@ -15,8 +15,8 @@ from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.train.optim import AdamWSettings, SGDSettings
 from vitreous.trained import Card, Trained
+from vitreous.training.optim import AdamWSettings, SGDSettings
 
 
 def start_run(folder, model):

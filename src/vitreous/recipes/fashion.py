@@ -7,10 +7,10 @@ from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.train.averages import AverageSettings
-from vitreous.train.loop import TrainingSettings
-from vitreous.train.optim import MuonSettings, SGDSettings
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import MuonSettings, SGDSettings
+from vitreous.training.schedule import ScheduleSettings
 
 
 def fashion_vit(epochs: float = 24.0) -> Recipe:

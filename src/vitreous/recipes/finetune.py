@@ -14,11 +14,11 @@ from vitreous.data.transforms import Augmentation
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.train.averages import AverageSettings
-from vitreous.train.loop import TrainingSettings
-from vitreous.train.optim import SGDSettings
-from vitreous.train.schedule import ScheduleSettings
 from vitreous.trained import Trained
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import SGDSettings
+from vitreous.training.schedule import ScheduleSettings
 
 # Table 4 of the paper: steps and candidate rates; and the share of train held out to choose the rate (B.1.1).
 PAPER_TASKS = {

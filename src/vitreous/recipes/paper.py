@@ -14,9 +14,9 @@ from vitreous.data.transforms import Augmentation
 from vitreous.models import ModelSettings, ViTSettings, model_settings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.train.loop import TrainingSettings
-from vitreous.train.optim import AdamWSettings
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
 
 # Table 3. What it does not list trains at the rate of B.
 JFT_RATES = {

@@ -6,10 +6,10 @@ from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.models import ModelSettings
 from vitreous.tasks import ObjectiveSettings
-from vitreous.train.averages import AverageSettings
-from vitreous.train.loop import TrainingSettings
-from vitreous.train.optim import OptimizerSettings
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import OptimizerSettings
+from vitreous.training.schedule import ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)

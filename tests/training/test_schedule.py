@@ -5,7 +5,7 @@ import torch
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.schedule import ScheduleSettings
 
 
 def rates(schedule, total):

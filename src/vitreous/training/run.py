@@ -21,8 +21,8 @@ from typing import IO, Any, Self
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.train.checkpoint import Checkpoint, Checkpoints
-from vitreous.train.environment import environment
+from vitreous.training.checkpoint import Checkpoint, Checkpoints
+from vitreous.training.environment import environment
 from vitreous.weights import own
 
 _held: set[Path] = set()  # directories that this process trains into

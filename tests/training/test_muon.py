@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.train import muon
-from vitreous.train.muon import Matrix, Muon, orthogonal
+from vitreous.training import muon
+from vitreous.training.muon import Matrix, Muon, orthogonal
 
 SHAPES = [(16, 16), (16, 48), (48, 16), (16, 16), (16, 48), (20, 12)]
 

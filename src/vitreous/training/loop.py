@@ -21,11 +21,11 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
-from vitreous.train.averages import Average
-from vitreous.train.devices import GraphedStep, Precision, World, autocast
-from vitreous.train.optim import Optimizer
-from vitreous.train.run import RunDirectory
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.averages import Average
+from vitreous.training.devices import GraphedStep, Precision, World, autocast
+from vitreous.training.optim import Optimizer
+from vitreous.training.run import RunDirectory
+from vitreous.training.schedule import ScheduleSettings
 
 Evaluate = Callable[[Objective], dict[str, float]]
 

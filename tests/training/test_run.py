@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vitreous.errors import UserError
-from vitreous.train import run as run_module
-from vitreous.train.run import RunDirectory
+from vitreous.training import run as run_module
+from vitreous.training.run import RunDirectory
 
 TENSORS = {"objective": {"w": torch.ones(3)}}
 
@@ -50,7 +50,7 @@ def test_environment(tmp_path):
 
 
 def test_commit_of_a_checkout(tmp_path):
-    from vitreous.train.environment import _commit
+    from vitreous.training.environment import _commit
 
     assert _commit(tmp_path) == {"commit": None, "uncommitted_changes": None}
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
@@ -98,7 +98,7 @@ def test_truncated_log_equals_that_of_an_uninterrupted_run(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    script = "import sys; from vitreous.train.run import RunDirectory\nwith RunDirectory(sys.argv[1]): print('in')"
+    script = "import sys; from vitreous.training.run import RunDirectory\nwith RunDirectory(sys.argv[1]): print('in')"
     with quiet(tmp_path) as run:
         with pytest.raises(UserError, match="another process is training"):
             quiet(tmp_path).__enter__()
@@ -118,7 +118,7 @@ def test_one_process_at_a_time(tmp_path):
 
 HOLDER = """
 import os, sys, time
-from vitreous.train.run import RunDirectory
+from vitreous.training.run import RunDirectory
 run = RunDirectory(sys.argv[1]).__enter__()
 child = os.fork()
 if child == 0:

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from vitreous.batch import Batch
-from vitreous.evaluate.score import score
+from vitreous.evaluation.score import score
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.classify import ClassifySettings
 

@@ -15,9 +15,9 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
-from vitreous.train.devices import GraphedStep, World, autocast
-from vitreous.train.optim import SGDSettings
-from vitreous.train.run import RunDirectory
+from vitreous.training.devices import GraphedStep, World, autocast
+from vitreous.training.optim import SGDSettings
+from vitreous.training.run import RunDirectory
 
 # What every rank runs. A rank other than the first must not write below the run directory.
 RANK = """

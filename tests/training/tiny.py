@@ -6,11 +6,11 @@ from torch import nn
 from vitreous.batch import Batch
 from vitreous.models.base import Encoder, Features
 from vitreous.objectives.base import Objective
-from vitreous.train.averages import AverageSettings
-from vitreous.train.devices import World
-from vitreous.train.loop import Loop, TrainingSettings
-from vitreous.train.optim import SGDSettings
-from vitreous.train.schedule import ScheduleSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.loop import Loop, TrainingSettings
+from vitreous.training.optim import SGDSettings
+from vitreous.training.schedule import ScheduleSettings
 
 CPU = World(rank=0, size=1, device=torch.device("cpu"))
 

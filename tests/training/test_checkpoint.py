@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitreous.errors import UserError
-from vitreous.train.checkpoint import Checkpoints
+from vitreous.training.checkpoint import Checkpoints
 from vitreous.weights import own
 
 
@@ -116,7 +116,7 @@ def test_a_failed_save_leaves_the_others(tmp_path, monkeypatch):
 WRITER = """
 import os, sys, torch
 from pathlib import Path
-from vitreous.train.checkpoint import Checkpoints
+from vitreous.training.checkpoint import Checkpoints
 from vitreous.weights import own
 for line in sys.stdin:
     pid = os.fork()

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from vitreous.errors import UserError
-from vitreous.train.averages import AverageSettings
+from vitreous.training.averages import AverageSettings
 
 
 def module():

@@ -3,8 +3,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vitreous.evaluate import baseline
-from vitreous.evaluate.baseline import Pixels, accuracy, fit, logistic_regression
+from vitreous.evaluation import baseline
+from vitreous.evaluation.baseline import Pixels, accuracy, fit, logistic_regression
 
 
 def data(num, seed, num_classes=4, pixels=12):

@@ -6,7 +6,7 @@ from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
-from vitreous.train.optim import AdamWSettings, MuonSettings, SGDSettings, slots
+from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings, slots
 
 
 class Attention(nn.Module):

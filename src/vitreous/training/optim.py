@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.objectives.base import Objective
-from vitreous.train.muon import Matrix, Muon
+from vitreous.training.muon import Matrix, Muon
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.train.averages import AverageSettings
-from vitreous.train.loop import Meter, StoppedError, TrainingSettings
-from vitreous.train.optim import AdamWSettings, MuonSettings, SGDSettings
-from vitreous.train.run import RunDirectory
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import Meter, StoppedError, TrainingSettings
+from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
+from vitreous.training.run import RunDirectory
 
 
 def run(loop, path, evaluate=None):
