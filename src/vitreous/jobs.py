@@ -19,7 +19,8 @@ from vitreous.evaluation.score import score
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.base import Task
-from vitreous.trained import Card, Trained
+from vitreous.trained import Trained
+from vitreous.weights.card import Card
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Evaluate, Loop
 from vitreous.training.run import RunDirectory

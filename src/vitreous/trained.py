@@ -7,24 +7,12 @@ from typing import Self
 from torch import Tensor
 
 from vitreous import settings
-from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings
 from vitreous.models.base import Encoder
-from vitreous.tasks import TaskSettings
 from vitreous.tasks.base import Task
 from vitreous.weights import own
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """What a folder of weights says of itself, in JSON."""
-
-    model: ModelSettings
-    task: TaskSettings | None = None  # None: an encoder alone
-    classes: tuple[str, ...] = ()
-    preprocessing: Preprocessing
-    temperature: float = 1.0  # logits are divided by it before the softmax
+from vitreous.weights.card import Card
 
 
 @dataclass(frozen=True)

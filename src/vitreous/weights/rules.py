@@ -1,0 +1,118 @@
+"""Two-way maps between the tensors of a foreign layout and ours.
+
+A format is a list of rules. One list serves both ways, so that what is read can be written back, bit by bit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+Change = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    read: Change  # theirs -> ours
+    write: Change  # ours -> theirs
+
+
+def _as_it_is(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
+
+
+def same(ours: str, theirs: str) -> Rule:
+    return Rule((ours,), (theirs,), _as_it_is, _as_it_is)
+
+
+def layer(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
+    """The weight and bias of a layer that both have alike."""
+    return [same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in (("weight", "bias") if bias else ("weight",))]
+
+
+def reshaped(ours: str, theirs: str, our_shape: Sequence[int], their_shape: Sequence[int]) -> Rule:
+    return Rule(
+        (ours,),
+        (theirs,),
+        lambda tensor: (_fitting(tensor, their_shape, theirs).reshape(tuple(our_shape)),),
+        lambda tensor: (tensor.reshape(tuple(their_shape)),),
+    )
+
+
+def transposed(ours: str, theirs: str) -> Rule:
+    """A matrix that they keep as (in, out)."""
+    return Rule((ours,), (theirs,), lambda m: (m.T.contiguous(),), lambda m: (m.T.contiguous(),))
+
+
+def joined(ours: str, theirs: Sequence[str]) -> Rule:
+    """Several of theirs, one below the other in ours: query, key and value."""
+    return Rule((ours,), tuple(theirs), lambda *parts: (torch.cat(parts),), lambda whole: whole.chunk(len(theirs)))
+
+
+def computed(theirs: str, value: Callable[[], Tensor]) -> Rule:
+    """What they store and we compute. On reading it must be what it should be; on writing it is made."""
+
+    def check(tensor: Tensor) -> tuple[Tensor, ...]:
+        expected = value()
+        if tensor.shape != expected.shape or not torch.equal(tensor.to(expected.dtype), expected):
+            raise UserError(f"{theirs} is not what every model of this kind has there")
+        return ()
+
+    return Rule((), (theirs,), check, lambda: (value(),))
+
+
+def _fitting(tensor: Tensor, shape: Sequence[int], name: str) -> Tensor:
+    if tuple(tensor.shape) != tuple(shape):
+        raise UserError(f"{name} has the shape {tuple(tensor.shape)}, where {tuple(shape)} is expected")
+    return tensor
+
+
+# ---- Applying them
+
+
+@dataclass
+class Report:
+    """Everything a file holds, accounted for; theirs by name, except `missing_ours`."""
+
+    used: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    reshaped: list[str] = field(default_factory=list)  # ours: position tables and patches fitted to another size
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.unused and not self.missing
+
+
+def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Report]:
+    """Our state dict, and what became of theirs. Whether a mismatch is an error is the caller's to say."""
+    ours: dict[str, Tensor] = {}
+    report = Report()
+    for rule in rules:
+        absent = [name for name in rule.theirs if name not in theirs]
+        if absent:
+            report.missing += absent
+            continue
+        ours |= zip(rule.ours, rule.read(*(theirs[name] for name in rule.theirs)), strict=True)
+        report.used += rule.theirs
+    report.unused = sorted(theirs.keys() - set(report.used))
+    return ours, report
+
+
+def apply_write(rules: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors. Every one of ours must have a place there."""
+    theirs: dict[str, Tensor] = {}
+    for rule in rules:
+        absent = [name for name in rule.ours if name not in ours]
+        if absent:
+            raise UserError(f"the model has no {absent[0]}, which this format needs")
+        theirs |= zip(rule.theirs, rule.write(*(ours[name] for name in rule.ours)), strict=True)
+    homeless = sorted(ours.keys() - {name for rule in rules for name in rule.ours})
+    if homeless:
+        raise UserError(f"this format has no place for {homeless[0]} ({len(homeless)} tensors in all)")
+    return theirs
