@@ -28,7 +28,9 @@ from vitreous.training.environment import environment
 from vitreous.training.loop import Loop, TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
-from vitreous.weights.timm import from_timm
+from vitreous.weights import formats
+from vitreous.weights.formats import Given
+from vitreous.weights.timm import Timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
 
@@ -106,7 +108,9 @@ def compare(name: str, batch_size: int, compiled: bool, rounds: int, device: tor
     theirs = timm.create_model(PAIRS[name], num_classes=1000).to(device)
     torch.nn.init.normal_(theirs.head.weight, std=0.02)
     ours = create_model(name, num_classes=1000).to(device)
-    ours.load_state_dict(from_timm(theirs.state_dict()))
+    _, weights, report = formats.read(Given(theirs.state_dict(), {}, PAIRS[name]), Timm())
+    assert report.is_exact, report.mismatch()
+    ours.load_state_dict(weights)
     images = torch.randn(batch_size, 3, 224, 224, device=device)
     labels = torch.randint(1000, (batch_size,), device=device)
     result: dict[str, object] = {"model": name, "batch_size": batch_size, "compiled": compiled}

@@ -30,6 +30,11 @@ MODELS = {
     "vit-mean-class": vit(pool="mean"),
     "vit-registers": vit(num_prefix=2, num_registers=2),
     "vit-layer-scale": vit(layer_scale=0.1, gelu="tanh", attention_bias="none"),
+    "vit-swiglu": vit(mlp="swiglu", num_prefix=0, num_registers=2),
+    "vit-clip": vit(pre_norm=True, patch_bias=False, gelu="quick", projection=10),
+    "vit-beit": vit(positions="bias", attention_bias="no-key", pool="mean", pool_norm="after", layer_scale=0.1),
+    "vit-beit-shared": vit(positions="bias-shared", attention_bias="no-key", num_prefix=2, num_registers=1),
+    "vit-beit-no-prefix": vit(positions="bias", pool="mean", num_prefix=0),
     "vit-none": vit(positions="none"),
     "vit-2d": vit(positions="learned-2d"),
     "vit-sincos": vit(positions="sincos"),
@@ -85,14 +90,14 @@ def test_shapes(name):
     for finer, coarser in zip(features.maps, features.maps[1:], strict=False):
         assert finer.shape[-1] >= coarser.shape[-1]
     _, D, map_h, map_w = features.maps[-1].shape
-    assert encoder.width == D and map_w != map_h  # non-square pictures have non-square maps
+    assert map_w != map_h  # non-square pictures have non-square maps
     if isinstance(encoder, TokenEncoder):
-        assert (map_h, map_w) == encoder.grid
+        assert (map_h, map_w) == encoder.grid and encoder.token_width == D
         num = settings.num_prefix + settings.num_registers
         assert encoder.num_prefix == num
-        assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.width)
+        assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.token_width)
     else:
-        assert features.prefix is None and w * map_h == h * map_w
+        assert features.prefix is None and w * map_h == h * map_w and encoder.width == D
 
 
 @every_model
@@ -146,7 +151,7 @@ def test_another_resolution(name, mode):
         if value.shape == before[key].shape:
             assert torch.equal(value, before[key])
         else:
-            assert "positions" in key or "relative" in key
+            assert "positions" in key or "relative" in key or "bias_table" in key
 
 
 @every_model
@@ -206,7 +211,8 @@ def test_stages_hold_every_parameter_once_shallow_to_deep(name):
     staged = [id(parameter) for stage in encoder.stages() for parameter in stage.parameters()]
     assert len(staged) == len(set(staged))
     missing = [key for key, value in encoder.named_parameters() if id(value) not in staged]
-    assert missing == ["norm.weight", "norm.bias"]  # the last norm counts as the deepest
+    # The last norm and what follows it count as the deepest.
+    assert missing == ["norm.weight", "norm.bias"] + ["projection.weight"] * name.startswith("vit-clip")
     order = {id(module): i for i, module in enumerate(encoder.modules())}
     depths = [max(order[id(part)] for part in stage.modules() if id(part) in order) for stage in encoder.stages()]
     assert depths[-1] == max(depths)
@@ -251,7 +257,7 @@ def test_forward_is_embed_and_encode(name):
     encoder = build(name)
     images = pictures(encoder)
     tokens, grid = encoder.embed(images)
-    assert grid == encoder.grid and tokens.shape == (2, grid.cells, encoder.width)
+    assert grid == encoder.grid and tokens.shape == (2, grid.cells, encoder.token_width)
     encoded = encoder.encode(tokens, grid)
     features = encoder(images)
     assert torch.equal(encoded.patches.transpose(1, 2).reshape(2, -1, *grid), features.maps[0])
@@ -264,7 +270,7 @@ def test_tokens_may_come_in_any_order(name):
     encoder = build(name)
     tokens, grid = encoder.embed(pictures(encoder))
     at = torch.stack([torch.randperm(grid.cells, generator=torch.Generator().manual_seed(i)) for i in range(2)])
-    index = at[..., None].expand(-1, -1, encoder.width)
+    index = at[..., None].expand(-1, -1, encoder.token_width)
     whole = encoder.encode(tokens, grid, depths=(1,))
     shuffled = encoder.encode(tokens.gather(1, index), grid, at=at, depths=(1,))
     torch.testing.assert_close(shuffled.prefix, whole.prefix, atol=1e-5, rtol=1e-5)
@@ -278,12 +284,16 @@ def test_dropped_tokens_leave_the_others_in_place(name):
     encoder = build(name)
     tokens, grid = encoder.embed(pictures(encoder))
     at = torch.tensor([[3, 0], [1, 2]])
-    kept = encoder.encode(tokens.gather(1, at[..., None].expand(-1, -1, encoder.width)), grid, at=at)
-    assert kept.tokens.shape == (2, encoder.num_prefix + 2, encoder.width)
-    swapped = encoder.encode(tokens.gather(1, at.flip(1)[..., None].expand(-1, -1, encoder.width)), grid, at=at.flip(1))
+    kept = encoder.encode(tokens.gather(1, at[..., None].expand(-1, -1, encoder.token_width)), grid, at=at)
+    assert kept.tokens.shape == (2, encoder.num_prefix + 2, encoder.token_width)
+    swapped = encoder.encode(
+        tokens.gather(1, at.flip(1)[..., None].expand(-1, -1, encoder.token_width)), grid, at=at.flip(1)
+    )
     torch.testing.assert_close(swapped.patches.flip(1), kept.patches, atol=1e-5, rtol=1e-5)
     if MODELS[name].positions != "none":
-        elsewhere = encoder.encode(tokens.gather(1, at[..., None].expand(-1, -1, encoder.width)), grid, at=at.flip(1))
+        elsewhere = encoder.encode(
+            tokens.gather(1, at[..., None].expand(-1, -1, encoder.token_width)), grid, at=at.flip(1)
+        )
         assert not torch.allclose(elsewhere.patches, kept.patches, atol=1e-3)
 
 
@@ -301,11 +311,15 @@ def test_a_family_of_every_kind_is_here():
     """A position kind, place, pool or stem that is added must be added to the table above."""
     from typing import get_args
 
-    from vitreous.models.vit import Pool, PositionKind, PositionPlace
+    from vitreous.models.vit import AttentionBias, Gelu, MlpKind, Pool, PoolNorm, PositionKind, PositionPlace
 
     vits = [settings for settings in MODELS.values() if isinstance(settings, ViTSettings)]
     assert {s.positions for s in vits} == set(get_args(PositionKind))
     assert {s.positions_where for s in vits} == set(get_args(PositionPlace))
     assert {s.pool for s in vits} == set(get_args(Pool))
+    assert {s.pool_norm for s in vits} == set(get_args(PoolNorm))
+    assert {s.mlp for s in vits} == set(get_args(MlpKind))
+    assert {s.gelu for s in vits} == set(get_args(Gelu))
+    assert {s.attention_bias for s in vits} == set(get_args(AttentionBias))
     assert {type(s.stem) for s in vits} == {type(None), ConvStem, ResNetStem}
     assert all(isinstance(s.build(), nn.Module) for s in MODELS.values())

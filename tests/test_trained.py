@@ -64,7 +64,7 @@ def test_another_model_than_the_weights_are_for(trained, other):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(UserError, match="no such run"):
         Trained.load(tmp_path / "nothing")
-    with pytest.raises(UserError, match="neither a run nor"):
+    with pytest.raises(UserError, match="a folder without weights"):
         Trained.load(tmp_path)
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(UserError, match="has not finished"):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitreous.jobs import train as train
     from vitreous.recipes.recipe import Recipe as Recipe
     from vitreous.trained import Trained as Trained
+    from vitreous.trained import load as load
 
 __version__ = "0.1.0"
 
@@ -23,9 +24,10 @@ _HOMES = {
     "UserError": "vitreous.errors",
     "create_model": "vitreous.create",
     "evaluate": "vitreous.jobs",
+    "load": "vitreous.trained",
     "train": "vitreous.jobs",
 }
-__all__ = ["Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "train"]
+__all__ = ["Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from vitreous.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from vitreous.recipes.recipe import Recipe
 
-VERBS = ("list", "train", "finetune", "evaluate", "demo")
+VERBS = ("list", "train", "finetune", "evaluate", "convert", "demo")
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,7 +44,7 @@ def parser() -> Parser:
         return sub
 
     lists = verb("list", list_things, "Show the recipes, models and data sets there are.")
-    lists.add_argument("what", nargs="?", choices=("recipes", "models", "data"), help="only these")
+    lists.add_argument("what", nargs="?", choices=("recipes", "models", "data", "formats"), help="only these")
 
     settings_help = (
         "Every field of the recipe can be set by its dotted name, such as --optimizer.lr 0.001 or "
@@ -85,6 +85,13 @@ def parser() -> Parser:
     )
     evaluate.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+    convert = verb("convert", convert_weights, "Write a model, of ours or anybody's, in another format.")
+    convert.add_argument("start", metavar="IN", help="a run, a file or folder of weights, hf:owner/name or timm:name")
+    convert.add_argument("out", metavar="OUT", help="a folder; or a file called .safetensors or .npz")
+    convert.add_argument("--to", default="vitreous", help="the format (`vitreous list formats`; default: our own)")
+    convert.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
+    convert.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
 
     demo = verb(
         "demo", run_demo, "Pre-train, fine-tune and evaluate on the embedded data, in five minutes on two cores."
@@ -180,7 +187,13 @@ def list_things(options: argparse.Namespace) -> None:
             ("PATH", "a folder of class folders, parquet, tar shards, or a CSV of paths and labels"),
             ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
         ]
-        print("Data\n" + table(rows, ("name", "what")))
+        print("Data\n" + table(rows, ("name", "what")) + "\n")
+    if options.what in (None, "formats"):
+        from vitreous.weights.formats import formats
+
+        ours = ("vitreous", "folder", "ours: safetensors and JSON, with labels and preprocessing")
+        theirs = [(one.name, f".{one.container}", one.title) for one in formats().values()]
+        print("Formats (vitreous convert IN OUT --to FORMAT)\n" + table([ours, *theirs], ("name", "file", "what")))
 
 
 def train_recipe(options: argparse.Namespace, changes: dict[str, str], top: Parser) -> None:
@@ -236,6 +249,12 @@ def evaluate_run(options: argparse.Namespace) -> None:
         print(json.dumps(scores))
     else:
         print(f"{options.split:5} {scores_line(scores)}")
+
+
+def convert_weights(options: argparse.Namespace) -> None:
+    from vitreous.convert import convert
+
+    print(convert(options.start, options.out, options.to, options.picture_px, options.patch))
 
 
 def run_demo(options: argparse.Namespace) -> None:

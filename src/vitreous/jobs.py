@@ -20,10 +20,10 @@ from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.base import Task
 from vitreous.trained import Trained
-from vitreous.weights.card import Card
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Evaluate, Loop
 from vitreous.training.run import RunDirectory
+from vitreous.weights.card import Card
 
 
 def train(recipe: Recipe, out: str | Path | None = None, read_test: bool = True) -> dict[str, Any]:

@@ -1,58 +1,96 @@
-"""Trained: a model with everything needed to use it, and the folder it lives in."""
+"""Trained: a model with everything needed to use it, from wherever it lies."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.models import ModelSettings
+from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.tasks.base import Task
 from vitreous.weights import own
 from vitreous.weights.card import Card
+from vitreous.weights.describe import describe
+from vitreous.weights.patches import resize_patches
+from vitreous.weights.rules import Report
+
+PATCHES = "encoder.stem.patches.linear.weight"
 
 
 @dataclass(frozen=True)
 class Trained:
     card: Card
-    weights: dict[str, Tensor]  # "encoder. ..." and, of a task, "head. ..."
+    weights: Mapping[str, Tensor]  # "encoder. ...", of a task "head. ...", and "extra. ..." that is only kept
     where: str
+    format: str = "vitreous"
+    report: Report | None = None  # what became of the tensors of a foreign file
 
     @classmethod
-    def load(cls, where: str | Path) -> Self:
-        """A folder of weights, or a run that has one."""
-        path = Path(where)
+    def load(
+        cls,
+        where: str | Path,
+        *,
+        picture_px: int | tuple[int, int] | None = None,
+        patch: int | None = None,
+        strict: bool = True,
+    ) -> Self:
+        """A run or folder of ours, a foreign file or folder (known by its contents), hf:owner/name or timm:name.
+
+        `picture_px` prepares it for pictures of another size, `patch` for another patch size (FlexiViT). A foreign file
+        that holds more or less than its model is an error, unless `strict` is off.
+        """
+        size = (picture_px, picture_px) if isinstance(picture_px, int) else picture_px
+        path = _fetched(str(where))
+        found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, strict)
+        if patch is not None:
+            found = found._with_patch((patch, patch))
+        return found if size is None else found.resized(size)
+
+    @classmethod
+    def _ours(cls, path: Path, where: str) -> Self | None:
         folder = path / "model" if (path / "model").is_dir() else path
-        if not folder.is_dir():
-            raise UserError(f"{where}: no such run or folder of weights")
+        if not path.exists():
+            raise UserError(f"{where}: no such run, file or folder of weights")
         if not (folder / "model.json").is_file():
-            unfinished = (path / "recipe.json").is_file()
-            raise UserError(
-                f"{where}: this run has not finished; give the command that started it again, and it goes on"
-                if unfinished
-                else f"{where}: neither a run nor a folder of weights (it has no model.json)"
-            )
+            if (path / "recipe.json").is_file():
+                raise UserError(
+                    f"{where}: this run has not finished; give the command that started it again, and it goes on"
+                )
+            return None
         weights, card = own.load_model(folder)
-        return cls(settings.from_json(Card, card, where=str(folder / "model.json")), weights, str(where))
+        return cls(settings.from_json(Card, card, where=str(folder / "model.json")), weights, where)
+
+    @classmethod
+    def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, strict: bool) -> Self:
+        from vitreous.weights import formats
+        from vitreous.weights.files import open_weights
+
+        given = open_weights(path)
+        chosen = formats.recognised(given)
+        card, weights, report = formats.read(given, chosen, size)
+        if strict and not report.is_exact:
+            raise UserError(f"{where}: this is {describe(card)} ({chosen.name}), but {report.mismatch()}")
+        return cls(card, weights, where, chosen.name, report)
 
     def save(self, folder: Path) -> None:
         own.save_model(folder, self.weights, settings.to_json(self.card))
 
+    # ---- using it
+
     def encoder(self, model: ModelSettings | None = None) -> Encoder:
-        """The encoder with its weights. `model` may change what has no weights (dropout, picture size)."""
+        """The encoder, its weights shared with this object. `model` may change what has none (dropout, size)."""
         wanted = model or self.card.model
-        # Built at the size it was trained at; what depends on the size is resized once the weights are in.
-        encoder = replace(wanted, picture_px=self.card.model.picture_px).build()
         prefix = "encoder."
         weights = {name.removeprefix(prefix): value for name, value in self.weights.items() if name.startswith(prefix)}
-        try:
-            encoder.load_state_dict(weights)
-        except RuntimeError as error:
-            first = str(error).splitlines()[1].strip()
-            raise UserError(f"{self.where}: its weights do not fit the model that was asked for: {first}") from None
+        # Built at the size it was trained at; what depends on the size is resized once the weights are in.
+        with torch.device("meta"):
+            encoder = replace(wanted, picture_px=self.card.model.picture_px).build()
+        self._fill(encoder, weights)
         if wanted.picture_px != self.card.model.picture_px:
             encoder.resize(wanted.picture_px)
         return encoder
@@ -60,6 +98,59 @@ class Trained:
     def task(self) -> Task:
         if self.card.task is None:
             raise UserError(f"{self.where}: an encoder without a head answers no question; fine-tune it first")
-        task = self.card.task.build(self.encoder(), self.card.classes)
-        task.load_state_dict(self.weights)
+        with torch.device("meta"):
+            task = self.card.task.build(self.card.model.build(), self.card.classes)
+        self._fill(task, {name: value for name, value in self.weights.items() if not name.startswith("extra.")})
         return task.eval()
+
+    def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        """Weights into a module that has only shapes so far: nothing is held twice."""
+        full = {
+            name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+            for name, value in weights.items()
+        }
+        try:
+            module.load_state_dict(full, assign=True)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise UserError(f"{self.where}: its weights do not fit the model that was asked for: {first}") from None
+
+    # ---- fitting it to other pictures
+
+    def resized(self, picture_px: tuple[int, int]) -> Self:
+        """The same model for pictures of another size: position tables interpolated, the prefix kept."""
+        if picture_px == self.card.model.picture_px:
+            return self
+        model = replace(self.card.model, picture_px=picture_px)
+        encoder = self.encoder(model).state_dict(prefix="encoder.")
+        changed = [name for name, value in encoder.items() if value.shape != self.weights[name].shape]
+        card = replace(self.card, model=model, preprocessing=replace(self.card.preprocessing, size_px=picture_px))
+        return replace(self, card=card, weights={**self.weights, **encoder}, report=self._noting(changed))
+
+    def _with_patch(self, patch: tuple[int, int]) -> Self:
+        """The same grid of larger or smaller patches, so of larger or smaller pictures."""
+        model = self.card.model
+        if not isinstance(model, ViTSettings) or model.stem is not None:
+            raise UserError(f"{self.where}: only a plain ViT's patches can be resized")
+        old = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch
+        weight = resize_patches(self.weights[PATCHES], model.channels, old, patch)
+        height, width = (
+            side // before * after for side, before, after in zip(model.picture_px, old, patch, strict=True)
+        )
+        model = replace(model, patch=patch[0] if patch[0] == patch[1] else patch, picture_px=(height, width))
+        card = replace(self.card, model=model, preprocessing=replace(self.card.preprocessing, size_px=(height, width)))
+        return replace(self, card=card, weights={**self.weights, PATCHES: weight}, report=self._noting([PATCHES]))
+
+    def _noting(self, changed: list[str]) -> Report | None:
+        return None if self.report is None else replace(self.report, reshaped=[*self.report.reshaped, *changed])
+
+
+def _fetched(where: str) -> Path:
+    if where.startswith(("hf:", "timm:")):
+        from vitreous.weights.hub import fetch
+
+        return fetch(where)
+    return Path(where).expanduser()
+
+
+load = Trained.load

@@ -1,11 +1,13 @@
-"""The ViT: parameter counts, agreement with timm, and the laws of embed and encode that are its alone."""
+"""The ViT: parameter counts, and the laws that are its alone. tests/weights holds it against its peers."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from vitreous.errors import UserError
-from vitreous.models import ConvStem, ResNetStem, ViTSettings, model_settings
+from vitreous.models import ConvStem, ViTSettings, model_settings
 from vitreous.models.flops import num_parameters
 
 TINY = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)
@@ -37,98 +39,6 @@ def test_parameter_count_of_distilled_deit_b():
     with torch.device("meta"):
         encoder = model_settings("vit_b16", num_prefix=2).build()
     assert num_parameters(encoder) + 2 * 1000 * (768 + 1) == 87_338_192
-
-
-def _randomise(module):
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + (parameter.ndim == 1))
-    return module.double().eval()
-
-
-BLOCK = {
-    "attention_norm": "norm1",
-    "attention.project_in": "attn.qkv",
-    "attention.project_out": "attn.proj",
-    "mlp_norm": "norm2",
-    "mlp.expand": "mlp.fc1",
-    "mlp.contract": "mlp.fc2",
-}
-
-
-def _load_blocks(encoder, theirs):
-    """timm's state dict into the transformer part of ours; what is left over is returned."""
-    theirs = {name: value for name, value in theirs.items() if not name.startswith("head")}
-    ours = {
-        "prefix.tokens": theirs.pop("cls_token")[0],
-        "positions.tables.0.table": theirs.pop("pos_embed")[0],
-        "stem.patches.linear.weight": theirs.pop("patch_embed.proj.weight").flatten(1),
-        "stem.patches.linear.bias": theirs.pop("patch_embed.proj.bias"),
-    }
-    for kind in ("weight", "bias"):
-        ours[f"norm.{kind}"] = theirs.pop(f"norm.{kind}")
-        for i in range(len(encoder.blocks)):
-            for mine, other in BLOCK.items():
-                ours[f"blocks.{i}.{mine}.{kind}"] = theirs.pop(f"blocks.{i}.{other}.{kind}")
-    return ours, theirs
-
-
-@pytest.mark.parametrize("pool", ["token", "avg"])
-def test_logits_equal_timm(pool):
-    timm_vit = pytest.importorskip("timm.models.vision_transformer")
-    theirs = _randomise(
-        timm_vit.VisionTransformer(
-            img_size=(8, 12), patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=5,
-            global_pool=pool, fc_norm=False,
-        )
-    )  # fmt: skip
-    settings = ViTSettings(
-        picture_px=(8, 12), patch=4, width=16, depth=2, heads=2, pool="class" if pool == "token" else "mean"
-    )
-    encoder = settings.build().double().eval()
-    ours, rest = _load_blocks(encoder, theirs.state_dict())
-    assert not rest
-    encoder.load_state_dict(ours)
-    images = torch.randn(3, 3, 8, 12, dtype=torch.float64)
-    torch.testing.assert_close(theirs.head(encoder(images).pooled), theirs(images), atol=1e-9, rtol=1e-9)
-
-
-UNIT = {f"{part}{i}.": f"{part}{i}." for part in ("conv", "norm") for i in (1, 2, 3)} | {
-    "project.": "downsample.conv.",
-    "project_norm.": "downsample.norm.",
-}
-
-
-@pytest.mark.parametrize("depths", [(), (2, 1, 1)])
-def test_hybrid_equals_timm(depths):
-    hybrid = pytest.importorskip("timm.models.vision_transformer_hybrid")
-    size, patch = (32, 48), 1 if depths else 4
-    trunk = hybrid._resnetv2(depths)
-    theirs = _randomise(
-        hybrid.VisionTransformer(
-            img_size=size, patch_size=patch, embed_dim=16, depth=1, num_heads=2, num_classes=0,
-            embed_layer=lambda **options: hybrid.HybridEmbed(backbone=trunk, **options),
-        )
-    )  # fmt: skip
-    stem = ResNetStem(depths=depths, norm_epsilon=1e-5, conv_epsilon=1e-8)  # timm's epsilons
-    settings = ViTSettings(picture_px=size, patch=patch, width=16, depth=1, heads=2, stem=stem)
-    encoder = settings.build().double().eval()
-    ours, rest = _load_blocks(encoder, theirs.state_dict())
-    for name in encoder.state_dict():
-        if not name.startswith("stem.trunk.levels."):
-            continue
-        _, _, _, level, unit, last = name.split(".", 5)
-        if level == "0":
-            other = f"patch_embed.backbone.{'stem.' if depths else ''}{last}"
-        else:
-            mine = next(part for part in UNIT if last.startswith(part))
-            other = f"patch_embed.backbone.stages.{int(level) - 1}.blocks.{unit}.{UNIT[mine]}{last[len(mine) :]}"
-        ours[name] = rest.pop(other)
-    assert not rest
-    encoder.load_state_dict(ours)
-    images = torch.randn(2, 3, *size, dtype=torch.float64)
-    torch.testing.assert_close(encoder(images).pooled, theirs(images), atol=1e-8, rtol=1e-8)
 
 
 def test_depths_of_encode():
@@ -182,6 +92,64 @@ def test_positions_in_every_layer_matter_beyond_the_first():
     torch.testing.assert_close(own(images).pooled, shared(images).pooled)
 
 
+def test_the_last_norm_before_or_after_pooling():
+    images = torch.randn(2, 3, 8, 12)
+    for pool in ("class", "mean"):
+        settings = replace(TINY, pool=pool, pool_norm="after")
+        encoder = settings.build().eval()
+        with torch.no_grad():
+            encoder.norm.weight.normal_()
+        features = encoder(images)
+        pooled = features.prefix[:, 0] if pool == "class" else features.maps[0].mean(dim=(2, 3))
+        torch.testing.assert_close(features.pooled, encoder.norm(pooled))
+        before = replace(settings, pool_norm="before").build().eval()
+        before.load_state_dict(encoder.state_dict())
+        normed = before(images)
+        torch.testing.assert_close(normed.prefix, encoder.norm(features.prefix))
+        # Of one token it makes no difference.
+        assert torch.allclose(normed.pooled, features.pooled, atol=1e-6) == (pool == "class")
+
+
+def test_a_norm_before_the_first_block():
+    encoder = replace(TINY, pre_norm=True, patch_bias=False).build().eval()
+    assert encoder.stem.patches.linear.bias is None
+    tokens, grid = encoder.embed(torch.randn(1, 3, 8, 12))
+    seen = []
+    encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    encoder.encode(tokens, grid)
+    placed = encoder.prefix(tokens) + encoder.positions.tables[0].table
+    torch.testing.assert_close(seen[0], encoder.pre_norm(placed))
+
+
+def test_a_projection_of_the_pooled_answer_alone():
+    encoder = replace(TINY, projection=5).build().eval()
+    assert (encoder.width, encoder.token_width) == (5, 16)
+    features = encoder(torch.randn(1, 3, 8, 12))
+    assert features.maps[0].shape[1] == features.prefix.shape[2] == 16
+    torch.testing.assert_close(features.pooled, features.prefix[:, 0] @ encoder.projection.weight.T)
+
+
+def test_a_class_token_without_a_position():
+    encoder = replace(TINY, num_prefix=0, num_registers=1).build()
+    assert encoder.positions.tables[0].table.shape == (6, 16) and encoder.num_prefix == 1
+    features = encoder(torch.randn(2, 3, 8, 12))
+    assert torch.equal(features.pooled, features.prefix[:, 0])
+
+
+def test_a_shared_table_is_that_of_layers_with_equal_tables():
+    shared, own = (replace(TINY, positions=kind).build().eval() for kind in ("bias-shared", "bias"))
+    assert shared.positions.bias_table.table.shape == (3 * 5 + 3, 2)
+    state = shared.state_dict()
+    table = state.pop("positions.bias_table.table").normal_()
+    own.load_state_dict(state | {f"blocks.{i}.attention.bias_table.table": table for i in range(2)})
+    images = torch.randn(2, 3, 8, 12)
+    torch.testing.assert_close(own(images).pooled, shared(images).pooled)
+    before = own(images).pooled
+    with torch.no_grad():
+        own.blocks[1].attention.bias_table.table.add_(torch.randn(18, 2))
+    assert not torch.allclose(own(images).pooled, before)
+
+
 def test_small_conv_stem():
     settings = ViTSettings(picture_px=(32, 32), patch=1, width=256, depth=6, heads=4, stem=ConvStem(), num_prefix=0,
                            pool="mean")  # fmt: skip
@@ -201,6 +169,7 @@ def test_small_conv_stem():
         ({"patch": 5}, "cannot be cut into patches"),
         ({"positions": "sincos", "width": 6}, "multiple of 4"),
         ({"positions": "relative", "positions_where": "every-layer"}, "absolute"),
+        ({"positions": "bias", "positions_where": "every-layer"}, "absolute"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):

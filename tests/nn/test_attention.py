@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous.nn.attention import Attention, RelativePositions
+from vitreous.nn.attention import Attention
+from vitreous.nn.relative import BiasTable, RelativePositions
 
 WIDTH, HEADS, D = 12, 3, 4
 
@@ -23,9 +24,12 @@ def attention(**options):
     return module
 
 
-def by_hand(module, x, offsets=None):
+def by_hand(module, x, offsets=None, biases=None):
     """Head by head, query by query: softmax(q k / sqrt(d) [+ q r / sqrt(d)]) v."""
-    qkv = x @ module.project_in.weight.T + module.project_in.bias
+    bias = module.project_in.bias
+    if module.query_bias is not None:
+        bias = torch.cat([module.query_bias, torch.zeros(WIDTH, dtype=x.dtype), module.value_bias])
+    qkv = x @ module.project_in.weight.T + bias
     q, k, v = qkv.split(WIDTH, dim=-1)
     rows, outs = [], []
     for head in range(HEADS):
@@ -36,7 +40,8 @@ def by_hand(module, x, offsets=None):
                 for j in range(x.shape[1]):
                     r = module.relative.table[i - j + module.relative.length - 1]
                     logits[:, i, j] = logits[:, i, j] + q[:, i, part] @ r
-        weights = (logits / D**0.5).softmax(-1)
+        logits = logits / D**0.5 + (0 if biases is None else biases[..., head])
+        weights = logits.softmax(-1)
         rows.append(weights)
         outs.append(weights @ v[..., part])
     return torch.stack(rows, 1), torch.cat(outs, -1) @ module.project_out.weight.T + module.project_out.bias
@@ -74,6 +79,39 @@ def test_relative_offsets_may_differ_by_sample(x):
     for i in range(2):
         alone = module(x[i : i + 1], module.relative.offsets(places[i]))
         torch.testing.assert_close(both[i : i + 1], alone)
+
+
+def test_keys_without_a_bias(x):
+    module = attention(bias="no-key")
+    assert module.project_in.bias is None
+    weights, out = by_hand(module, x)
+    torch.testing.assert_close(module(x), out, atol=1e-12, rtol=0)
+    torch.testing.assert_close(module.weights(x), weights, atol=1e-12, rtol=0)
+
+
+def test_a_table_of_biases(x):
+    module = attention(bias_table=BiasTable((2, 2), HEADS))
+    pairs = module.bias_table.pairs(1, torch.arange(4))
+    weights, out = by_hand(module, x, biases=module.bias_table.table[pairs])
+    torch.testing.assert_close(module(x, pairs), out, atol=1e-12, rtol=0)
+    torch.testing.assert_close(module.weights(x, None, pairs), weights, atol=1e-12, rtol=0)
+    rows = torch.tensor([4, 1])
+    torch.testing.assert_close(module.weights(x, rows, pairs), weights[:, :, rows], atol=1e-12, rtol=0)
+
+
+def test_biases_may_come_from_outside_and_differ_by_sample(x):
+    table = BiasTable((3, 3), HEADS).double()
+    nn.init.normal_(table.table)
+    module = attention()
+    cells = torch.tensor([[0, 1, 2, 3], [8, 5, 2, 6]])
+    bias = table(x, table.pairs(1, cells))
+    assert bias.shape == (2, HEADS, 5, 5)
+    for i in range(2):
+        alone = table(x, table.pairs(1, cells[i]))
+        torch.testing.assert_close(module(x, bias)[i : i + 1], module(x[i : i + 1], alone))
+        torch.testing.assert_close(
+            module.weights(x, slice(0, 2), bias)[i], module.weights(x[i : i + 1], None, alone)[0, :, :2]
+        )
 
 
 def test_no_bias_means_no_bias():

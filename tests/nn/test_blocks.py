@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitreous.nn.attention import Attention
-from vitreous.nn.blocks import Block, LayerScale, Mlp, StochasticDepth, depth_rates
+from vitreous.nn.blocks import Block, LayerScale, Mlp, StochasticDepth, SwiGlu, depth_rates
 
 
 def block(**options):
@@ -26,6 +26,22 @@ def test_mlp_uses_the_gelu_it_is_told(gelu, approximate):
     module, x = Mlp(4, 6, gelu), 2 * torch.randn(3, 4)
     expected = module.contract(F.gelu(module.expand(x), approximate=approximate))
     torch.testing.assert_close(module(x), expected, atol=0, rtol=0)
+
+
+def test_quick_gelu():
+    module, x = Mlp(4, 6, "quick"), 2 * torch.randn(3, 4)
+    hidden = module.expand(x)
+    torch.testing.assert_close(module(x), module.contract(hidden / (1 + torch.exp(-1.702 * hidden))))
+
+
+def test_swiglu_has_its_gate_first():
+    module, x = SwiGlu(4, 6), 2 * torch.randn(3, 4)
+    gate = x @ module.expand.weight[:6].T + module.expand.bias[:6]
+    value = x @ module.expand.weight[6:].T + module.expand.bias[6:]
+    expected = module.contract(gate / (1 + torch.exp(-gate)) * value)
+    torch.testing.assert_close(module(x), expected)
+    for kernel in module.expand.weight.chunk(2):  # each is Xavier-uniform on its own
+        assert kernel.abs().max() <= (6 / 10) ** 0.5 and kernel.abs().max() > (6 / 16) ** 0.5
 
 
 def test_dropout_after_both_dense_layers_of_the_mlp():

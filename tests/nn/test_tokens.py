@@ -6,6 +6,7 @@ import scipy.ndimage
 import torch
 import torch.nn.functional as F
 
+from vitreous.nn.resizing import resize_offsets, resize_table
 from vitreous.nn.tokens import (
     LearnedPositions,
     LearnedPositions2d,
@@ -14,8 +15,6 @@ from vitreous.nn.tokens import (
     Prefix,
     SineCosinePositions,
     position_rows,
-    resize_offsets,
-    resize_table,
 )
 
 GRIDS = [((3, 3), (5, 5)), ((4, 6), (7, 3)), ((2, 5), (1, 9)), ((1, 4), (3, 4))]
@@ -26,6 +25,10 @@ def test_patch_embedding_equals_a_convolution():
     kernel = module.linear.weight.reshape(10, 3, 2, 4)
     expected = F.conv2d(images, kernel, module.linear.bias, stride=(2, 4)).flatten(2).transpose(1, 2)
     torch.testing.assert_close(module(images), expected, atol=1e-12, rtol=0)
+
+
+def test_patch_embedding_without_a_bias():
+    assert PatchEmbedding(3, 10, (2, 4), bias=False).linear.bias is None
 
 
 def test_patch_embedding_keeps_the_scale_of_its_input():

@@ -114,8 +114,34 @@ def test_the_tanh_head_has_one_hidden_layer_of_the_encoders_width():
         head.output.weight.normal_()
     x = torch.randn(2, 4)
     expected = torch.tanh(x @ head.hidden.weight.T + head.hidden.bias) @ head.output.weight.T + head.output.bias
-    torch.testing.assert_close(head(x), expected)
+    torch.testing.assert_close(head(Features(maps=(), prefix=None, pooled=x)), expected)
     assert head.hidden.weight.shape == (4, 4)
+
+
+def test_the_distilled_head_averages_two_answers():
+    model = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2, num_prefix=2)
+    task = ClassifySettings(head="distilled").build(model.build(), CLASSES)
+    images = torch.randn(2, 3, 8, 8)
+    assert not task.predict(images).any()
+    with torch.no_grad():
+        for parameter in task.head.parameters():
+            parameter.normal_()
+    tokens = task.encoder(images).prefix
+    expected = (task.head.classes(tokens[:, 0]) + task.head.distillation(tokens[:, 1])) / 2
+    torch.testing.assert_close(task.predict(images), expected)
+    assert {name for name, _ in task.head.named_parameters()} == {
+        f"{part}.{kind}" for part in ("classes", "distillation") for kind in ("weight", "bias")
+    }
+    sigmoid = ClassifySettings(head="distilled", loss="sigmoid").build(model.build(), CLASSES)
+    torch.testing.assert_close(sigmoid.predict(images), torch.full((2, 3), -10.0))
+
+
+@pytest.mark.parametrize(
+    "encoder", [Pooled(4), ViTSettings(picture_px=(8, 8), patch=4, width=16, heads=2, depth=1).build()]
+)
+def test_the_distilled_head_needs_two_tokens(encoder):
+    with pytest.raises(UserError, match="num_prefix to 2"):
+        ClassifySettings(head="distilled").build(encoder, CLASSES)
 
 
 def test_the_loss_is_a_mean_in_float32_even_of_bfloat16():

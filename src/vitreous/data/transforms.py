@@ -20,11 +20,13 @@ from vitreous.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """The fixed way from a picture to the model's input. A picture that has the size already is not resampled."""
+    """The fixed way from a picture to the model's input."""
 
     size_px: tuple[int, int] = (224, 224)  # height and width of the model's input
-    crop: Literal["centre", "squash"] = "centre"  # keep the proportions and cut the centre, or squash to the size
+    crop: Literal["centre", "squash", "squash-centre"] = "centre"  # keep the proportions, squash, squash larger; cut
     crop_fraction: float = 0.875  # share of the shorter side that the centre crop keeps
+    odd_margin: Literal["even", "down"] = "even"  # how the half of an odd margin is rounded: torchvision, transformers
+    skip_fitting: bool = True  # a picture that has the size already is neither resized nor cropped
     interpolation: resample.Interpolation = "bilinear"  # how pictures are resized
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # subtracted from each channel, levels being 0 to 1
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # each channel is divided by this, after the mean
@@ -40,15 +42,18 @@ class Preprocessing:
     @property
     def cover_fraction(self) -> float | None:
         """What `resample.cover_crop` wants."""
-        return self.crop_fraction if self.crop == "centre" else None
+        return None if self.crop == "squash" else self.crop_fraction
 
     def resized(self, pictures: np.ndarray) -> Tensor:
         """One uint8 picture (H, W, 3) -> (3, h, w), or some of one size (B, H, W, 3) -> (B, 3, h, w)."""
         batch = as_tensor(pictures if pictures.ndim == 4 else pictures[None]).permute(0, 3, 1, 2)
-        if batch.shape[-2:] != self.size_px:
-            size, (top, left) = self.size_px, (0, 0)
+        if batch.shape[-2:] != self.size_px or not self.skip_fitting:
+            size = self.size_px
             if self.crop == "centre":
-                size, (top, left) = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
+                size, _ = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
+            elif self.crop == "squash-centre":
+                size = resample.enlarged(self.size_px, self.crop_fraction)
+            top, left = resample.centre(self.size_px, size, floor=self.odd_margin == "down")
             height, width = self.size_px
             batch = resample.resize(batch, size, self.interpolation)[..., top : top + height, left : left + width]
         return (batch if pictures.ndim == 4 else batch[0]).contiguous()

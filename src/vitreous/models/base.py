@@ -35,7 +35,7 @@ class Features:
 class Encoded:
     """What the blocks of a transformer answer for a sequence of tokens."""
 
-    tokens: Tensor  # (B, P + n, D): prefix first, final norm applied
+    tokens: Tensor  # (B, P + n, D): prefix first, final norm applied (unless it comes after pooling)
     num_prefix: int
     depths: dict[int, Tensor]  # outputs of the chosen blocks (1 = the first), before the final norm
 
@@ -87,6 +87,7 @@ class TokenEncoder(Encoder):
 
     grid: Grid
     num_prefix: int
+    token_width: int  # of a token; `width` differs where the pooled answer is projected
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """(B, C, H, W) -> (B, h*w, D) tokens before positions, in reading order, and their grid."""

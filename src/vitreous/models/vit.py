@@ -12,8 +12,10 @@ from vitreous.errors import UserError, did_you_mean
 from vitreous.models.base import Encoded, Features, Grid, TokenEncoder, run
 from vitreous.models.resnet import Trunk
 from vitreous.models.stems import ConvStem, ResNetStem
-from vitreous.nn.attention import Attention, AttentionBias, RelativePositions
-from vitreous.nn.blocks import Block, Gelu, Mlp, depth_rates
+from vitreous.nn.attention import Attention, AttentionBias
+from vitreous.nn.blocks import Block, Gelu, Mlp, SwiGlu, depth_rates
+from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
+from vitreous.nn.resizing import Resizing
 from vitreous.nn.tokens import (
     LearnedPositions,
     LearnedPositions2d,
@@ -21,15 +23,15 @@ from vitreous.nn.tokens import (
     Placement,
     Positions,
     Prefix,
-    Resizing,
     SineCosinePositions,
     position_rows,
-    resize_offsets,
 )
 
-PositionKind = Literal["none", "learned", "learned-2d", "sincos", "relative"]
+PositionKind = Literal["none", "learned", "learned-2d", "sincos", "relative", "bias", "bias-shared"]
 PositionPlace = Literal["stem", "every-layer", "every-layer-shared"]
 Pool = Literal["class", "mean"]
+PoolNorm = Literal["before", "after"]
+MlpKind = Literal["gelu", "swiglu"]
 
 ABSOLUTE: dict[str, type[LearnedPositions] | type[LearnedPositions2d] | type[SineCosinePositions]] = {
     "learned": LearnedPositions,
@@ -76,15 +78,20 @@ class ViT(TokenEncoder):
         prefix: Prefix | None,
         positions: Placement,
         blocks: Sequence[Block],
+        pre_norm: nn.Module,
         norm: nn.LayerNorm,
+        projection: nn.Module,
         settings: "ViTSettings",
     ) -> None:
         super().__init__()
         self.stem, self.prefix, self.positions = stem, prefix, positions
         self.dropout = nn.Dropout(settings.dropout) if settings.dropout else nn.Identity()
+        self.pre_norm = pre_norm
         self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-        self.pool, self.width, self.channels = settings.pool, settings.width, settings.channels
+        self.norm, self.projection = norm, projection
+        self.pool, self.pool_norm = settings.pool, settings.pool_norm
+        self.token_width, self.width = settings.width, settings.projection or settings.width
+        self.channels = settings.channels
         self.picture_px, self.grid = settings.picture_px, stem.grid(settings.picture_px)
         self.num_registers = settings.num_registers
         self.num_prefix = settings.num_prefix + settings.num_registers
@@ -94,10 +101,11 @@ class ViT(TokenEncoder):
         tokens, grid = self.embed(images)
         encoded = self.encode(tokens, grid)
         patches = encoded.patches
+        pooled = encoded.tokens[:, 0] if self.pool == "class" else patches.mean(dim=1)
         return Features(
-            maps=(patches.transpose(1, 2).view(-1, self.width, *grid),),  # (B, D, h, w)
+            maps=(patches.transpose(1, 2).view(-1, self.token_width, *grid),),  # (B, D, h, w)
             prefix=encoded.prefix if self.num_prefix else None,
-            pooled=encoded.tokens[:, 0] if self.pool == "class" else patches.mean(dim=1),
+            pooled=self.projection(pooled if self.pool_norm == "before" else self.norm(pooled)),
         )
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
@@ -107,7 +115,7 @@ class ViT(TokenEncoder):
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)
         x = tokens if self.prefix is None else self.prefix(tokens)  # (B, P + n, D)
-        offsets = self._offsets(x, at)
+        pairs = self._pairs(x, at)
         chosen = {}
         for depth, block in enumerate(self.blocks):
             table = self.positions.at_depth(depth)
@@ -115,11 +123,12 @@ class ViT(TokenEncoder):
                 rows = position_rows(table, self.num_prefix - self.num_registers, self.num_registers, at)
                 x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
             if depth == 0:
-                x = self.dropout(x)
-            x = run(block, x, offsets, checkpointing=self.checkpointing)
+                x = self.pre_norm(self.dropout(x))
+            x = run(block, x, pairs, checkpointing=self.checkpointing)
             if depth + 1 in depths:
                 chosen[depth + 1] = x
-        return Encoded(tokens=self.norm(x), num_prefix=self.num_prefix, depths=chosen)
+        x = self.norm(x) if self.pool_norm == "before" else x
+        return Encoded(tokens=x, num_prefix=self.num_prefix, depths=chosen)
 
     def _check_sequence(self, tokens: Tensor, grid: Grid, at: Tensor | None, depths: Sequence[int]) -> None:
         if grid != self.grid:
@@ -134,26 +143,28 @@ class ViT(TokenEncoder):
         if wrong:
             raise UserError(f"no block {wrong[0]}: this model has blocks 1 to {len(self.blocks)}")
 
-    def _offsets(self, x: Tensor, at: Tensor | None) -> Tensor | None:
-        """Rows of the relative tables for each pair of tokens; None where the model has no such positions."""
-        relative = self._relative()
-        if not relative:
+    def _pairs(self, x: Tensor, at: Tensor | None) -> Tensor | None:
+        """What each pair of tokens is to the attention; None where the model has no relative positions."""
+        own, shared = self._pair_positions(), self.positions.bias_table
+        if shared is None and not own:
             return None
-        places = torch.arange(self.num_prefix + self.grid.cells, device=x.device)
-        if at is not None:
-            prefix = places[: self.num_prefix].expand(at.shape[0], -1)
-            places = torch.cat([prefix, at + self.num_prefix], dim=1)  # (B, P + n)
-        return relative[0].offsets(places)
+        cells = torch.arange(self.grid.cells, device=x.device) if at is None else at
+        if shared is None:
+            return own[0].pairs(self.num_prefix, cells)
+        bias: Tensor = shared(x, shared.pairs(self.num_prefix, cells))
+        return bias
 
-    def _relative(self) -> list[RelativePositions]:
+    def _pair_positions(self) -> list[PairPositions]:
+        """The layers' own."""
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        return [block.attention.relative for block in blocks if block.attention.relative is not None]
+        return [block.attention.pair_positions for block in blocks if block.attention.pair_positions is not None]
 
     def stages(self) -> list[nn.Module]:
         tables = list(self.positions.tables)
         own = tables if len(tables) > 1 else []  # a table a layer belongs to its layer
-        first: list[nn.Module] = [self.stem.patches, *([] if self.prefix is None else [self.prefix])]
+        first: list[nn.Module] = [self.stem.patches, *([] if self.prefix is None else [self.prefix]), self.pre_norm]
         first += [] if own else tables
+        first += [] if self.positions.bias_table is None else [self.positions.bias_table]
         blocks = [nn.ModuleList([own[i], block]) if own else block for i, block in enumerate(self.blocks)]
         return [*self.stem.levels(), nn.ModuleList(first), *blocks]
 
@@ -161,9 +172,9 @@ class ViT(TokenEncoder):
         resizing = _resizing(mode)
         grid = self.stem.grid(picture_px)
         self.positions.resize(grid, resizing)
-        for relative in self._relative():
-            table = resize_offsets(relative.table.detach(), self.num_prefix + grid.cells, resizing)
-            relative.table = nn.Parameter(table, requires_grad=relative.table.requires_grad)
+        shared = [] if self.positions.bias_table is None else [self.positions.bias_table]
+        for table in (*self._pair_positions(), *shared):
+            table.resize(self.num_prefix, grid, resizing)
         self.picture_px, self.grid = picture_px, grid
 
 
@@ -173,6 +184,12 @@ def _resizing(mode: str) -> Resizing:
             return known  # type: ignore[no-any-return]
     names = get_args(Resizing)
     raise UserError(f"no way of resizing positions is called {mode!r}: {', '.join(names)}.{did_you_mean(mode, names)}")
+
+
+def _projection(width: int, out: int) -> nn.Linear:
+    projection = nn.Linear(width, out, bias=False)
+    nn.init.normal_(projection.weight, std=width**-0.5)  # as CLIP
+    return projection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,17 +203,22 @@ class ViTSettings:
     width: int = 768  # of a token
     depth: int = 12  # blocks
     heads: int = 12  # of the attention
+    patch_bias: bool = True  # whether the patch embedding has a bias (CLIP has none)
+    mlp: MlpKind = "gelu"  # two dense layers around a GELU, or a gated unit (DINOv2's largest)
     mlp_width: int | None = None  # of the hidden layer; none: four times the width
-    pool: Pool = "class"  # the class token, or the mean of the patches; both after the last norm
-    num_prefix: int = 1  # class and distillation tokens, with positions; 0 needs mean pooling
-    num_registers: int = 0  # further prefix tokens, without positions
-    positions: PositionKind = "learned"  # kind of position embedding (paper, D.4)
+    pool: Pool = "class"  # the first prefix token, or the mean of the patches
+    pool_norm: PoolNorm = "before"  # the last norm comes before pooling, on all tokens, or after it (BEiT)
+    projection: int | None = None  # width that the pooled answer is projected to (CLIP); none: no projection
+    num_prefix: int = 1  # class and distillation tokens, with positions
+    num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token too is one
+    positions: PositionKind = "learned"  # kind of position embedding (paper, D.4); bias, bias-shared: BEiT
     positions_where: PositionPlace = "stem"  # where absolute positions are added (paper, D.4)
     dropout: float = 0.0  # after every dense layer but queries, keys, values, and after adding positions
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     layer_scale: float | None = None  # start of LayerScale's factors; none: no LayerScale
     attention_bias: AttentionBias = "all"  # which of queries, keys, values have a bias
-    gelu: Gelu = "erf"  # exact, or the tanh approximation
+    gelu: Gelu = "erf"  # exact, the tanh approximation, or the sigmoid one (CLIP)
+    pre_norm: bool = False  # a norm after positions, before the first block (CLIP)
     norm_epsilon: float = 1e-6  # of the layer norms
 
     def build(self) -> ViT:
@@ -204,19 +226,40 @@ class ViTSettings:
         patch = (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
         trunk = None if self.stem is None else self.stem.build(self.channels)
         channels = self.channels if trunk is None else trunk.width
-        stem = Stem(trunk, PatchEmbedding(channels, self.width, patch))
+        stem = Stem(trunk, PatchEmbedding(channels, self.width, patch, self.patch_bias))
         grid = stem.grid(self.picture_px)
         num_prefix = self.num_prefix + self.num_registers
         prefix = Prefix(self.num_prefix, self.width, self.num_registers) if num_prefix else None
         rates = depth_rates(self.stochastic_depth, self.depth)
-        blocks = [self._block(rate, num_prefix + grid.cells) for rate in rates]
-        norm = nn.LayerNorm(self.width, eps=self.norm_epsilon)
-        return ViT(stem=stem, prefix=prefix, positions=self._placement(grid), blocks=blocks, norm=norm, settings=self)
+        return ViT(
+            stem=stem,
+            prefix=prefix,
+            positions=self._placement(grid),
+            blocks=[self._block(rate, num_prefix, grid) for rate in rates],
+            pre_norm=self._norm() if self.pre_norm else nn.Identity(),
+            norm=self._norm(),
+            projection=nn.Identity() if self.projection is None else _projection(self.width, self.projection),
+            settings=self,
+        )
 
-    def _block(self, rate: float, length: int) -> Block:
-        relative = RelativePositions(length, self.width // self.heads) if self.positions == "relative" else None
-        attention = Attention(self.width, self.heads, self.attention_bias, self.dropout, relative)
-        mlp = Mlp(self.width, self.mlp_width or 4 * self.width, self.gelu, self.dropout)
+    def _norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(self.width, eps=self.norm_epsilon)
+
+    def _block(self, rate: float, num_prefix: int, grid: Grid) -> Block:
+        relative, bias_table = None, None
+        if self.positions == "relative":
+            relative = RelativePositions(num_prefix + grid.cells, self.width // self.heads)
+        elif self.positions == "bias":
+            bias_table = BiasTable(grid, self.heads)
+        attention = Attention(
+            self.width, self.heads, self.attention_bias, self.dropout, relative=relative, bias_table=bias_table
+        )
+        mlp_width = self.mlp_width or 4 * self.width
+        mlp: Mlp | SwiGlu
+        if self.mlp == "swiglu":
+            mlp = SwiGlu(self.width, mlp_width, self.dropout)
+        else:
+            mlp = Mlp(self.width, mlp_width, self.gelu, self.dropout)
         return Block(attention, mlp, self.norm_epsilon, self.layer_scale, rate)
 
     def _placement(self, grid: Grid) -> Placement:
@@ -224,7 +267,8 @@ class ViTSettings:
         if self.positions in ABSOLUTE:
             num = self.depth if self.positions_where == "every-layer" else 1
             tables = [ABSOLUTE[self.positions](self.num_prefix, grid, self.width) for _ in range(num)]
-        return Placement(tables, every_layer=self.positions_where != "stem")
+        shared = BiasTable(grid, self.heads) if self.positions == "bias-shared" else None
+        return Placement(tables, every_layer=self.positions_where != "stem", bias_table=shared)
 
     def _check(self) -> None:
         if min(self.width, self.depth, self.heads) < 1 or self.width % self.heads:
@@ -232,9 +276,9 @@ class ViTSettings:
                 f"width {self.width}, depth {self.depth}, heads {self.heads}: all must be at least 1, and the width a "
                 "multiple of the heads"
             )
-        if self.pool == "class" and self.num_prefix < 1:
+        if self.pool == "class" and self.num_prefix + self.num_registers < 1:
             raise UserError("pooling by the class token needs num_prefix of at least 1, or set pool to mean")
         if self.positions == "sincos" and self.width % 4:
             raise UserError(f"sine-cosine positions need a width that is a multiple of 4, not {self.width}")
-        if self.positions in ("none", "relative") and self.positions_where != "stem":
+        if self.positions not in ABSOLUTE and self.positions_where != "stem":
             raise UserError(f"positions_where is for absolute positions, and positions is {self.positions}")

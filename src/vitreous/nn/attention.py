@@ -6,36 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-AttentionBias = Literal["all", "none"]
+from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 
-
-class RelativePositions(nn.Module):
-    """Embeddings of 1-D offsets that meet the query; the products are added to the logits (paper, D.4).
-
-    One table a layer, shared by the heads. A token's place in the sequence counts the prefix tokens first,
-    then the grid cells in reading order, so a token keeps its offsets when others are dropped.
-    """
-
-    def __init__(self, length: int, head_width: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(2 * length - 1, head_width))
-        nn.init.normal_(self.table, std=0.02)
-
-    @property
-    def length(self) -> int:
-        """How many places the sequence has."""
-        return (len(self.table) + 1) // 2
-
-    def offsets(self, places: Tensor) -> Tensor:
-        """(..., n) places in the sequence -> (..., n, n) rows of the table, query first."""
-        return places[..., :, None] - places[..., None, :] + (self.length - 1)
-
-    def forward(self, queries: Tensor, offsets: Tensor) -> Tensor:
-        """(B, heads, r, d) queries, (r, n) or (B, r, n) offsets -> (B, heads, r, n), scaled like the logits."""
-        products = (queries * queries.shape[-1] ** -0.5) @ self.table.to(queries.dtype).T  # (B, heads, r, 2N-1)
-        index = offsets.unsqueeze(-3).expand(*queries.shape[:3], offsets.shape[-1])
-        bias: Tensor = products.gather(-1, index)
-        return bias
+AttentionBias = Literal["all", "none", "no-key"]
 
 
 class Attention(nn.Module):
@@ -45,9 +18,11 @@ class Attention(nn.Module):
         self,
         width: int,
         heads: int,
-        bias: AttentionBias = "all",  # BEiT's missing key bias would be a third kind
+        bias: AttentionBias = "all",  # no-key: queries and values have one, keys have none (BEiT)
         dropout: float = 0.0,  # after the output projection; the paper has none on the weights
+        *,
         relative: RelativePositions | None = None,
+        bias_table: BiasTable | None = None,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -56,7 +31,9 @@ class Attention(nn.Module):
         self.project_in = nn.Linear(width, 3 * width, bias=bias == "all")
         self.project_out = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.relative = relative
+        self.query_bias = nn.Parameter(torch.zeros(width)) if bias == "no-key" else None
+        self.value_bias = nn.Parameter(torch.zeros(width)) if bias == "no-key" else None
+        self.relative, self.bias_table = relative, bias_table
         # As the released code: each of the three kernels is Xavier-uniform on its own, biases are zero.
         for part in self.project_in.weight.detach().chunk(3):
             nn.init.xavier_uniform_(part)
@@ -65,27 +42,43 @@ class Attention(nn.Module):
         if self.project_in.bias is not None:
             nn.init.zeros_(self.project_in.bias)
 
+    @property
+    def pair_positions(self) -> PairPositions | None:
+        """The layer's own relative positions, of either kind."""
+        return self.bias_table if self.relative is None else self.relative
+
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         B, N, _ = x.shape
-        qkv = self.project_in(x).view(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if self.query_bias is None or self.value_bias is None:
+            projected = self.project_in(x)
+        else:
+            bias = torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
+            projected = F.linear(x, self.project_in.weight, bias)
+        qkv = projected.view(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # (B, heads, N, d) each, views
         return q, k, v
 
-    def forward(self, x: Tensor, offsets: Tensor | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D); `offsets` where the part for relative positions is there."""
+    def _logits_of_pairs(self, queries: Tensor, pairs: Tensor | None) -> Tensor | None:
+        own = self.pair_positions
+        if pairs is None or own is None:
+            return None if pairs is None else pairs.to(queries.dtype)
+        bias: Tensor = own(queries, pairs)
+        return bias
+
+    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D). `pairs`: the rows of the layer's own relative positions for each pair of tokens;
+        without such, what is added to the logits, (B or 1, heads, N, N)."""
         q, k, v = self._queries_keys_values(x)
-        bias = None if self.relative is None or offsets is None else self.relative(q, offsets)
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._logits_of_pairs(q, pairs))
         x = x.transpose(1, 2).flatten(2)  # (B, N, D)
         out: Tensor = self.dropout(self.project_out(x))
         return out
 
-    def weights(self, x: Tensor, rows: Tensor | slice | None = None, offsets: Tensor | None = None) -> Tensor:
+    def weights(self, x: Tensor, rows: Tensor | slice | None = None, pairs: Tensor | None = None) -> Tensor:
         """(B, heads, r, N): the softmax rows of the queries asked for (all by default). For inspection only."""
         q, k, _ = self._queries_keys_values(x)
         rows = slice(None) if rows is None else rows
         q = q[:, :, rows]
         logits: Tensor = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-        if self.relative is not None and offsets is not None:
-            logits = logits + self.relative(q, offsets[..., rows, :])
-        return logits.softmax(dim=-1)
+        bias = self._logits_of_pairs(q, None if pairs is None else pairs[..., rows, :])
+        return (logits if bias is None else logits + bias).softmax(dim=-1)

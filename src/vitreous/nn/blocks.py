@@ -3,11 +3,12 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.nn.attention import Attention
 
-Gelu = Literal["erf", "tanh"]
+Gelu = Literal["erf", "tanh", "quick"]
 
 
 class StochasticDepth(nn.Module):
@@ -36,13 +37,24 @@ def depth_rates(highest: float, depth: int) -> list[float]:
     return [highest * i / max(depth - 1, 1) for i in range(depth)]
 
 
+class QuickGelu(nn.Module):
+    """x * sigmoid(1.702 x), OpenAI CLIP's stand-in for the GELU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+def gelu_kind(gelu: Gelu) -> nn.Module:
+    return QuickGelu() if gelu == "quick" else nn.GELU(approximate="none" if gelu == "erf" else "tanh")
+
+
 class Mlp(nn.Module):
     """Two dense layers with a GELU between them, dropout after each (paper, section 3.1 and appendix B.1)."""
 
     def __init__(self, width: int, mlp_width: int, gelu: Gelu = "erf", dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(width, mlp_width)
-        self.gelu = nn.GELU(approximate="none" if gelu == "erf" else "tanh")
+        self.gelu = gelu_kind(gelu)
         self.contract = nn.Linear(mlp_width, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         for layer in (self.expand, self.contract):  # as the released code
@@ -51,6 +63,25 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.contract(self.dropout(self.gelu(self.expand(x)))))
+        return out
+
+
+class SwiGlu(nn.Module):
+    """silu(gate) * value, then a dense layer (Shazeer 2020). Gate and value come from one product, the gate first."""
+
+    def __init__(self, width: int, mlp_width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.expand = nn.Linear(width, 2 * mlp_width)
+        self.contract = nn.Linear(mlp_width, width)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        for kernel in (*self.expand.weight.detach().chunk(2), self.contract.weight):
+            nn.init.xavier_uniform_(kernel)
+        for layer in (self.expand, self.contract):
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.expand(x).chunk(2, dim=-1)
+        out: Tensor = self.dropout(self.contract(self.dropout(F.silu(gate) * value)))
         return out
 
 
@@ -86,7 +117,7 @@ class Block(nn.Module):
         self.mlp_scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
-    def forward(self, x: Tensor, offsets: Tensor | None = None) -> Tensor:
-        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), offsets)))
+    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
+        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), pairs)))
         out: Tensor = x + self.stochastic_depth(self.mlp_scale(self.mlp(self.mlp_norm(x))))
         return out

@@ -1,14 +1,13 @@
-"""From pictures to tokens: patches, prefix tokens, positions, and the resizing of position tables."""
+"""From pictures to tokens: patches, prefix tokens and positions."""
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-Resizing = Literal["bilinear", "bicubic", "zoom"]
+from vitreous.nn.relative import BiasTable
+from vitreous.nn.resizing import Resizing, resize_table, resized_parameter
 
 
 def lecun_normal_(weight: Tensor) -> Tensor:
@@ -24,12 +23,13 @@ class PatchEmbedding(nn.Module):
     product is faster than the convolution it equals.
     """
 
-    def __init__(self, channels: int, width: int, patch: tuple[int, int]) -> None:
+    def __init__(self, channels: int, width: int, patch: tuple[int, int], bias: bool = True) -> None:
         super().__init__()
         self.patch = patch
-        self.linear = nn.Linear(channels * patch[0] * patch[1], width)
+        self.linear = nn.Linear(channels * patch[0] * patch[1], width, bias=bias)
         lecun_normal_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        if bias:
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, maps: Tensor) -> Tensor:
         B, C, H, W = maps.shape
@@ -83,7 +83,9 @@ class LearnedPositions(Positions):
         return self.table
 
     def resize(self, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
-        self.table = _parameter(resize_table(self.table.detach(), self.num_prefix, self.grid, grid, mode), self.table)
+        self.table = resized_parameter(
+            resize_table(self.table.detach(), self.num_prefix, self.grid, grid, mode), self.table
+        )
         self.grid = grid
 
 
@@ -106,8 +108,8 @@ class LearnedPositions2d(Positions):
 
     def resize(self, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
         (h, w), (new_h, new_w) = self.grid, grid
-        self.rows = _parameter(resize_table(self.rows.detach(), 0, (h, 1), (new_h, 1), mode), self.rows)
-        self.columns = _parameter(resize_table(self.columns.detach(), 0, (w, 1), (new_w, 1), mode), self.columns)
+        self.rows = resized_parameter(resize_table(self.rows.detach(), 0, (h, 1), (new_h, 1), mode), self.rows)
+        self.columns = resized_parameter(resize_table(self.columns.detach(), 0, (w, 1), (new_w, 1), mode), self.columns)
         self.grid = grid
 
 
@@ -141,12 +143,18 @@ class SineCosinePositions(Positions):
 
 
 class Placement(nn.Module):
-    """Where absolute positions are added: at the stem, or in every layer with its own table or a shared one (D.4)."""
+    """Where absolute positions are added: at the stem, or in every layer with its own table or a shared one (D.4).
 
-    def __init__(self, tables: Sequence[Positions], every_layer: bool = False) -> None:
+    Also the home of a table of relative biases that all layers share.
+    """
+
+    def __init__(
+        self, tables: Sequence[Positions], every_layer: bool = False, bias_table: BiasTable | None = None
+    ) -> None:
         super().__init__()
         self.tables = nn.ModuleList(tables)  # none, one, or one a layer
         self.every_layer = every_layer
+        self.bias_table = bias_table
 
     def at_depth(self, depth: int) -> Tensor | None:
         """The table to add before block `depth` (0 = the first), if any."""
@@ -170,37 +178,3 @@ def position_rows(table: Tensor, num_prefix: int, num_registers: int, at: Tensor
     if at is None:
         return torch.cat([prefix, cells])
     return torch.cat([prefix.expand(at.shape[0], -1, -1), cells[at]], dim=1)  # (B, P + n, D)
-
-
-# ---- Resizing
-
-
-def resize_table(
-    table: Tensor, num_prefix: int, grid: tuple[int, int], new_grid: tuple[int, int], mode: Resizing = "bilinear"
-) -> Tensor:
-    """(P + h*w, D) -> (P + h'*w', D), interpolated in 2-D (paper, section 3.2); the prefix rows are copied.
-
-    "zoom" is linear with aligned corners, as the released code does it.
-    """
-    if grid == new_grid:
-        return table
-    prefix, cells = table[:num_prefix], table[num_prefix:]
-    maps = cells.reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
-    # Half precision is widened: a table is resized once, and some devices lack the kernel.
-    maps = maps.float() if maps.dtype in (torch.bfloat16, torch.float16) else maps
-    kind = "bicubic" if mode == "bicubic" else "bilinear"
-    maps = F.interpolate(maps, size=new_grid, mode=kind, align_corners=mode == "zoom", antialias=False)
-    return torch.cat([prefix, maps.flatten(2)[0].T.to(table.dtype)])
-
-
-def resize_offsets(table: Tensor, length: int, mode: Resizing = "bilinear") -> Tensor:
-    """(2N-1, d) embeddings of 1-D offsets -> (2N'-1, d), stretched in 1-D about offset 0, which stays the centre.
-
-    The offsets are those of the reading order, so this is exact along the sequence and approximate in the
-    picture: the paper does not say how to fine-tune relative positions at another size.
-    """
-    return resize_table(table, 0, (len(table), 1), (2 * length - 1, 1), mode)
-
-
-def _parameter(data: Tensor, old: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(data.contiguous(), requires_grad=old.requires_grad)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from vitreous.batch import Batch
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder
+from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Metric, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings:
-    head: Literal["linear", "tanh"] = "linear"  # tanh: one hidden layer, for pre-training (paper 3.1)
+    head: Literal["linear", "tanh", "distilled"] = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels a picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
 
@@ -25,16 +25,39 @@ class ClassifySettings:
             raise UserError(f"label_smoothing is {self.label_smoothing}: it must be at least 0 and below 1")
         if self.label_smoothing and self.loss == "sigmoid":
             raise UserError("label_smoothing goes with the softmax loss: set it to 0 for sigmoid")
-        head = TanhHead(encoder.width, len(classes)) if self.head == "tanh" else LinearHead(encoder.width, len(classes))
-        return Classify(encoder, head, self.loss, self.label_smoothing)
+        return Classify(encoder, self._head(encoder, len(classes)), self.loss, self.label_smoothing)
+
+    def _head(self, encoder: Encoder, num_classes: int) -> "Head":
+        if self.head == "linear":
+            return LinearHead(encoder.width, num_classes)
+        if self.head == "tanh":
+            return TanhHead(encoder.width, num_classes)
+        if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 2:
+            raise UserError("the distilled head needs a class token and a distillation token: set num_prefix to 2")
+        return DistilledHead(encoder.token_width, num_classes)
 
 
-class LinearHead(nn.Linear):
+def zero_linear(width: int, num_classes: int) -> nn.Linear:
     """Zeros at the start, so that fine-tuning begins from an even guess (paper 3.2)."""
+    linear = nn.Linear(width, num_classes)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
 
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
+
+class LinearHead(nn.Module):
+    """One linear layer on the pooled answer."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        linear = zero_linear(width, num_classes)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, features: Features) -> Tensor:
+        return F.linear(features.pooled, self.weight, self.bias)
+
+    def last_biases(self) -> list[nn.Parameter]:
+        return [self.bias]
 
 
 class TanhHead(nn.Module):
@@ -43,22 +66,41 @@ class TanhHead(nn.Module):
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, width)
-        self.output = LinearHead(width, num_classes)
+        self.output = zero_linear(width, num_classes)
         nn.init.xavier_uniform_(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
 
-    @property
-    def bias(self) -> nn.Parameter:
-        return self.output.bias
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.tanh(self.hidden(pooled)))
+    def forward(self, features: Features) -> Tensor:
+        logits: Tensor = self.output(torch.tanh(self.hidden(features.pooled)))
         return logits
+
+    def last_biases(self) -> list[nn.Parameter]:
+        return [self.output.bias]
+
+
+class DistilledHead(nn.Module):
+    """A linear layer on the class token and one on the distillation token, their logits averaged (DeiT, section 4)."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.classes = zero_linear(width, num_classes)
+        self.distillation = zero_linear(width, num_classes)
+
+    def forward(self, features: Features) -> Tensor:
+        assert features.prefix is not None
+        logits: Tensor = self.classes(features.prefix[:, 0]) + self.distillation(features.prefix[:, 1])
+        return logits / 2
+
+    def last_biases(self) -> list[nn.Parameter]:
+        return [self.classes.bias, self.distillation.bias]
+
+
+Head = LinearHead | TanhHead | DistilledHead
 
 
 class Classify(Task):
     def __init__(
-        self, encoder: Encoder, head: LinearHead | TanhHead, loss: Literal["softmax", "sigmoid"], label_smoothing: float
+        self, encoder: Encoder, head: Head, loss: Literal["softmax", "sigmoid"], label_smoothing: float
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -67,10 +109,11 @@ class Classify(Task):
         self.label_smoothing = label_smoothing
         if loss == "sigmoid":
             # Most labels are absent from most pictures: begin by saying so, or the first steps do nothing else.
-            nn.init.constant_(head.bias, -10.0)
+            for bias in head.last_biases():
+                nn.init.constant_(bias, -10.0)
 
     def predict(self, images: Tensor) -> Tensor:
-        return self.head(self.encoder(images).pooled)  # type: ignore[no-any-return]
+        return self.head(self.encoder(images))  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         # float32 from here on: a softmax over many classes loses too much in bfloat16

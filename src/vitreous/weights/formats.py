@@ -4,13 +4,14 @@ A format is one file in this folder that defines a `Format`, and one line in FOR
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from vitreous.errors import UserError, did_you_mean
 from vitreous.weights.card import Card
+from vitreous.weights.containers import outlines
 from vitreous.weights.rules import Report, Rule, apply_read, apply_write
 
 
@@ -24,8 +25,18 @@ class Given:
 
 
 class Format(Protocol):
-    name: str  # as `--to` takes it
-    container: Literal["safetensors", "npz"]
+    @property
+    def name(self) -> str:
+        """As `--to` takes it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it holds, in a line."""
+        ...
+
+    @property
+    def container(self) -> Literal["safetensors", "npz"]: ...
 
     def fits(self, given: Given) -> bool:
         """By contents (keys, shapes, config), never by a file's name."""
@@ -39,6 +50,15 @@ class Format(Protocol):
 
     def documents(self, card: Card) -> dict[str, Any]:
         """What is written beside the tensors, by file name."""
+        ...
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """A format whose names differ between files: with or without a prefix, of older and newer versions."""
+
+    def found_in(self, given: Given) -> Format:
+        """The same format with the names that these tensors have."""
         ...
 
 
@@ -66,20 +86,30 @@ def named(name: str) -> Format:
 
 def recognised(given: Given) -> Format:
     """The format whose contents these are."""
+    outline = _outline(given)
     for one in formats().values():
-        if one.fits(given):
+        if one.fits(outline):
             return one
     some = ", ".join(sorted(given.tensors)[:3])
     raise UserError(f"{given.where}: no format that we read has tensors such as {some}")
 
 
+def _outline(given: Given) -> Given:
+    """Without values: names, shapes and types tell a format and its model, and a large file is read once only."""
+    return Given(outlines(given.tensors), given.documents, given.where)
+
+
 def read(
     given: Given, format: Format, picture_px: tuple[int, int] | None = None
 ) -> tuple[Card, dict[str, Tensor], Report]:
-    card = format.card(given, picture_px)
-    weights, report = apply_read(format.rules(card), given.tensors)
+    outline = _outline(given)
+    card = format.card(outline, picture_px)
+    adapted = format.found_in(outline) if isinstance(format, Adapting) else format
+    weights, report = apply_read(adapted.rules(card), given.tensors)
     return card, weights, report
 
 
 def write(card: Card, weights: Mapping[str, Tensor], format: Format) -> Given:
-    return Given(apply_write(format.rules(card), weights), format.documents(card), format.name)
+    written = Given(apply_write(format.rules(card), weights), {}, format.name)
+    adapted = format.found_in(written) if isinstance(format, Adapting) else format
+    return replace(written, documents=adapted.documents(card))

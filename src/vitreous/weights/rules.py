@@ -3,6 +3,7 @@
 A format is a list of rules. One list serves both ways, so that what is read can be written back, bit by bit.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ class Rule:
     theirs: tuple[str, ...]
     read: Change  # theirs -> ours
     write: Change  # ours -> theirs
+    optional: bool = False  # where it is absent, nothing is missing
+    aside: str | None = None  # pattern of the names that are known, and of no use here
 
 
 def _as_it_is(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -54,6 +57,16 @@ def joined(ours: str, theirs: Sequence[str]) -> Rule:
     return Rule((ours,), tuple(theirs), lambda *parts: (torch.cat(parts),), lambda whole: whole.chunk(len(theirs)))
 
 
+def carried(theirs: str) -> Rule:
+    """What our model has no use for (a mask token, a decoder), kept under `extra.` so that it can be written back."""
+    return Rule((f"extra.{theirs}",), (theirs,), _as_it_is, _as_it_is, optional=True)
+
+
+def aside(pattern: str) -> Rule:
+    """What such files may hold besides the model, an optimizer's state for one: left behind, and reported as that."""
+    return Rule((), (), lambda: (), lambda: (), aside=pattern)
+
+
 def computed(theirs: str, value: Callable[[], Tensor]) -> Rule:
     """What they store and we compute. On reading it must be what it should be; on writing it is made."""
 
@@ -77,16 +90,26 @@ def _fitting(tensor: Tensor, shape: Sequence[int], name: str) -> Tensor:
 
 @dataclass
 class Report:
-    """Everything a file holds, accounted for; theirs by name, except `missing_ours`."""
+    """Everything a file holds, accounted for, by their names."""
 
     used: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)  # known to come with such files, and of no use here
     reshaped: list[str] = field(default_factory=list)  # ours: position tables and patches fitted to another size
 
     @property
     def is_exact(self) -> bool:
         return not self.unused and not self.missing
+
+    def mismatch(self) -> str:
+        """What does not fit, in a few words."""
+        found = [
+            f"{len(names):,} tensors are {kind} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
+            for kind, names in (("missing", self.missing), ("not part of it", self.unused))
+            if names
+        ]
+        return "; ".join(found)
 
 
 def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Report]:
@@ -96,11 +119,15 @@ def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dic
     for rule in rules:
         absent = [name for name in rule.theirs if name not in theirs]
         if absent:
-            report.missing += absent
+            report.missing += [] if rule.optional else absent
             continue
         ours |= zip(rule.ours, rule.read(*(theirs[name] for name in rule.theirs)), strict=True)
         report.used += rule.theirs
-    report.unused = sorted(theirs.keys() - set(report.used))
+    rest = sorted(theirs.keys() - set(report.used))
+    patterns = [rule.aside for rule in rules if rule.aside]
+    for name in rest:
+        known = any(re.match(pattern, name) for pattern in patterns)
+        (report.aside if known else report.unused).append(name)
     return ours, report
 
 
@@ -109,10 +136,14 @@ def apply_write(rules: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, 
     theirs: dict[str, Tensor] = {}
     for rule in rules:
         absent = [name for name in rule.ours if name not in ours]
+        if absent and rule.optional:
+            continue
         if absent:
             raise UserError(f"the model has no {absent[0]}, which this format needs")
         theirs |= zip(rule.theirs, rule.write(*(ours[name] for name in rule.ours)), strict=True)
-    homeless = sorted(ours.keys() - {name for rule in rules for name in rule.ours})
+    placed = {name for rule in rules for name in rule.ours}
+    # What another format's models carry along without our using it may stay behind.
+    homeless = sorted(name for name in ours.keys() - placed if not name.startswith("extra."))
     if homeless:
         raise UserError(f"this format has no place for {homeless[0]} ({len(homeless)} tensors in all)")
     return theirs

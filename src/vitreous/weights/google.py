@@ -1,0 +1,401 @@
+"""Google's .npz files: ViT and hybrids (vision_transformer, AugReg), big_vision's ViT, and BiT.
+
+Heads, width, depth and patch are all in the shapes. What no file says is taken from the published code: flax's GELU is
+the tanh approximation, its norms' epsilon is 1e-6, pictures are squashed to the size by bilinear resizing and
+brought to -1 .. 1. timm runs the same weights with the exact GELU, 1e-5 in a hybrid's norms, and a centre crop.
+
+Within a block the released files count all layers together (LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2,
+MlpBlock_3); the current code and big_vision count each kind by itself.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
+from vitreous.tasks import ClassifySettings
+from vitreous.weights.card import Card
+from vitreous.weights.formats import Format, Given
+from vitreous.weights.rules import Rule, same
+
+RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+COUNTED_BY_KIND = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+IN_ENCODER = "Transformer/posembed_input/pos_embedding"
+BEFORE_CLASS_TOKEN = "pos_embedding"  # big_vision: the class token joins later and has no position
+
+
+@dataclass
+class GoogleViT:
+    """ViT or hybrid, in one of the spellings."""
+
+    name: str
+    title: str
+    block: tuple[str, str, str, str] = RELEASED
+    positions: str = IN_ENCODER
+    prefix: str = ""  # before every name
+    is_stacked: bool = False  # one array holds a layer of all blocks
+    container: Literal["safetensors", "npz"] = "npz"
+
+    def fits(self, given: Given) -> bool:
+        first = "Transformer/encoderblock" + ("" if self.is_stacked else "_0")
+        wanted = ("embedding/kernel", self.positions, f"{first}/{self.block[1]}/query/kernel")
+        return all(self.prefix + name in given.tensors for name in wanted)
+
+    def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+        shape = _Shapes(given, self.prefix)
+        if any(name.startswith(f"{self.prefix}MAPHead_0/") for name in given.tensors):
+            raise UserError(f"{given.where}: pools by attention (MAPHead_0), which no model of ours does")
+        ph, pw, channels, width = shape("embedding/kernel", 4)
+        stem = _stem(given.tensors, self.prefix, shape)
+        has_class = f"{self.prefix}cls" in given.tensors
+        stride = 1 if stem is None else _stride(stem)
+        rows = shape(self.positions, 3)[1] - int(has_class and self.positions == IN_ENCODER)
+        grid = _grid(rows, (ph * stride, pw * stride), picture_px, given.where)
+        depth, heads, mlp_width = self._block_sizes(given, shape, width)
+        size = (grid[0] * ph * stride, grid[1] * pw * stride)
+        model = ViTSettings(
+            picture_px=size,
+            channels=channels if stem is None else shape("conv_root/kernel", 4)[2],
+            patch=ph if ph == pw else (ph, pw),
+            stem=stem,
+            width=width,
+            depth=depth,
+            heads=heads,
+            mlp_width=None if mlp_width == 4 * width else mlp_width,
+            pool="class" if has_class else "mean",
+            num_prefix=int(has_class),
+            gelu="tanh",
+            norm_epsilon=1e-6,
+        )
+        has_hidden = f"{self.prefix}pre_logits/kernel" in given.tensors
+        num_classes = shape("head/kernel", 2)[1] if f"{self.prefix}head/kernel" in given.tensors else 0
+        return _card(model, size, num_classes, "tanh" if has_hidden else "linear")
+
+    def _block_sizes(self, given: Given, shape: "_Shapes", width: int) -> tuple[int, int, int]:
+        """Depth, heads, and the width of the hidden layer."""
+        _, attention, _, mlp = self.block
+        if self.is_stacked:
+            depth, _, heads, head_width = shape(f"Transformer/encoderblock/{attention}/query/kernel", 4)
+            mlp_width = shape(f"Transformer/encoderblock/{mlp}/Dense_0/kernel", 3)[2]
+        else:
+            pattern = re.compile(re.escape(f"{self.prefix}Transformer/encoderblock_") + r"(\d+)/")
+            depth = len({match[1] for name in given.tensors if (match := pattern.match(name))})
+            _, heads, head_width = shape(f"Transformer/encoderblock_0/{attention}/query/kernel", 3)
+            mlp_width = shape(f"Transformer/encoderblock_0/{mlp}/Dense_0/kernel", 2)[1]
+        if heads * head_width != width:
+            raise UserError(f"{given.where}: {heads} heads of {head_width} do not make the width {width}")
+        return depth, heads, mlp_width
+
+    def rules(self, card: Card) -> list[Rule]:
+        model = card.model
+        if not isinstance(model, ViTSettings):
+            raise UserError(f"the format {self.name} holds ViTs and hybrids; for a ResNet choose {BIT.name}")
+        self._check(model)
+        patch = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch
+        rules = [
+            _converted("encoder.stem.patches.linear.weight", "embedding/kernel", *_patches(patch)),
+            same("encoder.stem.patches.linear.bias", "embedding/bias"),
+            *self._token_rules(model),
+            *_norm("encoder.norm", "Transformer/encoder_norm"),
+        ]
+        if isinstance(model.stem, ResNetStem):
+            rules += _stem_rules(model.stem)
+        blocks = [self._block_rules(i, model.heads) for i in range(model.depth)]
+        if self.is_stacked:
+            rules += [_stacked([block[i] for block in blocks]) for i in range(len(blocks[0]))]
+        else:
+            rules += [rule for block in blocks for rule in block]
+        rules += _head_rules(card)
+        return [_prefixed(rule, self.prefix) for rule in rules]
+
+    def _check(self, model: ViTSettings) -> None:
+        """Whatever makes another model of the same tensors has no place in these files."""
+        if not (model.stem is None or isinstance(model.stem, ResNetStem)):
+            raise UserError(f"the format {self.name} has no place for this model's stem")
+        if model.positions != "learned" or model.positions_where != "stem":
+            raise UserError(f"the format {self.name} has no place for positions other than learned ones at the stem")
+        if model.pool != ("class" if model.num_prefix else "mean") or model.num_prefix > 1 or model.num_registers:
+            raise UserError(f"the format {self.name} pools by its one class token, or has none and pools by the mean")
+        if model.mlp != "gelu" or model.pool_norm != "before":
+            raise UserError(f"the format {self.name} has no place for gated units, or for a norm after pooling")
+
+    def _token_rules(self, model: ViTSettings) -> list[Rule]:
+        token, table = "encoder.prefix.tokens", "encoder.positions.tables.0.table"
+        if not model.num_prefix:
+            return [_batched(table, self.positions)]
+        if self.positions == IN_ENCODER:
+            return [_batched(table, self.positions), _batched(token, "cls")]
+
+        def read(cls: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
+            return cls[0], torch.cat([torch.zeros_like(cells[0, :1]), cells[0]])
+
+        def write(tokens: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+            return (tokens + rows[:1])[None], rows[None, 1:].contiguous()
+
+        return [Rule((token, table), ("cls", self.positions), read, write)]
+
+    def _block_rules(self, number: int, heads: int) -> list[Rule]:
+        ours = f"encoder.blocks.{number}"
+        theirs = "Transformer/encoderblock" + ("" if self.is_stacked else f"_{number}")
+        norm1, attention, norm2, mlp = (f"{theirs}/{layer}" for layer in self.block)
+        three = [f"{attention}/{name}" for name in ("query", "key", "value")]
+        return [
+            *_norm(f"{ours}.attention_norm", norm1),
+            Rule(
+                (f"{ours}.attention.project_in.weight",),
+                tuple(f"{name}/kernel" for name in three),
+                lambda *parts: (torch.cat([part.flatten(1).T for part in parts]),),
+                lambda whole: tuple(part.T.reshape(part.shape[1], heads, -1) for part in whole.chunk(3)),
+            ),
+            Rule(
+                (f"{ours}.attention.project_in.bias",),
+                tuple(f"{name}/bias" for name in three),
+                lambda *parts: (torch.cat([part.flatten() for part in parts]),),
+                lambda whole: tuple(part.reshape(heads, -1).contiguous() for part in whole.chunk(3)),
+            ),
+            _converted(
+                f"{ours}.attention.project_out.weight",
+                f"{attention}/out/kernel",
+                lambda kernel: kernel.flatten(0, 1).T,
+                lambda matrix: matrix.T.reshape(heads, -1, len(matrix)),
+            ),
+            same(f"{ours}.attention.project_out.bias", f"{attention}/out/bias"),
+            *_norm(f"{ours}.mlp_norm", norm2),
+            *_dense(f"{ours}.mlp.expand", f"{mlp}/Dense_0"),
+            *_dense(f"{ours}.mlp.contract", f"{mlp}/Dense_1"),
+        ]
+
+    def documents(self, card: Card) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class GoogleBiT:
+    """BiT ResNet-v2, as released. The head is a 1x1 convolution."""
+
+    name: str = "google-bit"
+    title: str = "BiT ResNet-v2 as Google released it"
+    container: Literal["safetensors", "npz"] = "npz"
+
+    def fits(self, given: Given) -> bool:
+        return {"resnet/root_block/standardized_conv2d/kernel", "resnet/group_norm/gamma"} <= given.tensors.keys()
+
+    def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+        shape = _Shapes(given, "resnet/")
+        kernel, _, channels, width = shape("root_block/standardized_conv2d/kernel", 4)
+        size = picture_px or (224, 224)  # of a ResNet's pictures no shape speaks
+        model = ResNetSettings(
+            picture_px=size,
+            channels=channels,
+            depths=_depths(given.tensors, r"resnet/block(\d+)/unit(\d+)/"),
+            base_width=width,
+            root="imagenet" if kernel == 7 else "small",
+        )
+        num_classes = shape("head/conv2d/kernel", 4)[3] if "resnet/head/conv2d/kernel" in given.tensors else 0
+        return _card(model, size, num_classes, "linear")
+
+    def rules(self, card: Card) -> list[Rule]:
+        model = card.model
+        if not isinstance(model, ResNetSettings):
+            raise UserError(f"the format {self.name} holds ResNets; for a ViT choose {RELEASED_VIT.name}")
+        kernel = "standardized_conv2d/kernel"
+        rules = [
+            _conv("encoder.trunk.levels.0.0.conv", f"root_block/{kernel}"),
+            *_norm("encoder.norm", "group_norm", ("gamma", "beta")),
+        ]
+        for i, j in _units(model.depths):
+            ours, theirs = f"encoder.trunk.levels.{i}.{j}", f"block{i}/unit{j + 1:02d}"
+            for number, letter in enumerate("abc", start=1):
+                rules.append(_conv(f"{ours}.conv{number}", f"{theirs}/{letter}/{kernel}"))
+                rules += _norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", ("gamma", "beta"))
+            if j == 0:
+                rules.append(_conv(f"{ours}.project", f"{theirs}/a/proj/{kernel}"))
+        if card.task is not None:
+            if card.task.head != "linear":
+                raise UserError(f"the format {self.name} has a linear head only, not {card.task.head}")
+            head = "head/conv2d"
+            rules += [
+                _converted("head.weight", f"{head}/kernel", lambda k: k[0, 0].T, lambda m: m.T[None, None]),
+                same("head.bias", f"{head}/bias"),
+            ]
+        return [_prefixed(rule, "resnet/") for rule in rules]
+
+    def documents(self, card: Card) -> dict[str, Any]:
+        return {}
+
+
+# ---- What the shapes say
+
+
+class _Shapes:
+    """Shapes by name, with a word for a file that lacks one or has another number of axes."""
+
+    def __init__(self, given: Given, prefix: str) -> None:
+        self.given, self.prefix = given, prefix
+
+    def __call__(self, name: str, axes: int) -> tuple[int, ...]:
+        name = self.prefix + name
+        if name not in self.given.tensors:
+            raise UserError(f"{self.given.where}: has no {name}")
+        shape = tuple(self.given.tensors[name].shape)
+        if len(shape) != axes or 0 in shape:
+            raise UserError(f"{self.given.where}: {name} has the shape {shape}, where {axes} axes are expected")
+        return shape
+
+
+def _card(model: ViTSettings | ResNetSettings, size: tuple[int, int], num_classes: int, head: Any) -> Card:
+    return Card(
+        model=model,
+        task=ClassifySettings(head=head) if num_classes else None,
+        classes=tuple(str(number) for number in range(num_classes)),  # the files hold no names
+        preprocessing=Preprocessing(size_px=size, crop="squash", crop_fraction=1.0, interpolation="bilinear"),
+    )
+
+
+def _grid(cells: int, patch_px: tuple[int, int], picture_px: tuple[int, int] | None, where: str) -> tuple[int, int]:
+    """A given size that has just as many patches says how they lie; else they lie in a square, as all released do."""
+    if picture_px is not None:
+        grid = (picture_px[0] // patch_px[0], picture_px[1] // patch_px[1])
+        if grid[0] * grid[1] == cells:
+            return grid
+    side = math.isqrt(cells)
+    if side * side != cells:
+        raise UserError(
+            f"{where}: its {cells} positions are no square; give the picture size (height, width) that they are for"
+        )
+    return side, side
+
+
+def _depths(names: Mapping[str, Any], pattern: str) -> tuple[int, ...]:
+    """Units in each stage."""
+    found = {(int(match[1]), int(match[2])) for name in names if (match := re.match(pattern, name))}
+    stages = sorted({stage for stage, _ in found})
+    return tuple(sum(stage == one for stage, _ in found) for one in stages)
+
+
+def _stem(names: Mapping[str, Any], prefix: str, shape: _Shapes) -> ResNetStem | None:
+    if f"{prefix}conv_root/kernel" not in names:
+        return None
+    kernel, _, _, width = shape("conv_root/kernel", 4)
+    depths = _depths(names, re.escape(prefix) + r"block(\d+)/unit(\d+)/")
+    # Epsilons as in the published code, which divides by the deviation + 1e-5: about 1e-10 under the root.
+    return ResNetStem(
+        depths=depths,
+        base_width=width,
+        root="imagenet" if kernel == 7 else "small",
+        norm_epsilon=1e-6,
+        conv_epsilon=1e-10,
+    )
+
+
+def _stride(stem: ResNetStem) -> int:
+    return (4 if stem.root == "imagenet" else 1) << max(len(stem.depths) - 1, 0)
+
+
+# ---- Rules
+
+
+def _converted(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Rule:
+    return Rule((ours,), (theirs,), lambda a: (read(a).contiguous(),), lambda a: (write(a).contiguous(),))
+
+
+def _prefixed(rule: Rule, prefix: str) -> Rule:
+    return Rule(rule.ours, tuple(prefix + name for name in rule.theirs), rule.read, rule.write)
+
+
+def _batched(ours: str, theirs: str) -> Rule:
+    """They keep an axis of length 1 before it."""
+    return _converted(ours, theirs, lambda a: a[0], lambda a: a[None])
+
+
+def _dense(ours: str, theirs: str) -> list[Rule]:
+    """Their matrices are (in, out)."""
+    return [
+        _converted(f"{ours}.weight", f"{theirs}/kernel", lambda m: m.T, lambda m: m.T),
+        same(f"{ours}.bias", f"{theirs}/bias"),
+    ]
+
+
+def _conv(ours: str, theirs: str) -> Rule:
+    """Their kernels are (height, width, in, out)."""
+    return _converted(f"{ours}.weight", theirs, lambda k: k.permute(3, 2, 0, 1), lambda k: k.permute(2, 3, 1, 0))
+
+
+def _patches(patch: tuple[int, int]) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """The same, kept by us as one matrix."""
+    return (
+        lambda kernel: kernel.permute(3, 2, 0, 1).flatten(1),
+        lambda matrix: matrix.reshape(len(matrix), -1, *patch).permute(2, 3, 1, 0),
+    )
+
+
+def _norm(ours: str, theirs: str, names: tuple[str, str] = ("scale", "bias")) -> list[Rule]:
+    """Released hybrids keep the vectors of group norms as (1, 1, 1, width): both shapes are read."""
+    return [
+        Rule((f"{ours}.{kind}",), (f"{theirs}/{name}",), lambda a: (a.flatten(),), lambda a: (a,))
+        for kind, name in zip(("weight", "bias"), names, strict=True)
+    ]
+
+
+def _stacked(rules: list[Rule]) -> Rule:
+    """The same layer of all blocks, in one array each of theirs."""
+
+    def read(*stacks: Tensor) -> tuple[Tensor, ...]:
+        if {len(stack) for stack in stacks} != {len(rules)}:
+            raise UserError(f"{rules[0].theirs[0]} does not hold {len(rules)} blocks")
+        return tuple(rule.read(*(stack[i] for stack in stacks))[0] for i, rule in enumerate(rules))
+
+    def write(*ours: Tensor) -> tuple[Tensor, ...]:
+        apart = [rule.write(one) for rule, one in zip(rules, ours, strict=True)]
+        return tuple(torch.stack(layer) for layer in zip(*apart, strict=True))
+
+    return Rule(tuple(rule.ours[0] for rule in rules), rules[0].theirs, read, write)
+
+
+def _units(depths: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Stages counted from 1, units from 0."""
+    return [(i, j) for i, depth in enumerate(depths, start=1) for j in range(depth)]
+
+
+def _stem_rules(stem: ResNetStem) -> list[Rule]:
+    ours = "encoder.stem.trunk.levels"
+    rules = [_conv(f"{ours}.0.0.conv", "conv_root/kernel"), *_norm(f"{ours}.0.0.norm", "gn_root")]
+    for i, j in _units(stem.depths):
+        unit, theirs = f"{ours}.{i}.{j}", f"block{i}/unit{j + 1}"
+        for number in (1, 2, 3):
+            rules.append(_conv(f"{unit}.conv{number}", f"{theirs}/conv{number}/kernel"))
+            rules += _norm(f"{unit}.norm{number}", f"{theirs}/gn{number}")
+        if j == 0:
+            rules.append(_conv(f"{unit}.project", f"{theirs}/conv_proj/kernel"))
+            rules += _norm(f"{unit}.project_norm", f"{theirs}/gn_proj")
+    return rules
+
+
+def _head_rules(card: Card) -> list[Rule]:
+    if card.task is None:
+        return []
+    if card.task.head == "tanh":
+        return [*_dense("head.hidden", "pre_logits"), *_dense("head.output", "head")]
+    if card.task.head != "linear":
+        raise UserError(f"this format has no place for a {card.task.head} head")
+    return _dense("head", "head")
+
+
+RELEASED_VIT = GoogleViT("google", "ViT, AugReg and hybrids as Google released them (vision_transformer)")
+BIT = GoogleBiT()
+FORMATS: tuple[Format, ...] = (
+    RELEASED_VIT,
+    GoogleViT("google-flax", "the same as the current code of vision_transformer names them", COUNTED_BY_KIND),
+    GoogleViT("big-vision", "big_vision's ViT", COUNTED_BY_KIND, BEFORE_CLASS_TOKEN, "params/"),
+    GoogleViT("big-vision-plain", "the same without params/ before the names", COUNTED_BY_KIND, BEFORE_CLASS_TOKEN),
+    GoogleViT("big-vision-target", "the same with opt/target/", COUNTED_BY_KIND, BEFORE_CLASS_TOKEN, "opt/target/"),
+    GoogleViT("big-vision-stacked", "big_vision's ViT, scanned", COUNTED_BY_KIND, BEFORE_CLASS_TOKEN, "params/", True),
+    BIT,
+)

@@ -1,0 +1,143 @@
+"""preprocessor_config.json, in which transformers keeps what is done to a picture, and our Preprocessing."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from vitreous.data import resample
+from vitreous.data.resample import Interpolation
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+
+FILE = "preprocessor_config.json"
+HALF = (0.5, 0.5, 0.5)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+RESAMPLING: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers; its nearest is not ours
+
+# What the processors assume where a file leaves something out. Of a plain number as the size, the older ones made a
+# square, the ones that crop the shorter side.
+SQUARE = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
+CROPPING = {
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": 224,
+    "resample": 3,
+    "image_mean": CLIP_MEAN,
+    "image_std": CLIP_STD,
+}
+ASSUMED: dict[str, Mapping[str, Any]] = {
+    "ViT": SQUARE,
+    "DeiT": SQUARE | {"size": 256, "do_center_crop": True, "crop_size": 224, "resample": 3},
+    "Beit": SQUARE | {"resample": 3},
+    "Bit": CROPPING,
+    "CLIP": CROPPING,
+}
+
+
+def read_preprocessing(config: Mapping[str, Any], where: str) -> Preprocessing:
+    """An error names the first field that asks for what we do not do."""
+    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "ViT")
+    assumed = next((values for stem, values in ASSUMED.items() if kind.startswith(stem)), None)
+    if assumed is None:
+        raise _refusal(where, "image_processor_type", kind)
+    # A null is how newer files write "as the class has it".
+    found = {**assumed, **{name: value for name, value in config.items() if value is not None}}
+    for name, wanted in (("do_resize", True), ("do_rescale", True), ("do_pad", False)):
+        if bool(found.get(name, wanted)) != wanted:
+            raise _refusal(where, name, found[name])
+    if abs(float(found.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
+        raise _refusal(where, "rescale_factor", found["rescale_factor"])
+    if found["resample"] not in RESAMPLING:
+        raise _refusal(where, "resample", found["resample"])
+    size, crop, fraction = _size(found, where, square=assumed is not CROPPING)
+    normalised = bool(found.get("do_normalize", True))
+    return Preprocessing(
+        size_px=size,
+        crop=crop,
+        crop_fraction=fraction,
+        odd_margin="down",
+        skip_fitting=False,
+        interpolation=RESAMPLING[found["resample"]],
+        mean=_triple(found, "image_mean", where) if normalised else (0.0, 0.0, 0.0),
+        std=_triple(found, "image_std", where) if normalised else (1.0, 1.0, 1.0),
+    )
+
+
+def _size(
+    found: Mapping[str, Any], where: str, square: bool
+) -> tuple[tuple[int, int], Literal["centre", "squash", "squash-centre"], float]:
+    """The input's size, how it is come by, and the share that a crop keeps."""
+    size = found["size"]
+    if isinstance(size, int):
+        size = {"height": size, "width": size} if square else {"shortest_edge": size}
+    crop = found.get("crop_size") if found.get("do_center_crop") else None
+    if crop is not None:
+        crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+        crop = _side(crop, "height", where), _side(crop, "width", where)
+    if set(size) == {"height", "width"}:
+        whole = _side(size, "height", where), _side(size, "width", where)
+        if crop in (None, whole):
+            return whole, "squash", 1.0
+        # DeiT's: squashed to a larger size, of which the centre is cut. One fraction must tell both sides.
+        if crop[0] > whole[0] or resample.enlarged(crop, crop[0] / whole[0]) != whole:
+            raise _refusal(where, "crop_size", found["crop_size"])
+        return crop, "squash-centre", crop[0] / whole[0]
+    # The shorter side, then the centre: ours does the same for a square that fits into it.
+    if set(size) != {"shortest_edge"} or crop is None:
+        raise _refusal(where, "size", found["size"])
+    shorter = _side(size, "shortest_edge", where)
+    if crop[0] != crop[1] or crop[0] > shorter:
+        raise _refusal(where, "crop_size", found["crop_size"])
+    return crop, "centre", crop[0] / shorter
+
+
+def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
+    """A processor that every version of transformers has, set to the same."""
+    p = preprocessing
+    (height, width), numbers = p.size_px, {name: number for number, name in RESAMPLING.items()}
+    if p.interpolation not in numbers:
+        raise UserError(f"{FILE} cannot say that pictures are resized by the way of {p.interpolation!r}")
+    common = {
+        "do_resize": True,
+        "resample": numbers[p.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p.mean),
+        "image_std": list(p.std),
+    }
+    if p.crop == "squash":
+        return {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}, **common}
+    tall, wide = resample.enlarged(p.size_px, p.crop_fraction)
+    if p.crop == "centre" and height != width:
+        raise UserError(
+            f"{FILE} cannot say that pictures are cut to {height} x {width} from the centre: it knows squares only"
+        )
+    return {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": tall} if p.crop == "centre" else {"height": tall, "width": wide},
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+        "do_convert_rgb": True,
+        **common,
+    }
+
+
+def _side(sizes: Any, name: str, where: str) -> int:
+    value = sizes.get(name) if isinstance(sizes, Mapping) else None
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"{where}: {name} of a size is {value!r}, where a number of pixels is expected")
+    return value
+
+
+def _triple(found: Mapping[str, Any], name: str, where: str) -> tuple[float, float, float]:
+    values = found[name]
+    values = [values] * 3 if isinstance(values, int | float) else values
+    if len(values) != 3:
+        raise _refusal(where, name, values)
+    return float(values[0]), float(values[1]), float(values[2])
+
+
+def _refusal(where: str, name: str, value: Any) -> UserError:
+    return UserError(f"{where}: {name} is {value!r}, which we have no preprocessing for")

@@ -1,0 +1,186 @@
+"""timm's config.json: the architecture's name, the arguments that differ from it, and what is done to pictures."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
+from vitreous.nn.blocks import Gelu
+from vitreous.weights.card import Card
+from vitreous.weights.formats import Given
+
+GELU_NAMES: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+
+TANH = {
+    "vit_base_patch32_siglip_gap_256",
+    "vit_large_patch16_siglip_gap_512",
+    "vit_so400m_patch16_siglip_gap_256",
+    "vit_so400m_patch16_siglip_gap_384",
+    "vit_so400m_patch16_siglip_gap_512",
+    "vit_giantopt_patch16_siglip_gap_256",
+    "vit_giantopt_patch16_siglip_gap_384",
+}
+
+# Architectures of timm's that hold what its constructors do not take as a plain value; the arguments say the rest.
+SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}
+PATCHES = {"tiny": (16,), "small": (8, 16, 32), "base": (8, 16, 32), "large": (14, 16, 32), "huge": (14,)}
+HYBRIDS: dict[tuple[int, ...], str] = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+BITS: dict[tuple[int, ...], int] = {(3, 4, 6, 3): 50, (3, 4, 23, 3): 101, (3, 8, 36, 3): 152}
+
+
+class Config:
+    """What config.json says, wherever in it timm's versions say it."""
+
+    def __init__(self, given: Given) -> None:
+        whole = given.documents.get("config.json") or {}
+        self.whole: Mapping[str, Any] = whole if isinstance(whole, Mapping) else {}
+        pretrained = self.whole.get("pretrained_cfg", self.whole)  # the oldest files have one level
+        arguments = self.whole.get("model_args") or {}
+        self.pretrained: Mapping[str, Any] = pretrained if isinstance(pretrained, Mapping) else {}
+        self.arguments: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+        self.architecture = str(self.whole.get("architecture", ""))
+        self.where = given.where
+
+    def picture_px(self) -> tuple[int, int] | None:
+        size = self.arguments.get("img_size") or self.pretrained.get("input_size")
+        if isinstance(size, int):
+            return size, size
+        return None if size is None else (int(size[-2]), int(size[-1]))
+
+    def gelu(self) -> Gelu:
+        named = {name: gelu for gelu, name in GELU_NAMES.items()}
+        if self.arguments.get("act_layer") in named:
+            return named[self.arguments["act_layer"]]
+        if "quickgelu" in self.architecture:
+            return "quick"
+        return "tanh" if self.architecture in TANH else "erf"
+
+    def heads(self) -> int | None:
+        """Where it says so, or its architecture is none that goes by the width."""
+        if "num_heads" in self.arguments:
+            return int(self.arguments["num_heads"])
+        return 16 if self.architecture == "vit_base_patch16_gap_224" or "giantopt" in self.architecture else None
+
+    def check(self) -> None:
+        """A block whose norms come last has the same tensors as one whose norms come first."""
+        if "_rpn_" in self.architecture:
+            raise UserError(f"{self.where}: {self.architecture} has its norms after attention and MLP; we have no such")
+
+    def pooling(self) -> str | None:
+        return self.arguments.get("global_pool") or self.whole.get("global_pool")
+
+    def classes(self, num: int) -> tuple[str, ...]:
+        names = self.whole.get("label_names") or self.pretrained.get("label_names") or []
+        names = list(names.values() if isinstance(names, Mapping) else names)
+        return tuple(map(str, names)) if len(names) == num else tuple(str(number) for number in range(num))
+
+    def preprocessing(self, size_px: tuple[int, int], assumed: Preprocessing) -> Preprocessing:
+        known = self.pretrained
+        mode = known.get("crop_mode", "center" if assumed.crop == "centre" else "squash")
+        if mode not in ("center", "squash"):
+            raise UserError(f"{self.where}: config.json asks for crop_mode {mode!r}; center and squash are known")
+        interpolation = known.get("interpolation", assumed.interpolation)
+        if interpolation not in ("bilinear", "bicubic", "nearest"):
+            raise UserError(f"{self.where}: config.json asks for interpolation {interpolation!r}, which we do not have")
+        return Preprocessing(
+            size_px=size_px,
+            crop="centre" if mode == "center" else "squash",
+            crop_fraction=float(known.get("crop_pct") or assumed.crop_fraction),
+            interpolation=interpolation,
+            mean=tuple(known.get("mean", assumed.mean)),
+            std=tuple(known.get("std", assumed.std)),
+        )
+
+
+def is_beit(model: ViTSettings) -> bool:
+    return model.attention_bias == "no-key" or model.positions in ("bias", "bias-shared")
+
+
+def write_config(card: Card) -> dict[str, Any]:
+    """What `timm.create_model("local-dir:...")` needs to build the same model."""
+    model, p, names = card.model, card.preprocessing, list(card.classes)
+    resnet = isinstance(model, ResNetSettings)
+    # timm's BiT takes its pictures at any size, and its shape from the architecture's name.
+    arguments = {"in_chans": model.channels} if isinstance(model, ResNetSettings) else _vit_arguments(card, model)
+    return {
+        "architecture": _resnet_name(model) if isinstance(model, ResNetSettings) else _vit_name(card, model),
+        "num_classes": len(names) if card.task else 0,
+        "global_pool": arguments.get("global_pool", "avg"),
+        **({"label_names": names} if names != [str(number) for number in range(len(names))] else {}),
+        **({} if resnet else {"norm_epsilon": model.norm_epsilon}),  # for us: timm takes it from the architecture
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [model.channels, *p.size_px],
+            "num_classes": len(names) if card.task else 0,
+            "mean": list(p.mean),
+            "std": list(p.std),
+            "interpolation": p.interpolation,
+            "crop_pct": p.crop_fraction,
+            "crop_mode": "center" if p.crop == "centre" else "squash",
+        },
+    }
+
+
+def _resnet_name(model: ResNetSettings) -> str:
+    return f"resnetv2_{BITS.get(model.depths, 50)}x{max(model.base_width // 64, 1)}_bit"
+
+
+def _vit_name(card: Card, model: ViTSettings) -> str:
+    size = SIZES.get(model.width, "base")
+    patch = model.patch if model.patch in PATCHES[size] else PATCHES[size][-1]
+    if is_beit(model):
+        return "beit_base_patch16_224"
+    if isinstance(model.stem, ResNetStem):
+        return HYBRIDS.get(model.stem.depths, "vit_base_r50_s16_224")
+    if card.task is not None and card.task.head == "distilled":
+        return "deit_base_distilled_patch16_224"
+    if model.mlp == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    if model.pre_norm:
+        return f"vit_base_patch16_clip_{'quickgelu_' if model.gelu == 'quick' else ''}224"
+    return f"vit_{size}_patch{patch}_224"
+
+
+def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
+    patch = list(model.patch) if isinstance(model.patch, tuple) else model.patch
+    hidden = (model.mlp_width or 4 * model.width) * (2 if model.mlp == "swiglu" else 1)
+    arguments: dict[str, Any] = {
+        "img_size": list(model.picture_px),
+        "patch_size": patch,
+        "in_chans": model.channels,
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": hidden / model.width,
+        "qkv_bias": model.attention_bias != "none",
+        "init_values": model.layer_scale,
+        "global_pool": "token" if model.pool == "class" else "avg",
+    }
+    if is_beit(model):
+        return arguments | {
+            "use_abs_pos_emb": model.positions == "learned",
+            "use_rel_pos_bias": model.positions == "bias",
+            "use_shared_rel_pos_bias": model.positions == "bias-shared",
+        }
+    distilled = card.task is not None and card.task.head == "distilled"
+    has_class = model.num_prefix > 0 or model.pool == "class"
+    registers = model.num_prefix + model.num_registers - int(has_class) - int(distilled)
+    activation = {} if model.mlp == "swiglu" else {"act_layer": GELU_NAMES[model.gelu]}
+    return (
+        arguments
+        | activation
+        | {
+            "class_token": has_class,
+            "reg_tokens": registers,
+            "no_embed_class": has_class and model.num_registers > 0,
+            "pos_embed": "none" if model.positions == "none" else "learn",
+            "pre_norm": model.pre_norm,
+            "fc_norm": model.pool_norm == "after",
+        }
+    )

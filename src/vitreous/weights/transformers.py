@@ -1,0 +1,406 @@
+"""transformers' folders: ViT, DeiT, ViT-MAE, ViT-MSN, DINOv2 with and without registers, BEiT.
+
+Files are written with the names that every version writes (`encoder.layer.0.attention.attention.query`). Version 5 has
+others in memory (`layers.0.attention.q_proj`); these are read too. The config beside the tensors tells what shapes
+cannot: heads, epsilon, the kind of GELU, the labels.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings
+from vitreous.tasks import ClassifySettings
+from vitreous.weights import processors
+from vitreous.weights.card import Card
+from vitreous.weights.formats import Given
+from vitreous.weights.rules import Rule, aside, joined, layer, reshaped, same
+from vitreous.weights.transformers_config import (
+    BEIT_DEFAULTS,
+    CONFIG,
+    DEFAULTS,
+    DINO_DEFAULTS,
+    Config,
+    different_field,
+    is_dino,
+    labels,
+    pair,
+    read_model,
+    write_model,
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Of the parts of a block, after the block's own name; and of the blocks."""
+
+    blocks: str = "encoder.layer."
+    query: str = "attention.attention.query"
+    key: str = "attention.attention.key"
+    value: str = "attention.attention.value"
+    out: str = "attention.output.dense"
+    norms: tuple[str, str] = ("layernorm_before", "layernorm_after")
+    expand: str = "intermediate.dense"
+    contract: str = "output.dense"
+    scales: tuple[str, str] = ("lambda_1", "lambda_2")
+    gated: tuple[str, ...] = ("mlp.weights_in",)  # the gate and what it opens, in one or apart
+    gated_out: str = "mlp.weights_out"
+    bias: str = "attention.attention.relative_position_bias.relative_position_bias_table"
+    shared_bias: str = "encoder.relative_position_bias.relative_position_bias_table"
+
+
+WRITTEN = Names()
+IN_MEMORY = Names(
+    blocks="layers.",
+    query="attention.q_proj",
+    key="attention.k_proj",
+    value="attention.v_proj",
+    out="attention.o_proj",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+    bias="relative_position_bias.relative_position_bias_table",
+    shared_bias="shared_position_bias.relative_position_bias_table",
+)
+DINO = {
+    "norms": ("norm1", "norm2"),
+    "expand": "mlp.fc1",
+    "contract": "mlp.fc2",
+    "scales": ("layer_scale1.lambda1", "layer_scale2.lambda1"),
+}
+WRITTEN_DINO = Names(**DINO)  # type: ignore[arg-type]
+IN_MEMORY_DINO = Names(
+    query="attention.q_proj",
+    key="attention.k_proj",
+    value="attention.v_proj",
+    out="attention.o_proj",
+    gated=("mlp.gate_proj", "mlp.up_proj"),
+    gated_out="mlp.down_proj",
+    **DINO,  # type: ignore[arg-type]
+)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    names: Names
+    start: str  # what stands before the encoder's parts
+    blocks: str  # and before the number of a block
+    masked: bool | None  # whether there is a mask token; None: not known
+
+
+# What serves pre-training alone, and an index that older versions saved and that follows from the grid.
+PRETRAINING = r"decoder\.|lm_head\.|.*\.relative_position_index$"
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """One family of transformers' models: a Format."""
+
+    name: str
+    title: str
+    model_type: str
+    prefix: str  # of the encoder's tensors in a model with a head
+    encoder: str  # the class of an encoder alone
+    classifier: str | None  # the class with a linear head on what the encoder pools
+    preprocessing: Preprocessing  # of the published models, where a folder says nothing of it
+    defaults: dict[str, Any] = field(default_factory=dict)  # of the config, where they are not ViT's
+    container: Literal["safetensors", "npz"] = "safetensors"
+    spelling: "Spelling | None" = None  # as found in a file; none: as it is written
+
+    # ---- reading
+
+    def fits(self, given: Given) -> bool:
+        if not any(name.endswith("embeddings.patch_embeddings.projection.weight") for name in given.tensors):
+            return False
+        config = given.documents.get(CONFIG)
+        # Without a config the names tell transformers, though not the family: `card` says what is missing.
+        return config.get("model_type") == self.model_type if isinstance(config, dict) else self.model_type == "vit"
+
+    def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+        if not isinstance(given.documents.get(CONFIG), dict):
+            raise UserError(
+                f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the "
+                "number of heads and more"
+            )
+        config = Config(given.documents[CONFIG], DEFAULTS | self.defaults, f"{given.where}: {CONFIG}")
+        model = read_model(self.model_type, config)
+        if self.model_type == "beit" and "lm_head.weight" in given.tensors:  # pre-training has its norm on all tokens
+            model = replace(model, pool_norm="before")
+        self._check(given, model)
+        task, classes = self._task(given, config)
+        preprocessing = self.preprocessing
+        if isinstance(given.documents.get(processors.FILE), dict):
+            found = given.documents[processors.FILE]
+            preprocessing = processors.read_preprocessing(found, f"{given.where}: {processors.FILE}")
+        elif preprocessing.size_px != model.picture_px:
+            preprocessing = resized(preprocessing, model.picture_px)
+        return Card(model=model, task=task, classes=classes, preprocessing=preprocessing)
+
+    def _check(self, given: Given, model: ViTSettings) -> None:
+        """What the shapes say against what the config says, before anything fails of it."""
+        name = next(name for name in given.tensors if name.endswith("embeddings.patch_embeddings.projection.weight"))
+        expected = (model.width, model.channels, *pair(model.patch))
+        if tuple(given.tensors[name].shape) != expected:
+            raise UserError(
+                f"{given.where}: {name} has the shape {tuple(given.tensors[name].shape)}, where {CONFIG} (hidden_size, "
+                f"num_channels, patch_size) says {expected}"
+            )
+
+    def _task(self, given: Given, config: Config) -> tuple[ClassifySettings | None, tuple[str, ...]]:
+        distilled = "cls_classifier.weight" in given.tensors
+        weight = given.tensors.get("cls_classifier.weight" if distilled else "classifier.weight")
+        if weight is None or (self.classifier is None and not distilled):
+            return None, ()
+        loss: Literal["softmax", "sigmoid"] = "softmax"
+        if config.get("problem_type") == "multi_label_classification":
+            loss = "sigmoid"
+        settings: dict[str, Any] = {"head": "distilled"} if distilled else {}
+        return ClassifySettings(loss=loss, **settings), config.labels(len(weight))
+
+    # ---- both ways
+
+    def found_in(self, given: Given) -> "Transformers":
+        """The same format with the names that were found, where they are not those that are written."""
+        written, in_memory = (WRITTEN_DINO, IN_MEMORY_DINO) if is_dino(self.model_type) else (WRITTEN, IN_MEMORY)
+        start = f"{self.prefix}." if any(name.startswith(f"{self.prefix}.") for name in given.tensors) else ""
+        masked = any(name.endswith("embeddings.mask_token") for name in given.tensors)
+        # ViT-MSN's classifier is saved with blocks that lack the prefix of all else.
+        for names in (written, in_memory):
+            for blocks in dict.fromkeys((start + names.blocks, names.blocks)):
+                if f"{blocks}0.{names.query}.weight" in given.tensors:
+                    return replace(self, spelling=Spelling(names, start, blocks, masked))
+        return self
+
+    def _spelling(self, card: Card) -> "Spelling":
+        if self.spelling is not None:
+            return self.spelling
+        names, start = WRITTEN_DINO if is_dino(self.model_type) else WRITTEN, f"{self.prefix}." if card.task else ""
+        return Spelling(names, start, start + names.blocks, None)
+
+    def rules(self, card: Card) -> list[Rule]:
+        model, spelling = vit(card, self.name), self._spelling(card)
+        start, embeddings = spelling.start, f"{spelling.start}embeddings"
+        rules = [
+            *patches(model, f"{embeddings}.patch_embeddings.projection"),
+            self._prefix(model, embeddings),
+            carried(f"{embeddings}.mask_token", "embeddings.mask_token"),
+            *self._positions(model, embeddings, spelling.names, start),
+        ]
+        for i in range(model.depth):
+            rules += self._block(model, spelling.names, f"encoder.blocks.{i}.", f"{spelling.blocks}{i}.")
+        return [*rules, *self._norm(model, start), *self._head(card), aside(PRETRAINING)]
+
+    def _prefix(self, model: ViTSettings, embeddings: str) -> Rule:
+        """Class and distillation tokens and registers, one below the other in ours."""
+        theirs = [f"{embeddings}.cls_token"]
+        theirs += [f"{embeddings}.distillation_token"] if model.num_prefix > 1 else []
+        theirs += [f"{embeddings}.register_tokens"] if model.num_registers else []
+        counts = [1] * model.num_prefix + [model.num_registers] * bool(model.num_registers)
+        return Rule(
+            ("encoder.prefix.tokens",),
+            tuple(theirs),
+            lambda *tokens: (torch.cat([each[0] for each in tokens]),),
+            lambda tokens: tuple(each[None] for each in tokens.split(counts)),
+        )
+
+    def _positions(self, model: ViTSettings, embeddings: str, names: Names, start: str) -> list[Rule]:
+        if model.positions in ("learned", "sincos"):
+            return [positions(model, f"{embeddings}.position_embeddings")]
+        shared: bool = model.positions == "bias-shared"
+        return [same("encoder.positions.bias_table.table", start + names.shared_bias)] if shared else []
+
+    def _block(self, model: ViTSettings, names: Names, ours: str, theirs: str) -> list[Rule]:
+        attention = f"{ours}attention."
+        three = [theirs + each for each in (names.query, names.key, names.value)]
+        rules = [joined(f"{attention}project_in.weight", [f"{each}.weight" for each in three])]
+        if model.attention_bias == "all":
+            rules += [joined(f"{attention}project_in.bias", [f"{each}.bias" for each in three])]
+        elif model.attention_bias != "none":
+            rules += [same(f"{attention}query_bias", f"{three[0]}.bias")]
+            rules += [same(f"{attention}value_bias", f"{three[2]}.bias")]
+        if model.positions == "bias":
+            rules += [same(f"{attention}bias_table.table", theirs + names.bias)]
+        rules += layer(f"{attention}project_out", theirs + names.out)
+        rules += layer(f"{ours}attention_norm", theirs + names.norms[0])
+        rules += layer(f"{ours}mlp_norm", theirs + names.norms[1])
+        if model.layer_scale is not None:
+            rules += [same(f"{ours}attention_scale.factor", theirs + names.scales[0])]
+            rules += [same(f"{ours}mlp_scale.factor", theirs + names.scales[1])]
+        if model.mlp == "swiglu":
+            for kind in ("weight", "bias"):
+                rules += [joined(f"{ours}mlp.expand.{kind}", [f"{theirs}{each}.{kind}" for each in names.gated])]
+            return [*rules, *layer(f"{ours}mlp.contract", theirs + names.gated_out)]
+        rules += layer(f"{ours}mlp.expand", theirs + names.expand)
+        return [*rules, *layer(f"{ours}mlp.contract", theirs + names.contract)]
+
+    def _norm(self, model: ViTSettings, start: str) -> list[Rule]:
+        if self.model_type == "beit" and model.pool == "mean":
+            return layer("encoder.norm", f"{start}pooler.layernorm" if model.pool_norm == "after" else "layernorm")
+        pooler = [carried(f"{start}pooler.dense.{kind}", f"pooler.dense.{kind}") for kind in ("weight", "bias")]
+        return [*layer("encoder.norm", f"{start}layernorm"), *pooler]
+
+    def _head(self, card: Card) -> list[Rule]:
+        if card.task is None:
+            return []
+        if card.task.head == "distilled":
+            return [
+                *layer("head.classes", "cls_classifier"),
+                *layer("head.distillation", "distillation_classifier"),
+            ]
+        return layer("head", "classifier")
+
+    # ---- writing
+
+    def documents(self, card: Card) -> dict[str, Any]:
+        model, masked = vit(card, self.name), self._spelling(card).masked
+        config = {"architectures": [self._architecture(card)], **write_model(self.model_type, model, masked)}
+        again = read_model(self.model_type, Config(config, DEFAULTS | self.defaults, CONFIG))
+        refuse_others(self.name, model, again)
+        document = {**config, **labels(card)}
+        return {CONFIG: document, processors.FILE: processors.write_preprocessing(card.preprocessing)}
+
+    def _architecture(self, card: Card) -> str:
+        if card.task is None:
+            return self.encoder
+        if card.task.head == "distilled" and self.model_type == "deit":
+            return "DeiTForImageClassificationWithTeacher"
+        if card.task.head != "linear" or self.classifier is None:
+            raise UserError(f"{self.name} has no place for a {card.task.head} head; write another format")
+        return self.classifier
+
+
+# ---- Parts that CLIP's towers share
+
+
+def vit(card: Card, name: str) -> ViTSettings:
+    if not isinstance(card.model, ViTSettings) or card.model.stem is not None:
+        raise UserError(f"{name} holds a plain ViT; this model is none")
+    return card.model
+
+
+def patches(model: ViTSettings, theirs: str) -> list[Rule]:
+    """A convolution's kernel (D, C, p, p), which is one matrix (D, C*p*p) in ours, and its bias."""
+    height, width = pair(model.patch)
+    flat = (model.width, model.channels * height * width)
+    kernel = reshaped(
+        "encoder.stem.patches.linear.weight", f"{theirs}.weight", flat, (model.width, model.channels, height, width)
+    )
+    bias = same("encoder.stem.patches.linear.bias", f"{theirs}.bias")
+    return [kernel, bias] if model.patch_bias else [kernel]
+
+
+def positions(model: ViTSettings, theirs: str, batched: bool = True) -> Rule:
+    """A table (P + h*w, D), with or without a batch of one before it."""
+    (height, width), (ph, pw) = model.picture_px, pair(model.patch)
+    table = (model.num_prefix + (height // ph) * (width // pw), model.width)
+    return reshaped("encoder.positions.tables.0.table", theirs, table, (1, *table) if batched else table)
+
+
+def carried(theirs: str, name: str) -> Rule:
+    """What our model has no use for, kept to be written back; under a name without the prefix of theirs."""
+
+    def as_it_is(tensor: Tensor) -> tuple[Tensor, ...]:
+        return (tensor,)
+
+    return Rule((f"extra.{name}",), (theirs,), as_it_is, as_it_is, optional=True)
+
+
+def refuse_others(name: str, model: ViTSettings, again: ViTSettings) -> None:
+    """An error where what was written would be read as another model."""
+    differing = different_field(model, again)
+    if differing is not None:
+        raise UserError(
+            f"{name} has no place for a model whose {differing} is {getattr(model, differing)!r}"
+            f" (only {getattr(again, differing)!r})"
+        )
+
+
+def resized(preprocessing: Preprocessing, size_px: tuple[int, int]) -> Preprocessing:
+    crop: Literal["centre", "squash", "squash-centre"] = preprocessing.crop if size_px[0] == size_px[1] else "squash"
+    return replace(preprocessing, size_px=size_px, crop=crop)
+
+
+# ---- The families
+
+PLAIN = Preprocessing(crop="squash", crop_fraction=1.0, interpolation="bilinear", odd_margin="down", skip_fitting=False)
+IMAGENET = replace(
+    PLAIN,
+    crop="centre",
+    crop_fraction=0.875,
+    interpolation="bicubic",
+    mean=processors.IMAGENET_MEAN,
+    std=processors.IMAGENET_STD,
+)
+
+FORMATS = (
+    Transformers(
+        name="transformers-vit",
+        title="transformers' ViT: a folder with config.json",
+        model_type="vit",
+        prefix="vit",
+        encoder="ViTModel",
+        classifier="ViTForImageClassification",
+        preprocessing=PLAIN,
+    ),
+    Transformers(
+        name="transformers-deit",
+        title="transformers' DeiT with its distillation token, one head or two",
+        model_type="deit",
+        prefix="deit",
+        encoder="DeiTModel",
+        classifier="DeiTForImageClassification",
+        preprocessing=IMAGENET,
+    ),
+    Transformers(
+        name="transformers-mae",
+        title="transformers' ViT-MAE, the encoder",
+        model_type="vit_mae",
+        prefix="vit",
+        encoder="ViTMAEModel",
+        classifier=None,
+        preprocessing=IMAGENET,
+    ),
+    Transformers(
+        name="transformers-msn",
+        title="transformers' ViT-MSN",
+        model_type="vit_msn",
+        prefix="vit",
+        encoder="ViTMSNModel",
+        classifier="ViTMSNForImageClassification",
+        preprocessing=IMAGENET,
+        defaults={"layer_norm_eps": 1e-6},
+    ),
+    Transformers(
+        name="transformers-dinov2",
+        title="transformers' DINOv2, the encoder",
+        model_type="dinov2",
+        prefix="dinov2",
+        encoder="Dinov2Model",
+        classifier=None,
+        preprocessing=IMAGENET,
+        defaults=DINO_DEFAULTS,
+    ),
+    Transformers(
+        name="transformers-dinov2-registers",
+        title="transformers' DINOv2 with registers, the encoder",
+        model_type="dinov2_with_registers",
+        prefix="dinov2_with_registers",
+        encoder="Dinov2WithRegistersModel",
+        classifier=None,
+        preprocessing=IMAGENET,
+        defaults={**DINO_DEFAULTS, "patch_size": 16, "num_register_tokens": 4},
+    ),
+    Transformers(
+        name="transformers-beit",
+        title="transformers' BEiT",
+        model_type="beit",
+        prefix="beit",
+        encoder="BeitModel",
+        classifier="BeitForImageClassification",
+        preprocessing=PLAIN,
+        defaults=BEIT_DEFAULTS,
+    ),
+)

@@ -1,0 +1,150 @@
+"""Run as a program of its own: a PyTorch file in, the tensors in it out as safetensors.
+
+    python -P unpickle.py INPUT_DESCRIPTOR SIZE OUTPUT_FILE SECONDS
+
+Whatever a hostile file does happens here, under limits of memory, time and file size, and with PyTorch's restricted
+unpickler. The answer is the exit status: 0, or REFUSED with one line on standard output.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import re
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+REFUSED = 3
+SLACK = 48 << 20  # bytes of memory beyond twice the file
+MAX_PARTS = 100_000
+MAX_DEPTH = 16
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class RefusalError(Exception):
+    """The file is readable, but not what may be taken from it."""
+
+
+def limit(size: int, seconds: int) -> None:
+    """From here on; what PyTorch itself takes is counted already."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
+    if pages is not None:
+        memory = pages * resource.getpagesize() + 2 * size + SLACK
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size + (1 << 20),) * 2)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing too much is then an error like any other
+
+
+def flattened(found: Any) -> dict[str, Tensor]:
+    """Tensors of nested dicts, names joined by dots. What is no tensor is left behind."""
+    if not isinstance(found, dict):
+        raise RefusalError("holds no dict of tensors; save model.state_dict()")
+    tensors: dict[str, Tensor] = {}
+    left = MAX_PARTS
+
+    def visit(part: dict[Any, Any], path: str, depth: int) -> None:
+        nonlocal left
+        for key, value in part.items():
+            left -= 1
+            if left < 0 or depth > MAX_DEPTH:
+                raise RefusalError("has too many parts, or is nested too deep")
+            name = f"{path}{key}" if isinstance(key, str | int) else ""
+            if isinstance(value, Tensor):
+                if not name or name in tensors:
+                    raise RefusalError("has tensors without a name of their own")
+                tensors[name] = checked(name[:80], value.detach())
+            elif isinstance(value, dict):
+                visit(value, f"{name}.", depth + 1)
+
+    visit(found, "", 0)
+    if not tensors:
+        raise RefusalError("holds no tensors")
+    return tensors
+
+
+def checked(name: str, tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise RefusalError(f"{name!a} is sparse or quantized; save it dense")
+    if tensor.dtype not in DTYPES:
+        raise RefusalError(f"{name!a} has a type of numbers that is not read: {tensor.dtype}")
+    if tensor.device.type != "cpu":
+        raise RefusalError(f"{name!a} has no values")
+    return tensor
+
+
+def write(tensors: dict[str, Tensor], target: Path, size: int) -> None:
+    """As safetensors, without a second copy of everything."""
+    header, reached = {}, 0
+    for name, tensor in tensors.items():
+        end = reached + tensor.numel() * tensor.itemsize
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [reached, end],
+        }
+        reached = end
+    if reached > 2 * size:
+        raise RefusalError("holds tensors that are larger than the file")
+    text = json.dumps(header).encode()
+    with target.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            if tensor.numel():
+                plain = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+                file.write(plain.view(torch.uint8).numpy().data)
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, RefusalError):
+        return str(error)
+    if isinstance(error, MemoryError) or "not enough memory" in str(error) or "alloc" in str(error):
+        return "needs more memory than twice the file"
+    if isinstance(error, pickle.UnpicklingError):
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f" ({found[1][:80]})" if found else ""
+        return f"holds more than tensors{what}, which could run code; save model.state_dict() as safetensors"
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"a damaged or unknown PyTorch file ({line[:120]!a})"
+
+
+def main(descriptor: int, size: int, target: Path, seconds: int) -> int:
+    torch.set_num_threads(1)
+    limit(size, seconds)
+    # Training scripts keep their arguments beside the weights. A namespace is a plain bag of values.
+    torch.serialization.add_safe_globals([argparse.Namespace])
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(0)
+            found = torch.load(file, map_location="cpu", weights_only=True)
+            write(flattened(found), target, size)
+    except Exception as error:  # of whatever kind: the file is refused
+        print(reason(error))
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    sys.stdout.flush()
+    os._exit(status)  # no destructor of anything loaded runs
