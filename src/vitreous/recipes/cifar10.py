@@ -84,7 +84,7 @@ def small_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
         data=DataSettings(where="cifar10", val_fraction=0.1),
         model=model,
         objective=ClassifySettings(label_smoothing=0.1),
-        normalise=Preprocessing(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+        normalise=Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
         augmentation=Augmentation(
             crop="pad",
             pad_px=4,
