@@ -263,3 +263,15 @@ def test_prepare_traces_without_breaks(crop):
         plain, traced = loader.prepare(*inputs), compiled(*inputs)
         torch.testing.assert_close(traced.images, plain.images)
         assert torch.equal(traced.targets["weight"], plain.targets["weight"])
+
+
+@pytest.mark.parametrize("crop", ["pad", "squash", "centre"])
+def test_pictures_cut_once_equal_those_cut_each_time(crop, monkeypatch):
+    source = Kept(40)
+    made = {}
+    for name, room in (("once", 2**31), ("each time", 0)):
+        monkeypatch.setattr("vitreous.data.loader.KEEP_BYTES", room)
+        loader = TrainLoader(source, Augmentation(crop=crop), Preprocessing(size_px=(16, 16)), batch_size=8, seed=3)
+        assert (loader._pictures.shape[1:3] == (16, 16)) == (name == "once")
+        made[name] = [batch.images for batch in loader.batches(0, 6)]
+    assert all(torch.equal(a, b) for a, b in zip(*made.values(), strict=True))

@@ -24,7 +24,7 @@ from vitreous.data.transforms import Augmentation, Preprocessing, View, as_tenso
 from vitreous.errors import UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
-KEEP_BYTES = 2**31  # evaluation keeps its resized pictures up to this size
+KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
 
 Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures where a worker made them
 Reasons = dict[int, str]  # why a picture could not be read, by its number in the source
@@ -85,7 +85,17 @@ class TrainLoader:
         self.waited_s = 0.0  # time spent until the inputs of steps were there
         self._source = source
         self._labels = _labels(source, self.device)
-        self._pictures = None if source.pictures is None else as_tensor(source.pictures).to(self.device)  # (N, H, W, 3)
+        self._pictures = None if source.pictures is None else self._kept(as_tensor(source.pictures))
+
+    def _kept(self, pictures: Tensor) -> Tensor:
+        """(N, H, W, 3) on the device; already cut to size where every epoch would cut them alike."""
+        kept, (height, width) = pictures.to(self.device), self.view.preprocessing.size_px
+        if not self.view.cuts_alike or len(kept) * 3 * height * width > KEEP_BYTES:
+            return kept
+        parts = (part.permute(0, 3, 1, 2).contiguous() for part in kept.split(512))
+        return torch.cat(
+            [self.view.cut(part, keys=part[:, 0, 0, 0]).permute(0, 2, 3, 1) for part in parts]
+        ).contiguous()
 
     def batches(self, start: int, stop: int) -> Generator[Batch, None, None]:
         """The batches of the steps in [start, stop)."""

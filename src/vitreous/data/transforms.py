@@ -125,17 +125,22 @@ class View:
         fraction = {"squash": None, "centre": preprocessing.crop_fraction, "pad": preprocessing.cover_fraction}
         self._fraction = fraction.get(augmentation.crop)
 
+    @property
+    def cuts_alike(self) -> bool:
+        """Whether `cut` draws nothing from the keys."""
+        return self.augmentation.crop != "random-resized"
+
     def cut(self, images: Tensor, keys: Tensor) -> Tensor:
         """A batch of one size, on any device: (B, 3, H, W) uint8 -> (B, 3, h, w) uint8."""
         size, interpolation = self.preprocessing.size_px, self.preprocessing.interpolation
-        if self.augmentation.crop != "random-resized":
+        if self.cuts_alike:
             return resample.cover_crop(images, size, self._fraction, interpolation)
         height, width = (torch.full_like(keys, side) for side in images.shape[-2:])
         return resample.resized_crop(images, self._boxes(keys, height, width), size, interpolation)
 
     def cut_pictures(self, pictures: list[np.ndarray], keys: Tensor, out: Tensor) -> None:
         """The same for pictures (H, W, 3) of any sizes, on the CPU, into `out` (B, 3, h, w)."""
-        if self.augmentation.crop != "random-resized":
+        if self.cuts_alike:
             crop: Literal["centre", "squash"] = "squash" if self._fraction is None else "centre"
             fixed = replace(self.preprocessing, crop=crop)
             for slot, picture in zip(out, pictures, strict=True):
