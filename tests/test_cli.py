@@ -105,7 +105,7 @@ def test_help_of_a_recipe_shows_every_field_with_its_help(capsys):
     assert "height and width of the pictures" in lines["--model.picture_px"]
     assert "passes over the training data" in lines["--training.epochs"]
     assert "to try, scored on the held-out part" in lines["--rates"]
-    assert "24.0" in lines["--epochs"]
+    assert "28.0" in lines["--epochs"]
 
 
 def test_help_of_a_recipe_that_needs_arguments(capsys):

@@ -140,4 +140,4 @@ def test_another_setting_is_refused(uninterrupted):
     assert process.returncode == 2
     assert printed == ""
     assert errors.count("\n") == 1
-    assert "optimizer.lr 0.004 there, 0.5 here" in errors
+    assert "optimizer.lr 0.002 there, 0.5 here" in errors

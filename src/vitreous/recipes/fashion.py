@@ -30,9 +30,7 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.2, adam_lr=2e-3),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         average=AverageSettings(kind="ema", factor=0.995),
-        training=TrainingSettings(
-            epochs=epochs, batch_size=128, precision="bf16", evaluate_every_epochs=7, device="cpu"
-        ),
+        training=TrainingSettings(epochs=epochs, batch_size=128, evaluate_every_epochs=7, device="cpu"),
     )
 
 
