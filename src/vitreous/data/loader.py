@@ -92,7 +92,7 @@ class TrainLoader:
         kept, (height, width) = pictures.to(self.device), self.view.preprocessing.size_px
         if not self.view.cuts_alike or len(kept) * 3 * height * width > KEEP_BYTES:
             return kept
-        parts = (part.permute(0, 3, 1, 2).contiguous() for part in kept.split(512))
+        parts = (part.permute(0, 3, 1, 2).contiguous() for part in torch.split(kept, 512))
         return torch.cat(
             [self.view.cut(part, keys=part[:, 0, 0, 0]).permute(0, 2, 3, 1) for part in parts]
         ).contiguous()
