@@ -37,7 +37,7 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
 def fashion_finetune(start: str = "runs/fashion_vit", epochs: float = 6.0) -> Recipe:
     """Fine-tune `fashion_vit` at 35 px, with interpolated positions: the second half of the demonstration.
 
-    Muon in place of the paper's SGD: in 500 steps SGD does not come back to where it started.
+    Muon in place of the paper's SGD, which in 225 steps did not come back to where it started.
 
     Command:  vitreous train fashion_finetune --start runs/fashion_vit
     Cost and score: see docs/RESULTS.md
