@@ -10,6 +10,7 @@ Further settings go to every recipe: --optimizer.lr 0.002. With --finetune-px 48
 import argparse
 import functools
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--choose", action="store_true", help="score on held-out training pictures; leave test unread")
     parser.add_argument("--finetune-px", type=int)
+    parser.add_argument("--keep", type=Path, help="a folder where each run leaves its model")
     parser.add_argument("--out", type=Path, required=True)
     options, rest = parser.parse_known_args()
     torch.set_float32_matmul_precision("high")
@@ -61,6 +63,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(run(recipe, Path(folder) / "run", options.choose))
                 report(rows, options.out)
+                if options.keep:
+                    shutil.copytree(Path(folder) / "run" / "model", options.keep / f"{name}_{seed}")
                 if options.finetune_px:
                     tuned = cifar10_finetune(str(Path(folder) / "run"), options.finetune_px)
                     tuned = replace(tuned, data=recipe.data, training=replace(tuned.training, seed=seed))

@@ -84,7 +84,7 @@ assert not heavy, heavy
 
 def test_help_names_every_verb(capsys):
     out, _, _ = vitreous(capsys, "--help")
-    assert all(f"\n    {verb} " in out for verb in VERBS)
+    assert all(f"\n  {verb} " in out for verb in VERBS)
 
 
 def test_list(capsys):
@@ -172,7 +172,7 @@ def test_dotted_names():
 
 def test_settings_may_stand_anywhere():
     words = ["finetune", "--training.steps", "5", "RUN", "--out", "x", "--a=b", "DATA", "--help"]
-    assert separated(words) == (
+    assert separated(words, ["--out", "--help"]) == (
         ["finetune", "RUN", "--out", "x", "DATA", "--help"],
         ["--training.steps", "5", "--a=b"],
     )

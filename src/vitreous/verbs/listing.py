@@ -1,0 +1,38 @@
+"""vitreous list"""
+
+import argparse
+
+HELP = "Show the recipes, models, data sets and formats there are."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=("recipes", "models", "data", "formats"), help="only these")
+
+
+def run(options: argparse.Namespace) -> None:
+    from vitreous.terminal import table
+
+    if options.what in (None, "recipes"):
+        from vitreous.recipes import RECIPES
+
+        rows = [(name, (recipe.__doc__ or "").strip().splitlines()[0]) for name, recipe in RECIPES.items()]
+        print("Recipes (vitreous train RECIPE)\n" + table(rows, ("name", "what")) + "\n")
+    if options.what in (None, "models"):
+        from vitreous.models.names import MODELS
+
+        title = "Models (vitreous.create_model(NAME); any patch size: vit_s8, vit_b32 ...)"
+        print(title + "\n" + table(list(MODELS.items()), ("name", "what")) + "\n")
+    if options.what in (None, "data"):
+        rows = [
+            ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
+            ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
+            ("PATH", "a folder of class folders, parquet, tar shards, or a CSV of paths and labels"),
+            ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
+        ]
+        print("Data\n" + table(rows, ("name", "what")) + "\n")
+    if options.what in (None, "formats"):
+        from vitreous.weights.formats import formats
+
+        ours = ("vitreous", "folder", "ours: safetensors and JSON, with labels and preprocessing")
+        theirs = [(one.name, f".{one.container}", one.title) for one in formats().values()]
+        print("Formats (vitreous convert IN OUT --to FORMAT)\n" + table([ours, *theirs], ("name", "file", "what")))
