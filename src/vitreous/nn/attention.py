@@ -76,9 +76,24 @@ class Attention(nn.Module):
 
     def weights(self, x: Tensor, rows: Tensor | slice | None = None, pairs: Tensor | None = None) -> Tensor:
         """(B, heads, r, N): the softmax rows of the queries asked for (all by default). For inspection only."""
-        q, k, _ = self._queries_keys_values(x)
         rows = slice(None) if rows is None else rows
-        q = q[:, :, rows]
-        logits: Tensor = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+        weight_q, weight_k, _ = self.project_in.weight.chunk(3)
+        bias_q = self.query_bias if self.project_in.bias is None else self.project_in.bias.chunk(3)[0]
+        q = self._heads_apart(F.linear(x[:, rows], weight_q, bias_q))  # (B, heads, r, d)
+        scaled = q * q.shape[-1] ** -0.5
+        # A key's bias adds the same to all logits of a row, which the softmax does not see: it is left out.
+        if q.shape[2] < q.shape[3]:
+            # q (W x) = (q W) x: for few rows it is cheaper to bring the queries to the tokens than to make all keys.
+            backwards = scaled.transpose(0, 1).flatten(1, 2) @ weight_k.view(self.heads, -1, self.width)
+            backwards = backwards.view(self.heads, len(x), -1, self.width).transpose(0, 1)  # (B, heads, r, D)
+            logits = (backwards.flatten(1, 2) @ x.transpose(1, 2)).view(*q.shape[:3], -1)
+        else:
+            logits = scaled @ self._heads_apart(F.linear(x, weight_k)).transpose(-2, -1)
         bias = self._logits_of_pairs(q, None if pairs is None else pairs[..., rows, :])
-        return (logits if bias is None else logits + bias).softmax(dim=-1)
+        logits = logits if bias is None else logits + bias
+        out: Tensor = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return out
+
+    def _heads_apart(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, heads, N, d)."""
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)

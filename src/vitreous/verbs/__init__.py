@@ -10,6 +10,7 @@ VERBS = {
     "train": "train",
     "finetune": "finetune",
     "evaluate": "evaluate",
+    "inspect": "inspect",
     "convert": "convert",
     "demo": "demo",
 }

@@ -1,0 +1,62 @@
+"""Attention rollout (Abnar and Zuidema 2020): what a token sees of the picture through all layers (paper, Figure 6)."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.inspection.attention import evaluating, reading, row_blocks
+from vitreous.inspection.layout import Token, layout, transformer
+from vitreous.nn.attention import Attention
+
+
+def rollout(
+    encoder: nn.Module,
+    images: Tensor,
+    token: Token = None,
+    *,
+    residual: bool = True,
+    layers: Sequence[int] | None = None,
+) -> Tensor:
+    """(B, N): a token's row of the product of all layers' attention, averaged over heads. It sums to 1.
+
+    `layout(encoder).as_map` makes a map of it. residual: each layer is (A + I) / 2, since half of what leaves a layer
+    came past its attention; without, the plain product. token: see `Layout.rows`; None is what is pooled, which in
+    models that pool all patches gives the mean of their rows.
+    """
+    vit, place = transformer(encoder), layout(encoder)
+    product = Product(residual)
+
+    def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
+        blocks = row_blocks(module, x, range(x.shape[1]), pairs)
+        product.add(torch.cat([block.mean(dim=1) for block in blocks], dim=1))
+
+    with evaluating(encoder), torch.no_grad(), reading(encoder, read, layers):
+        vit.forward(images)
+    rows = place.rows(token)
+    assert product.value is not None
+    return product.value[:, rows.start : rows.stop].mean(dim=1)
+
+
+def rolled(matrices: Iterable[Tensor], residual: bool = True) -> Tensor:
+    """(..., N, N): the product of the layers' matrices, the first layer rightmost, as they are applied."""
+    product = Product(residual)
+    for matrix in matrices:
+        product.add(matrix)
+    if product.value is None:
+        raise ValueError("a rollout needs at least one layer")
+    return product.value
+
+
+class Product:
+    """A running product: one matrix is held, however many layers there are."""
+
+    def __init__(self, residual: bool) -> None:
+        self.residual = residual
+        self.value: Tensor | None = None
+
+    def add(self, matrix: Tensor) -> None:
+        if self.residual:
+            matrix = (matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)) / 2
+        with torch.autocast(matrix.device.type, enabled=False):  # a product of many: half precision would drift
+            self.value = matrix if self.value is None else matrix @ self.value

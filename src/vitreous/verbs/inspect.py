@@ -1,0 +1,161 @@
+"""vitreous inspect"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitreous.data.images import Picture
+    from vitreous.inspection.findings import Look, Method
+    from vitreous.inspection.layout import Token
+    from vitreous.trained import Trained
+
+    Readers = list[tuple[str, Callable[[], Picture]]]  # of each picture: its name, and how to read it
+
+HELP = "Look inside a run: attention, filters and positions, as figures and numbers (paper, Figures 6 and 7)."
+METHOD_HELP = (
+    "rollout: all layers, each averaged with the identity (default); product: all layers, plain; raw: the weights of "
+    "one layer (default where --layer or --head is given)"
+)
+TOKEN_HELP = "who looks: a prefix token's number (0: class), or a patch as ROW,COLUMN (default: what the model pools)"
+NUM_SHOWN = 9  # pictures in a figure
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("start", metavar="RUN", help="a finished run, or whatever else holds weights")
+    parser.add_argument("given", nargs="*", metavar="PICTURES", help="files or folders (default: the run's test part)")
+    parser.add_argument("--out", metavar="DIR", help="where the figures go (default: runs/inspect- and the run's name)")
+    parser.add_argument("--method", choices=("rollout", "product", "raw"), help=METHOD_HELP)
+    parser.add_argument("--layer", type=int, metavar="L", help="raw: the layer (1 is the first; default: the last)")
+    parser.add_argument("--head", type=int, metavar="H", help="raw: the head (1 is the first; default: their mean)")
+    parser.add_argument("--token", metavar="T", help=TOKEN_HELP)
+    parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most so many (default: 128)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+
+
+def run(options: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+
+    from vitreous.figures import save
+    from vitreous.inspection.figures import figures
+    from vitreous.inspection.findings import look_inside
+    from vitreous.inspection.layout import layout
+    from vitreous.trained import Trained
+    from vitreous.training.devices import World
+
+    trained, device = Trained.load(options.start), World.join(options.device).device
+    task = None if trained.card.task is None else trained.task().to(device)
+    encoder = trained.encoder().eval().to(device) if task is None else task.encoder
+    look = _look(options)
+    layout(encoder).rows(look.token)  # what cannot be looked at is an error before anything is read
+    names, pictures = _read(_readers(options), options.pictures, trained)
+    images = trained.card.preprocessing.normalised(pictures)
+    found = look_inside(encoder, images, look, num_shown=NUM_SHOWN, num=options.pictures)
+    captions = names[:NUM_SHOWN]
+    if task is not None:
+        with torch.no_grad():
+            answers = task.predict(images[:NUM_SHOWN].to(device)).argmax(dim=1).tolist()
+        captions = [
+            f"{name} \N{RIGHTWARDS ARROW} {trained.card.classes[best]}"
+            for name, best in zip(captions, answers, strict=True)
+        ]
+
+    out = Path(options.out or Path("runs") / f"inspect-{Path(options.start).name}")
+    shown = list(pictures[:NUM_SHOWN].permute(0, 2, 3, 1).numpy())
+    for name, drawn in figures(found, shown, captions).items():
+        save(drawn, out / name)
+        print(f"{out / name}.png and .svg")
+    np.savez_compressed(out / "numbers.npz", names=np.array(names), **found.arrays())
+    print(f"{out / 'numbers.npz'}  ({', '.join(found.arrays())})")
+
+
+def _look(options: argparse.Namespace) -> "Look":
+    from vitreous.inspection.findings import Look
+
+    asks_raw = options.layer is not None or options.head is not None
+    if asks_raw and options.method in ("rollout", "product"):
+        raise UserError(f"--method {options.method} goes through all layers and heads: --layer and --head are for raw")
+    method: Method = options.method or ("raw" if asks_raw else "rollout")
+    layer = -1 if options.layer is None else options.layer
+    return Look(token=_token(options.token), method=method, layer=layer, head=options.head)
+
+
+def _token(word: str | None) -> "Token":
+    if word is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in word.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) == 1:
+        return numbers[0]
+    if len(numbers) == 2:
+        return numbers[0], numbers[1]
+    raise UserError(f"--token {word}: give a prefix token's number (0: class), or a patch as ROW,COLUMN")
+
+
+# ---- Pictures
+
+
+def _readers(options: argparse.Namespace) -> "Readers":
+    """The pictures that are given, or those of the run's own test part, named by their classes."""
+    from functools import partial
+
+    from vitreous.data.images import read_picture
+    from vitreous.jobs import _part
+
+    if options.given:
+        paths = [path for where in options.given for path in _files(Path(where).expanduser())]
+        return [(path.name, partial(read_picture, path)) for path in paths]
+    source = _part(options.start, None, "test")
+    return [(source.classes[label], partial(source.read, index)) for index, label in enumerate(source.labels)]
+
+
+def _files(path: Path) -> list[Path]:
+    from vitreous.data.images import SUFFIXES
+
+    if not path.exists():
+        raise UserError(f"{path}: no such picture or folder")
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+
+
+def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str], Tensor]":
+    """At most `num` pictures, spread evenly over all, as the model sees them: (P, 3, H, W) uint8.
+
+    The first ones, which the figures show, are spread evenly over these, so that they are not all of one class.
+    """
+    import torch
+
+    from vitreous.data.images import BadPicture
+    from vitreous.terminal import track
+
+    if num < 1:
+        raise UserError(f"--pictures {num}: at least 1 is needed")
+    chosen = _spread(list(range(len(readers))), num)
+    shown = _spread(chosen, NUM_SHOWN)
+    names, pictures = [], []
+    for place in track([*shown, *sorted(set(chosen) - set(shown))], "reading pictures"):
+        name, read = readers[place]
+        try:
+            pictures.append(trained.card.preprocessing.resized(read()))
+            names.append(name)
+        except BadPicture as error:
+            print(f"{name}: skipped, {error}")
+    if not pictures:
+        raise UserError("there is not one readable picture among those that were given")
+    return names, torch.stack(pictures)
+
+
+def _spread(items: list[int], num: int) -> list[int]:
+    """`num` of them, from the first to the last, or all where there are no more."""
+    if len(items) <= num:
+        return items
+    return [items[round(number * (len(items) - 1) / max(num - 1, 1))] for number in range(num)]

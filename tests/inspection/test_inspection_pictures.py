@@ -1,0 +1,25 @@
+import numpy as np
+import torch
+
+from vitreous.inspection.pictures import brightness, overlay, side_by_side, upsampled
+
+
+def test_bilinear_between_the_centres_of_patches():
+    large = upsampled(torch.tensor([[0.0, 4.0]]), (1, 8))
+    assert large[0].tolist() == [0, 0, 0.5, 1.5, 2.5, 3.5, 4, 4]
+    assert upsampled(torch.rand(2, 5, 3, 4), (9, 8)).shape == (2, 5, 9, 8)
+
+
+def test_the_picture_times_the_map():
+    picture = np.full((2, 4, 3), 200, dtype=np.uint8)
+    shaded = overlay(picture, torch.tensor([[0.1, 0.2]]))
+    assert shaded.dtype == np.uint8 and shaded.shape == (2, 4, 3)
+    assert shaded[0, :, 0].tolist() == [100, 125, 175, 200]
+    assert overlay(picture, torch.tensor([[0.1, 0.2]]), stretch=True)[1, :, 2].tolist() == [0, 50, 150, 200]
+    both = side_by_side(picture, torch.tensor([[0.1, 0.2]]))
+    assert np.array_equal(both[:, :4], picture) and np.array_equal(both[:, 4:], shaded)
+
+
+def test_maps_without_a_highest_place():
+    assert brightness(torch.zeros(2, 3, 3)).tolist() == torch.zeros(2, 3, 3).tolist()
+    assert not brightness(torch.full((2, 2), 0.3), stretch=True).any()
