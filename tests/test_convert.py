@@ -7,14 +7,15 @@ import torch
 
 import vitreous
 from vitreous.cli import main
+from vitreous.convert import convert
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
+from vitreous.weights import formats
 from vitreous.weights.card import Card
 
-# Heads of width 64, as timm and torchvision have them: their files do not say how many there are.
 MODEL = ViTSettings(picture_px=(32, 32), patch=16, width=128, depth=2, heads=2)
 CLASSES = tuple("abc")
 
@@ -68,15 +69,27 @@ def test_another_size_and_patch_on_the_way(start, tmp_path):
 def test_a_mismatch_says_what_the_file_is(start, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    main(["convert", str(start), str(tmp_path / "x.safetensors"), "--to", "torchvision"])
-    tensors = load_file(tmp_path / "x.safetensors")
+    main(["convert", str(start), str(tmp_path / "x"), "--to", "torchvision"])
+    tensors = load_file(tmp_path / "x" / "model.safetensors")
     del tensors["heads.head.bias"]
-    save_file(tensors | {"stranger": torch.zeros(1)}, tmp_path / "y.safetensors")
+    save_file(tensors | {"stranger": torch.zeros(1)}, tmp_path / "x" / "model.safetensors")
     with pytest.raises(UserError, match=r"this is a ViT of width 128, depth 2.*missing.*not part of it \(stranger\)"):
-        vitreous.load(tmp_path / "y.safetensors")
-    report = vitreous.load(tmp_path / "y.safetensors", strict=False).report
+        vitreous.load(tmp_path / "x")
+    report = vitreous.load(tmp_path / "x", strict=False).report
     assert report.missing == ["heads.head.bias"]
     assert report.unused == ["stranger"]
+
+
+def test_a_file_that_could_be_another_model_is_not_left(start, tmp_path):
+    """A folder has a config.json; a single file of torchvision's does not tell how many heads there are."""
+    with pytest.raises(UserError, match="how many heads"):
+        convert(str(start), tmp_path / "x.safetensors", "torchvision")
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_what_was_assumed_is_said(start, tmp_path):
+    convert(str(start), tmp_path / "one.npz", "google")
+    assert "note: an npz tells neither the GELU" in convert(str(tmp_path / "one.npz"), tmp_path / "back")
 
 
 @pytest.mark.parametrize(
@@ -95,3 +108,9 @@ def test_refusals_are_one_line(words, message, start, tmp_path, capsys):
     assert stop.value.code == 2
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_page_about_weights_names_every_format():
+    page = (Path(__file__).parents[1] / "docs" / "WEIGHTS.md").read_text().partition("## The others")[2]
+    table = {name.strip() for row in page.splitlines() if row.startswith("| ") for name in row.split("|")[1].split(",")}
+    assert set(formats.formats()) <= table

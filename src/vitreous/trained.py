@@ -45,7 +45,7 @@ class Trained:
         that holds more or less than its model is an error, unless `strict` is off.
         """
         size = (picture_px, picture_px) if isinstance(picture_px, int) else picture_px
-        path = _fetched(str(where))
+        path = fetched(str(where))
         found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, strict)
         if patch is not None:
             found = found._with_patch((patch, patch))
@@ -83,8 +83,11 @@ class Trained:
     # ---- using it
 
     def encoder(self, model: ModelSettings | None = None) -> Encoder:
-        """The encoder, its weights shared with this object. `model` may change what has none (dropout, size)."""
-        wanted = model or self.card.model
+        """The encoder, its weights shared with this object. `model` may change what has none (dropout, size).
+
+        By default it is for pictures of the size that the preprocessing makes: DINOv2's positions are for larger ones.
+        """
+        wanted = model or replace(self.card.model, picture_px=self.card.preprocessing.size_px)
         prefix = "encoder."
         weights = {name.removeprefix(prefix): value for name, value in self.weights.items() if name.startswith(prefix)}
         # Built at the size it was trained at; what depends on the size is resized once the weights are in.
@@ -96,11 +99,14 @@ class Trained:
         return encoder
 
     def task(self) -> Task:
+        """The encoder with its head, for pictures of the size that the preprocessing makes."""
         if self.card.task is None:
             raise UserError(f"{self.where}: an encoder without a head answers no question; fine-tune it first")
         with torch.device("meta"):
             task = self.card.task.build(self.card.model.build(), self.card.classes)
         self._fill(task, {name: value for name, value in self.weights.items() if not name.startswith("extra.")})
+        if self.card.preprocessing.size_px != self.card.model.picture_px:
+            task.encoder.resize(self.card.preprocessing.size_px)
         return task.eval()
 
     def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -119,12 +125,12 @@ class Trained:
 
     def resized(self, picture_px: tuple[int, int]) -> Self:
         """The same model for pictures of another size: position tables interpolated, the prefix kept."""
-        if picture_px == self.card.model.picture_px:
-            return self
         model = replace(self.card.model, picture_px=picture_px)
+        card = replace(self.card, model=model, preprocessing=replace(self.card.preprocessing, size_px=picture_px))
+        if picture_px == self.card.model.picture_px:
+            return replace(self, card=card)
         encoder = self.encoder(model).state_dict(prefix="encoder.")
         changed = [name for name, value in encoder.items() if value.shape != self.weights[name].shape]
-        card = replace(self.card, model=model, preprocessing=replace(self.card.preprocessing, size_px=picture_px))
         return replace(self, card=card, weights={**self.weights, **encoder}, report=self._noting(changed))
 
     def _with_patch(self, patch: tuple[int, int]) -> Self:
@@ -145,7 +151,7 @@ class Trained:
         return None if self.report is None else replace(self.report, reshaped=[*self.report.reshaped, *changed])
 
 
-def _fetched(where: str) -> Path:
+def fetched(where: str) -> Path:
     if where.startswith(("hf:", "timm:")):
         from vitreous.weights.hub import fetch
 

@@ -206,3 +206,30 @@ def test_metric_of_several_labels():
 def test_a_metric_of_nothing():
     with pytest.raises(UserError, match="not one picture"):
         ClassificationMetric(softmax_loss).compute()
+
+
+def test_class_weights_by_hand():
+    weights = torch.tensor([2.0, 0.5, 1.0])
+    plain = softmax_loss(LOGITS, {"label": LABELS})
+    torch.testing.assert_close(softmax_loss(LOGITS, {"label": LABELS}, class_weights=weights), plain * weights[LABELS])
+    mixed = {"label": LABELS, "partner": torch.tensor([2, 0]), "weight": torch.tensor([0.75, 0.1])}
+    partner = softmax_loss(LOGITS, {"label": mixed["partner"]}) * weights[mixed["partner"]]
+    expected = mixed["weight"] * plain * weights[LABELS] + (1 - mixed["weight"]) * partner
+    torch.testing.assert_close(softmax_loss(LOGITS, mixed, class_weights=weights), expected)
+
+
+def test_class_weights_change_the_loss_but_neither_the_weights_on_disk_nor_the_metric():
+    plain, weighted = (
+        ClassifySettings(class_weights=given).build(Pooled(3), CLASSES) for given in ((), (3.0, 1.0, 1.0))
+    )
+    assert plain.state_dict().keys() == weighted.state_dict().keys()
+    shown = batch(torch.eye(3)[:2], label=torch.tensor([0, 1]))
+    losses = [task(shown, torch.tensor(0.0))["loss"] for task in (plain, weighted)]
+    torch.testing.assert_close(losses[1], losses[0] * 2)  # both start at log 3, and the mean weight is 2
+    with torch.device("meta"):
+        assert weighted.class_weights.device.type == "cpu"
+        rebuilt = ClassifySettings(class_weights=(3.0, 1.0, 1.0)).build(Pooled(3), CLASSES)
+    assert rebuilt.class_weights.device.type == "cpu", "it is not in the file that would fill it"
+    for other in ({"class_weights": (1.0, 2.0)}, {"class_weights": (1.0, 1.0, 1.0), "loss": "sigmoid"}):
+        with pytest.raises(UserError, match="one a class and the softmax loss"):
+            ClassifySettings(**other).build(Pooled(3), CLASSES)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from peers import assert_close_relative
 
+import vitreous
+from vitreous.convert import convert
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.weights import google
@@ -250,15 +252,24 @@ def test_hybrid(tmp_path, depths, patch):
     compare(task, peer, (2 * stride, 2 * stride))
 
 
-def test_group_norms_of_four_axes_are_read(tmp_path):
+def test_group_norms_of_four_axes_come_back_with_them(tmp_path):
     maker = Maker()
     channels = maker.hybrid((1,))
     maker.vit(VIT, google.RELEASED, google.IN_ENCODER, channels=channels, patch=1, grid=(2, 2))
-    flat = read(open_weights(maker.save(tmp_path / "a.npz")), FORMATS["google"])[1]
+    flat = vitreous.load(maker.save(tmp_path / "flat.npz"))
     for name, array in maker.arrays.items():
         maker.arrays[name] = array[None, None, None] if "gn" in name else array
-    for name, tensor in read(open_weights(maker.save(tmp_path / "b.npz")), FORMATS["google"])[1].items():
-        assert torch.equal(tensor, flat[name])
+    found = vitreous.load(maker.save(tmp_path / "four.npz"))
+    assert {name for name, tensor in flat.weights.items() if not torch.equal(tensor, found.weights[name])} == set()
+    # Through our own format and back: the shapes are kept with the weights.
+    for start in ("flat", "four"):
+        convert(str(tmp_path / f"{start}.npz"), tmp_path / start)
+        convert(str(tmp_path / start), tmp_path / f"{start}-again.npz", "google")
+        before, after = (np.load(tmp_path / f"{name}.npz") for name in (start, f"{start}-again"))
+        assert sorted(before.files) == sorted(after.files)
+        assert all(before[name].shape == after[name].shape for name in before.files)
+        assert all(before[name].tobytes() == after[name].tobytes() for name in before.files)
+    assert np.load(tmp_path / "four-again.npz")["gn_root/scale"].shape == (1, 1, 1, 64)
 
 
 def test_bit(tmp_path):

@@ -1,12 +1,17 @@
 """DeiT, DINO, MAE and BEiT as they were published: timm's models inside, with what their files hold around them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from peers import assert_bit_equal, assert_close_relative, randomise
+from safetensors.torch import load_file
 from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings
+from vitreous.tasks import ClassifySettings
+from vitreous.trained import Trained
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
@@ -110,7 +115,8 @@ def test_read_compared_and_written_back(case, dtype, tolerance):
     name, peer, file, besides = CASES[case]()
     peer.to(dtype)
     file = {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for key, tensor in file.items()}
-    given = Given(file | besides, {}, "file")
+    known = {"config.json": {"model_args": {"num_heads": 1}}} if name == "timm" else {}
+    given = Given(file | besides, known, "file")
     format = formats.recognised(given)
     assert format.name == name
     card, weights, report = formats.read(given, format)
@@ -128,6 +134,93 @@ def test_read_compared_and_written_back(case, dtype, tolerance):
         answer = features.pooled if card.task is None else model.predict(images)
         assert_close_relative(answer, peer(images), tolerance)
     assert_bit_equal(formats.write(card, weights, format).tensors, file)
+
+
+# ---- DINOv2, against transformers, whose names are changed here to the published ones
+
+HF = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1, "image_size": 28, "patch_size": 7}
+PARTS = {
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.": "",
+    "encoder.layer.": "blocks.",
+    "attention.output.dense": "attn.proj",
+    "layer_scale1.lambda1": "ls1.gamma",
+    "layer_scale2.lambda1": "ls2.gamma",
+    "weights_in": "w12",
+    "weights_out": "w3",
+    "layernorm": "norm",
+}
+
+
+def as_published(folder):
+    """transformers' file under the names of the original code, queries, keys and values in one."""
+    state, found = load_file(folder / "model.safetensors"), {}
+    for name, tensor in state.items():
+        if ".attention.attention." in name:
+            start, _, kind = name.partition(".attention.attention.")
+            if kind.startswith("query."):
+                three = [name.replace("query", each) for each in ("query", "key", "value")]
+                end = kind.removeprefix("query.")
+                found[f"{start}.attn.qkv.{end}".replace("encoder.layer.", "blocks.")] = torch.cat(
+                    [state[n] for n in three]
+                )
+            continue
+        published = name
+        for theirs, part in PARTS.items():
+            published = published.replace(theirs, part)
+        found[published] = tensor
+    return found
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize("registers", [0, 3])
+def test_dinov2_as_published(registers, swiglu, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    kind = "Dinov2WithRegisters" if registers else "Dinov2"
+    more = {"num_register_tokens": registers} if registers else {}
+    config = getattr(transformers, f"{kind}Config")(**HF, use_swiglu_ffn=swiglu, **more)
+    peer = getattr(transformers, f"{kind}Model")(config)
+    randomise(peer)
+    peer.eval().save_pretrained(tmp_path)
+    published = as_published(tmp_path)
+    assert {"mask_token", "cls_token", "blocks.1.attn.qkv.bias", "blocks.0.ls1.gamma", "norm.bias"} <= published.keys()
+    assert ("blocks.0.mlp.w12.weight" in published) == swiglu and ("register_tokens" in published) == bool(registers)
+    given = Given(published, {}, "file")
+    format = formats.recognised(given)
+    assert format.name == "dinov2-original"
+    card, weights, report = formats.read(given, format)
+    assert report.is_exact, report.mismatch()
+    assert card.model.num_registers == registers and card.model.mlp == ("swiglu" if swiglu else "gelu")
+    back = formats.write(card, weights, format)
+    assert_bit_equal(back.tensors, published)
+    assert format.card(back) == card
+    trained = Trained(card, weights, "file")
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        for size in (28, 56):  # at another size, positions are resized as transformers does
+            images, encoder = torch.randn(2, 3, size, size).to(dtype), trained.resized((size, size)).encoder().to(dtype)
+            with torch.no_grad():
+                features = encoder.eval()(images)
+                tokens = torch.cat([features.prefix, features.maps[0].flatten(2).transpose(1, 2)], dim=1)
+                assert_close_relative(tokens, peer.to(dtype)(images).last_hidden_state, tolerance)
+    # The mask token goes along to transformers' own files; where there is none, the published code gets its zeros.
+    name = f"transformers-dinov2{'-registers' if registers else ''}"
+    assert_bit_equal(
+        formats.write(card, weights, formats.named(name)).tensors, load_file(tmp_path / "model.safetensors")
+    )
+    bare = {name: tensor for name, tensor in weights.items() if not name.startswith("extra.")}
+    assert not formats.write(card, bare, format).tensors["mask_token"].any()
+
+
+def test_dinov2_has_no_place_for_other_models():
+    file = vit(init_values=0.1, num_classes=0).state_dict() | {"mask_token": torch.zeros(1, 64)}
+    format = BY_NAME["dinov2-original"]
+    card = format.card(Given(file, {}, "file"))
+    for changes in ({"pool": "mean"}, {"num_prefix": 2}, {"layer_scale": None}, {"positions": "none"}):
+        with pytest.raises(UserError, match="dinov2-original has"):
+            format.rules(replace(card, model=replace(card.model, **changes)))
+    with pytest.raises(UserError, match="has a head"):
+        format.rules(replace(card, task=ClassifySettings()))
 
 
 def test_the_teacher_is_what_remains():

@@ -18,6 +18,7 @@ from vitreous.weights.timm import Timm
 
 timm = pytest.importorskip("timm")
 
+ONE_HEAD = {"config.json": {"model_args": {"num_heads": 1}}}
 SMALL = {"img_size": (16, 24), "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
 
 
@@ -38,6 +39,13 @@ def beit(**changes):
 
     arguments = {"use_abs_pos_emb": False, "use_rel_pos_bias": True, "init_values": 0.1, "qkv_bias": True}
     return Beit(**(SMALL | arguments | changes))
+
+
+def eva(**changes):
+    """EVA of the first kind; the second has rotary positions."""
+    from timm.models.eva import Eva
+
+    return Eva(**(SMALL | {"qkv_bias": True, "init_values": None} | changes))
 
 
 def hybrid(depths, **changes):
@@ -71,7 +79,7 @@ PEERS = {
     "vit-gap": (partial(vit, global_pool="avg", fc_norm=False, class_token=False), {}),
     "vit-tanh": (partial(vit, act_layer="gelu_tanh"), {"model_args": {"act_layer": "gelu_tanh"}}),
     "vit-non-square-patch": (partial(vit, patch_size=(4, 3)), {}),
-    "vit-no-positions": (partial(vit, pos_embed="none"), {}),
+    "vit-no-positions": (partial(vit, pos_embed="none"), {"model_args": {"pos_embed": "none"}}),
     "deit-distilled": (distilled, {}),
     "deit-distilled-no-head": (partial(distilled, num_classes=0), {}),
     "deit3": (partial(vit, init_values=1e-6, no_embed_class=True), {}),
@@ -85,12 +93,13 @@ PEERS = {
     ),
     "dinov2-swiglu": (partial(swiglu, num_classes=0), {}),
     "dinov2-swiglu-registers": (partial(swiglu, num_classes=0, reg_tokens=4, no_embed_class=True), {}),
-    "clip": (clip, {}),
+    "clip": (clip, {"model_args": {"act_layer": "gelu"}}),
     "clip-quick": (partial(clip, act_layer="quick_gelu"), {"architecture": "vit_base_patch16_clip_quickgelu_224"}),
     "beit": (beit, {}),
     "beit-class": (partial(beit, global_pool="token"), {}),
     "beit-shared": (partial(beit, use_rel_pos_bias=False, use_shared_rel_pos_bias=True, init_values=None), {}),
     "beit-absolute": (partial(beit, use_rel_pos_bias=False, use_abs_pos_emb=True), {}),
+    "eva": (eva, {}),
     "hybrid-root": (partial(hybrid, ()), {}),
     "hybrid-resnet": (partial(hybrid, (1, 1, 1)), {}),
 }
@@ -168,7 +177,8 @@ def test_bit(dtype):
         ("deit_small_distilled_patch16_224", {"width": 384, "heads": 6, "num_prefix": 2}),
         ("deit3_base_patch16_224", {"num_prefix": 0, "num_registers": 1, "layer_scale": 1e-5, "pool": "class"}),
         ("vit_giant_patch14_reg4_dinov2", {"mlp": "swiglu", "mlp_width": 4096, "heads": 24, "num_registers": 4}),
-        ("vit_base_patch16_clip_224", {"pre_norm": True, "patch_bias": False, "norm_epsilon": 1e-5}),
+        ("vit_base_patch32_siglip_gap_256", {"gelu": "tanh", "heads": 12, "pool": "mean"}),
+        ("vit_giantopt_patch16_siglip_gap_256", {"gelu": "tanh", "heads": 16}),
         (
             "beit_large_patch16_384",
             {"heads": 16, "positions": "bias", "attention_bias": "no-key", "pool_norm": "after"},
@@ -300,14 +310,15 @@ def test_timm_builds_what_we_write(name, tmp_path):
 
 def _any_given():
     with torch.device("meta"):
-        return Given(timm.create_model("vit_tiny_patch16_224", depth=1).state_dict(), {}, "x")
+        documents = {"config.json": {"architecture": "vit_tiny_patch16_224"}}
+        return Given(timm.create_model("vit_tiny_patch16_224", depth=1).state_dict(), documents, "x")
 
 
 # ---- What does not fit
 
 
 def test_a_table_that_is_no_square_needs_the_size():
-    given = Given(vit(embed_dim=64, num_heads=1, img_size=(16, 32)).state_dict(), {}, "file")
+    given = Given(vit(embed_dim=64, num_heads=1, img_size=(16, 32)).state_dict(), ONE_HEAD, "file")
     with pytest.raises(UserError, match=r"no square; give the picture size"):
         Timm().card(given)
     assert Timm().card(given, (32, 16)).model.picture_px == (32, 16)
@@ -315,28 +326,79 @@ def test_a_table_that_is_no_square_needs_the_size():
 
 def test_a_size_settles_which_tokens_have_a_position():
     """4 x 6 cells and a class token, or 5 x 5 cells and a class token without a position: 25 rows both."""
-    given = Given(vit(embed_dim=64, num_heads=1).state_dict(), {}, "file")
+    given = Given(vit(embed_dim=64, num_heads=1).state_dict(), ONE_HEAD, "file")
     for size, num_prefix, num_registers in (((16, 24), 1, 0), ((20, 20), 0, 1)):
         model = Timm().card(given, size).model
         assert (model.picture_px, model.num_prefix, model.num_registers) == (size, num_prefix, num_registers)
 
 
-def test_heads_that_cannot_be_told():
+@pytest.mark.parametrize(("width", "depth"), [(24, 2), (64, 1), (192, 3), (1792, 1)])
+def test_heads_that_cannot_be_told(width, depth):
+    with torch.device("meta"):
+        state = vit(img_size=16, embed_dim=width, depth=depth, num_heads=1).state_dict()
     with pytest.raises(UserError, match="num_heads"):
-        Timm().card(Given(vit(img_size=16).state_dict(), {}, "file"))
+        Timm().card(Given(state, {}, "file"))
+    assert Timm().card(Given(state, ONE_HEAD, "file")).model.heads == 1
+
+
+# Published models whose tensors are those of another published model.
+TWINS = {
+    "vit_base_patch16_clip_quickgelu_224": ("vit_base_patch16_clip_224", "exact GELU and with the quick one", "gelu"),
+    "vit_base_patch16_rpn_224": (None, "norms come last", None),
+    "vit_base_patch16_gap_224": ("vit_base_patch16_siglip_gap_224", "12 heads or .* with 16", "heads"),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_one_of_two_models_is_not_guessed(name):
+    twin, message, field = TWINS[name]
+    with torch.device("meta"):
+        state, other = (timm.create_model(each or name, num_classes=5).state_dict() for each in (name, twin))
+    assert {key: value.shape for key, value in state.items()} == {key: value.shape for key, value in other.items()}
+    with pytest.raises(UserError, match=rf"{message}.*timm:NAME.*config\.json"):
+        Timm().card(Given(state, {}, "file"))
+    if twin is None:
+        return
+    found = [Timm().card(Given(state, {"config.json": {"architecture": each}}, "file")).model for each in (name, twin)]
+    assert getattr(found[0], field) != getattr(found[1], field)
+
+
+@pytest.mark.parametrize("with_config", [False, True])
+@pytest.mark.parametrize(
+    "name", ["eva02_tiny_patch14_224", "vit_small_patch16_dinov3_qkvb", "vit_medium_patch16_rope_reg1_gap_256"]
+)
+def test_rotary_positions_leave_no_trace_and_are_refused(name, with_config):
+    with torch.device("meta"):
+        state = timm.create_model(name).state_dict()
+    documents = {"config.json": {"architecture": name}} if with_config else {}
+    with pytest.raises(UserError, match="rotary"):
+        Timm().card(Given(state, documents, "file"))
+
+
+def test_what_was_assumed_is_said():
+    name = "vit_so400m_patch14_siglip_gap_384"  # of 384 px its patches cover 378
+    with torch.device("meta"):
+        given = Given(timm.create_model(name).state_dict(), {}, "file")
+    told = {"architecture": name, "pretrained_cfg": {"input_size": [3, 384, 384]}}
+    for documents, num in (({}, 3), ({"config.json": told}, 1)):
+        found = Given(given.tensors, documents, "file")
+        lines = Timm().assumed(found, Timm().card(found))
+        assert len(lines) == num and "378 x 378" in lines[-1] and "384 x 384" in lines[-1]
+    assert "16 heads" in Timm().assumed(given, Timm().card(given))[0]
+    assert formats.read(_any_given(), Timm())[2].assumed == Timm().assumed(_any_given(), Timm().card(_any_given()))
 
 
 def test_strangers_are_named():
     peer = vit(img_size=16, embed_dim=64, num_heads=1, qk_norm=True)
-    _, _, report = formats.read(Given(peer.state_dict(), {}, "file"), Timm())
+    _, _, report = formats.read(Given(peer.state_dict(), ONE_HEAD, "file"), Timm())
     assert "blocks.0.attn.q_norm.weight" in report.unused and not report.is_exact
     state = vit(img_size=16, embed_dim=64, num_heads=1).state_dict()
     del state["blocks.1.norm2.bias"]
-    _, _, report = formats.read(Given(state, {}, "file"), Timm())
+    _, _, report = formats.read(Given(state, ONE_HEAD, "file"), Timm())
     assert report.missing == ["blocks.1.norm2.bias"]
     broken = state | {"pos_embed": torch.zeros(3)}
     with pytest.raises(UserError, match=r"pos_embed has the shape \(3,\)"):
-        Timm().card(Given(broken, {}, "file"))
+        Timm().card(Given(broken, ONE_HEAD, "file"))
 
 
 def test_a_class_position_beside_registers_becomes_part_of_the_token():

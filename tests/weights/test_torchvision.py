@@ -14,6 +14,7 @@ from vitreous.weights.torchvision import FORMATS
 vision_transformer = pytest.importorskip("torchvision.models.vision_transformer")
 
 TODAY, PUBLISHED = FORMATS
+TWO_HEADS = {"config.json": {"num_heads": 2}}
 
 
 def vit(**changes):
@@ -22,8 +23,8 @@ def vit(**changes):
 
 
 PEERS = {
-    "plain": (vit, None),
-    "hidden-layer": (lambda: vit(representation_size=128), None),
+    "plain": (vit, TWO_HEADS),
+    "hidden-layer": (lambda: vit(representation_size=128), TWO_HEADS),
     "wider-heads": (lambda: vit(num_heads=1), {"config.json": {"num_heads": 1}}),
 }
 
@@ -54,7 +55,7 @@ def test_logits_and_features(name, dtype, tolerance):
 def test_the_published_spelling():
     state = vit().state_dict()
     old = {name.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): t for name, t in state.items()}
-    given = Given(old, {}, "file")
+    given = Given(old, TWO_HEADS, "file")
     assert formats.recognised(given).name == PUBLISHED.name and not TODAY.fits(given)
     card, weights, report = formats.read(given, PUBLISHED)
     assert report.is_exact
@@ -82,9 +83,14 @@ def test_published_models_are_known_by_their_shapes(name, heads, patch):
     [{"pool": "mean"}, {"num_registers": 1}, {"gelu": "tanh"}, {"picture_px": (16, 32)}, {"pool_norm": "after"}],
 )
 def test_what_has_no_place(changes):
-    card = TODAY.card(Given(vit().state_dict(), {}, "file"))
+    card = TODAY.card(Given(vit().state_dict(), TWO_HEADS, "file"))
     with pytest.raises(UserError, match="torchvision"):
         TODAY.rules(replace(card, model=replace(card.model, **changes)))
+
+
+def test_heads_that_cannot_be_told():
+    with pytest.raises(UserError, match="num_heads"):
+        TODAY.card(Given(vit().state_dict(), {}, "file"))
 
 
 def test_a_table_that_is_no_square():

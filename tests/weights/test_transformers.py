@@ -12,11 +12,13 @@ from peers import assert_close_relative, randomise
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vitreous.convert import convert
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
 from vitreous.models.resnet import ResNetSettings
 from vitreous.tasks import ClassifySettings
+from vitreous.trained import Trained
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
 from vitreous.weights.rules import Report, apply_read, apply_write
@@ -44,7 +46,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "msn-encoder": ("transformers-msn", "ViTMSNModel", PLAIN, {}),
     "dinov2": ("transformers-dinov2", "Dinov2Model", SMALL, {}),
     "dinov2-swiglu": ("transformers-dinov2", "Dinov2Model", SMALL | {"use_swiglu_ffn": True, "mlp_ratio": 3}, {}),
+    "dinov2-classes": ("transformers-dinov2", "Dinov2ForImageClassification", SMALL | LABELS, {}),
     "dinov2-registers": ("transformers-dinov2-registers", "Dinov2WithRegistersModel", SMALL, {}),
+    "dinov2-registers-classes": (
+        "transformers-dinov2-registers",
+        "Dinov2WithRegistersForImageClassification",
+        SMALL | LABELS,
+        {},
+    ),
     "dinov2-registers-swiglu": (
         "transformers-dinov2-registers",
         "Dinov2WithRegistersModel",
@@ -205,12 +214,34 @@ def test_beit_from_pre_training_is_an_encoder(transformers: ModuleType, tmp_path
         BY_NAME["transformers-beit"].documents(card)
 
 
-def test_the_head_of_dinov2_has_no_place_yet(transformers: ModuleType, tmp_path: Path) -> None:
-    peer = build(transformers, "Dinov2ForImageClassification", SMALL | LABELS, {})
-    peer.save_pretrained(tmp_path)
-    card, weights, report = read(given_in(tmp_path), BY_NAME["transformers-dinov2"])
-    assert report.unused == ["classifier.bias", "classifier.weight"] and not report.missing
-    compare(ours(card, weights), peer.dinov2, torch.float64, 1e-9)
+@pytest.mark.parametrize("kind", ["Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification"])
+def test_dinov2_at_the_size_of_its_processor(kind: str, transformers: ModuleType, tmp_path: Path) -> None:
+    """Published with positions for 518 px, a table of 37 x 37, and used at 224."""
+    peer = build(transformers, kind, SMALL | LABELS | {"image_size": 518, "patch_size": 14}, {})
+    peer.save_pretrained(tmp_path / "theirs")
+    processor = transformers.BitImageProcessor(size={"shortest_edge": 256}, crop_size={"height": 224, "width": 224})
+    processor.save_pretrained(tmp_path / "theirs")
+    found = Trained.load(tmp_path / "theirs")
+    assert found.card.model.picture_px == (518, 518) and found.card.preprocessing.size_px == (224, 224)
+    images = torch.randn(1, 3, 224, 224)
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        peer.to(dtype)
+        with torch.no_grad():
+            expected = peer(images.to(dtype)).logits
+            assert_close_relative(found.task().to(dtype).predict(images.to(dtype)), expected, tolerance)
+    # The table itself stays as it was published, through our own format too, where the way of resizing is kept.
+    found.save(tmp_path / "ours")
+    again = Trained.load(tmp_path / "ours")
+    assert again.card == found.card and len(again.weights["encoder.positions.tables.0.table"]) == 1 + 37 * 37
+    with torch.no_grad():
+        assert_close_relative(again.task().predict(images), expected, 1e-5)
+    # A format with one size for both is not written silently.
+    with pytest.raises(UserError, match="--picture-px 224"):
+        convert(str(tmp_path / "ours"), tmp_path / "timm", "timm")
+    convert(
+        str(tmp_path / "ours"), tmp_path / "back", f"transformers-{'dinov2-registers' if 'Reg' in kind else 'dinov2'}"
+    )
+    assert Trained.load(tmp_path / "back").card == found.card
 
 
 def test_labels_and_loss_travel(transformers: ModuleType, tmp_path: Path) -> None:

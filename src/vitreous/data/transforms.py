@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from vitreous import keys as K
@@ -28,6 +29,7 @@ class Preprocessing:
     odd_margin: Literal["even", "down"] = "even"  # how the half of an odd margin is rounded: torchvision, transformers
     skip_fitting: bool = True  # a picture that has the size already is neither resized nor cropped
     interpolation: resample.Interpolation = "bilinear"  # how pictures are resized
+    resizer: Literal["torch", "pillow"] = "torch"  # whose rounding: transformers', or timm's; two levels apart at most
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # subtracted from each channel, levels being 0 to 1
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # each channel is divided by this, after the mean
 
@@ -55,7 +57,8 @@ class Preprocessing:
                 size = resample.enlarged(self.size_px, self.crop_fraction)
             top, left = resample.centre(self.size_px, size, floor=self.odd_margin == "down")
             height, width = self.size_px
-            batch = resample.resize(batch, size, self.interpolation)[..., top : top + height, left : left + width]
+            resize = _resize_by_pillow if self.resizer == "pillow" else resample.resize
+            batch = resize(batch, size, self.interpolation)[..., top : top + height, left : left + width]
         return (batch if pictures.ndim == 4 else batch[0]).contiguous()
 
     def normalised(self, images: Tensor) -> Tensor:
@@ -194,6 +197,15 @@ class View:
                 low = max(0.0, 1 - most)
                 images = operation(images, low + (1 + most - low) * draw)
         return colour.hue(images, a.hue * (2 * draws[3] - 1)) if a.hue else images
+
+
+def _resize_by_pillow(images: Tensor, size: resample.Size, interpolation: resample.Interpolation) -> Tensor:
+    """(B, 3, H, W) uint8 on the CPU -> (B, 3, h, w) uint8, to the last bit as Pillow does it."""
+    kind = {"nearest": Image.Resampling.NEAREST, "bilinear": Image.Resampling.BILINEAR}
+    chosen = kind.get(interpolation, Image.Resampling.BICUBIC)
+    pictures = [Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()) for image in images]
+    resized = [np.array(picture.resize((size[1], size[0]), chosen)) for picture in pictures]
+    return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

@@ -93,7 +93,7 @@ class ViT(TokenEncoder):
         self.token_width, self.width = settings.width, settings.projection or settings.width
         self.channels = settings.channels
         self.picture_px, self.grid = settings.picture_px, stem.grid(settings.picture_px)
-        self.num_registers = settings.num_registers
+        self.num_registers, self.resizing = settings.num_registers, settings.resizing
         self.num_prefix = settings.num_prefix + settings.num_registers
 
     def forward(self, images: Tensor) -> Features:
@@ -168,8 +168,8 @@ class ViT(TokenEncoder):
         blocks = [nn.ModuleList([own[i], block]) if own else block for i, block in enumerate(self.blocks)]
         return [*self.stem.levels(), nn.ModuleList(first), *blocks]
 
-    def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
-        resizing = _resizing(mode)
+    def resize(self, picture_px: tuple[int, int], mode: str | None = None) -> None:
+        resizing = _resizing(mode or self.resizing)
         grid = self.stem.grid(picture_px)
         self.positions.resize(grid, resizing)
         shared = [] if self.positions.bias_table is None else [self.positions.bias_table]
@@ -213,6 +213,7 @@ class ViTSettings:
     num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token too is one
     positions: PositionKind = "learned"  # kind of position embedding (paper, D.4); bias, bias-shared: BEiT
     positions_where: PositionPlace = "stem"  # where absolute positions are added (paper, D.4)
+    resizing: Resizing = "bilinear"  # how positions are brought to another picture size
     dropout: float = 0.0  # after every dense layer but queries, keys, values, and after adding positions
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     layer_scale: float | None = None  # start of LayerScale's factors; none: no LayerScale

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Resizing = Literal["bilinear", "bicubic", "zoom"]
+Resizing = Literal["bilinear", "bicubic", "zoom", "bicubic-antialiased"]
 
 
 def resize_table(
@@ -22,8 +22,8 @@ def resize_table(
     maps = cells.reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
     # Half precision is widened: a table is resized once, and some devices lack the kernel.
     maps = maps.float() if maps.dtype in (torch.bfloat16, torch.float16) else maps
-    kind = "bicubic" if mode == "bicubic" else "bilinear"
-    maps = F.interpolate(maps, size=new_grid, mode=kind, align_corners=mode == "zoom", antialias=False)
+    kind, antialias = "bicubic" if mode.startswith("bicubic") else "bilinear", mode == "bicubic-antialiased"
+    maps = F.interpolate(maps, size=new_grid, mode=kind, align_corners=mode == "zoom", antialias=antialias)
     return torch.cat([prefix, maps.flatten(2)[0].T.to(table.dtype)])
 
 

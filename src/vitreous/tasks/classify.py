@@ -13,25 +13,38 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Metric, Task
 
+HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings:
-    head: Literal["linear", "tanh", "distilled"] = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two
+    head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; class-and-mean: DINOv2's
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels a picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
+    class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Classify":
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing is {self.label_smoothing}: it must be at least 0 and below 1")
         if self.label_smoothing and self.loss == "sigmoid":
             raise UserError("label_smoothing goes with the softmax loss: set it to 0 for sigmoid")
-        return Classify(encoder, self._head(encoder, len(classes)), self.loss, self.label_smoothing)
+        if self.class_weights and (self.loss == "sigmoid" or len(self.class_weights) != len(classes)):
+            raise UserError(
+                f"{len(self.class_weights)} class_weights for {len(classes)} classes and the {self.loss} loss: give "
+                "one a class and the softmax loss, or none at all"
+            )
+        head = self._head(encoder, len(classes))
+        return Classify(encoder, head, self.loss, self.label_smoothing, self.class_weights)
 
     def _head(self, encoder: Encoder, num_classes: int) -> "Head":
         if self.head == "linear":
             return LinearHead(encoder.width, num_classes)
         if self.head == "tanh":
             return TanhHead(encoder.width, num_classes)
+        if self.head == "class-and-mean":
+            if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 1:
+                raise UserError("the class-and-mean head needs a class token: set num_prefix to 1")
+            return ClassAndMeanHead(encoder.token_width, num_classes)
         if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 2:
             raise UserError("the distilled head needs a class token and a distillation token: set num_prefix to 2")
         return DistilledHead(encoder.token_width, num_classes)
@@ -95,18 +108,45 @@ class DistilledHead(nn.Module):
         return [self.classes.bias, self.distillation.bias]
 
 
-Head = LinearHead | TanhHead | DistilledHead
+class ClassAndMeanHead(nn.Module):
+    """One linear layer on the class token and the mean of the patches, side by side (Oquab et al. 2023, DINOv2)."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        linear = zero_linear(2 * width, num_classes)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, features: Features) -> Tensor:
+        assert features.prefix is not None
+        both = torch.cat([features.prefix[:, 0], features.maps[-1].mean(dim=(2, 3))], dim=1)  # (B, 2 D)
+        return F.linear(both, self.weight, self.bias)
+
+    def last_biases(self) -> list[nn.Parameter]:
+        return [self.bias]
+
+
+Head = LinearHead | TanhHead | DistilledHead | ClassAndMeanHead
 
 
 class Classify(Task):
+    class_weights: Tensor | None
+
     def __init__(
-        self, encoder: Encoder, head: Head, loss: Literal["softmax", "sigmoid"], label_smoothing: float
+        self,
+        encoder: Encoder,
+        head: Head,
+        loss: Literal["softmax", "sigmoid"],
+        label_smoothing: float,
+        class_weights: tuple[float, ...] = (),
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
         self.loss = loss
         self.label_smoothing = label_smoothing
+        # A part of training and not of the model: not saved with the weights, so real even where the others are meta.
+        factors = torch.tensor(class_weights, device="cpu") if class_weights else None
+        self.register_buffer("class_weights", factors, persistent=False)
         if loss == "sigmoid":
             # Most labels are absent from most pictures: begin by saying so, or the first steps do nothing else.
             for bias in head.last_biases():
@@ -120,21 +160,26 @@ class Classify(Task):
         logits = self.predict(batch.images).float()
         if self.loss == "sigmoid":
             return {"loss": sigmoid_loss(logits, batch.targets).mean()}
-        return {"loss": softmax_loss(logits, batch.targets, self.label_smoothing).mean()}
+        return {"loss": softmax_loss(logits, batch.targets, self.label_smoothing, self.class_weights).mean()}
 
     def metric(self) -> Metric:
         return ClassificationMetric(sigmoid_loss if self.loss == "sigmoid" else softmax_loss)
 
 
-def softmax_loss(logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
-    """(B,) cross-entropies; of a mixed picture, the mean of both labels' by their shares."""
+def softmax_loss(
+    logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
+    """(B,) cross-entropies, by the weights of their labels; of a mixed picture, the mean of both by their shares."""
     if "label" not in targets:
         raise UserError("the pictures have several labels each: set --objective.loss sigmoid")
-    losses = F.cross_entropy(logits, targets["label"], reduction="none", label_smoothing=smoothing)
+
+    def losses(labels: Tensor) -> Tensor:
+        plain = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return plain if class_weights is None else plain * class_weights[labels]
+
     if "partner" not in targets:
-        return losses
-    partners = F.cross_entropy(logits, targets["partner"], reduction="none", label_smoothing=smoothing)
-    return torch.lerp(partners, losses, targets["weight"])
+        return losses(targets["label"])
+    return torch.lerp(losses(targets["partner"]), losses(targets["label"]), targets["weight"])
 
 
 def sigmoid_loss(logits: Tensor, targets: dict[str, Tensor]) -> Tensor:

@@ -11,9 +11,27 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", default="vitreous", help="the format (`vitreous list formats`; default: our own)")
     parser.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="hold both sides against the libraries they belong to (timm, transformers, torchvision)",
+    )
+    parser.add_argument(
+        "--picture", action="append", default=[], metavar="FILE", help="with --verify: compare on this picture too"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.convert import convert
 
-    print(convert(options.start, options.out, options.to, options.picture_px, options.patch))
+    print(
+        convert(
+            options.start,
+            options.out,
+            options.to,
+            options.picture_px,
+            options.patch,
+            verified=options.verify,
+            pictures=options.picture,
+        )
+    )

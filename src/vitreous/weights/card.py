@@ -14,3 +14,4 @@ class Card:
     classes: tuple[str, ...] = ()
     preprocessing: Preprocessing
     temperature: float = 1.0  # logits are divided by it before the softmax
+    sets: tuple[tuple[float, float], ...] = ()  # (coverage, least calibrated probability of a class in such a set)

@@ -13,7 +13,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.weights import processors
 from vitreous.weights.card import Card
-from vitreous.weights.formats import Given
+from vitreous.weights.formats import Format, Given
 from vitreous.weights.rules import Rule, aside, joined, layer, same, transposed
 from vitreous.weights.transformers import patches, positions, refuse_others, vit
 from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config
@@ -42,7 +42,7 @@ def _class_token(theirs: str) -> Rule:
 
 
 @dataclass(frozen=True)
-class TransformersClip:
+class TransformersClip(Format):
     name: str = "transformers-clip"
     title: str = "transformers' CLIP, the visual tower with or without its projection"
     container: Literal["safetensors", "npz"] = "safetensors"
@@ -163,7 +163,7 @@ TEXT = (
 
 
 @dataclass(frozen=True)
-class OpenAiClip:
+class OpenAiClip(Format):
     """Without a config it is one of OpenAI's own: heads of width 64. open_clip writes a config, and may differ."""
 
     name: str = "clip"
@@ -221,6 +221,10 @@ class OpenAiClip:
             mean=mean,
             std=std,
         )
+
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        known = given.documents.get(self.config)
+        return [] if known else [f"no {self.config}: read as OpenAI's own, with the quick GELU and heads 64 wide"]
 
     def rules(self, card: Card) -> list[Rule]:
         model = vit(card, self.name)

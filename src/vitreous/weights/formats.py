@@ -3,9 +3,10 @@
 A format is one file in this folder that defines a `Format`, and one line in FORMATS.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,42 +25,35 @@ class Given:
     where: str
 
 
-class Format(Protocol):
-    @property
-    def name(self) -> str:
-        """As `--to` takes it."""
-        ...
+class Format(ABC):
+    """One layout of weights, both ways."""
 
-    @property
-    def title(self) -> str:
-        """What it holds, in a line."""
-        ...
+    name: str  # as `--to` takes it
+    title: str  # what it holds, in a line
+    container: Literal["safetensors", "npz"]
 
-    @property
-    def container(self) -> Literal["safetensors", "npz"]: ...
-
+    @abstractmethod
     def fits(self, given: Given) -> bool:
         """By contents (keys, shapes, config), never by a file's name."""
-        ...
 
+    @abstractmethod
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
         """The model that the shapes and the config describe. `picture_px` settles what they cannot tell."""
-        ...
 
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        """What the contents cannot tell and how it was taken, a line each. What may not be guessed, `card` refuses."""
+        return []
+
+    def found_in(self, given: Given) -> "Format":
+        """The same format with the names and shapes of these tensors, where those differ between files."""
+        return self
+
+    @abstractmethod
     def rules(self, card: Card) -> list[Rule]: ...
 
     def documents(self, card: Card) -> dict[str, Any]:
         """What is written beside the tensors, by file name."""
-        ...
-
-
-@runtime_checkable
-class Adapting(Protocol):
-    """A format whose names differ between files: with or without a prefix, of older and newer versions."""
-
-    def found_in(self, given: Given) -> Format:
-        """The same format with the names that these tensors have."""
-        ...
+        return {}
 
 
 def formats() -> dict[str, Format]:
@@ -104,12 +98,10 @@ def read(
 ) -> tuple[Card, dict[str, Tensor], Report]:
     outline = _outline(given)
     card = format.card(outline, picture_px)
-    adapted = format.found_in(outline) if isinstance(format, Adapting) else format
-    weights, report = apply_read(adapted.rules(card), given.tensors)
-    return card, weights, report
+    weights, report = apply_read(format.found_in(outline).rules(card), given.tensors)
+    return card, weights, replace(report, assumed=format.assumed(outline, card))
 
 
 def write(card: Card, weights: Mapping[str, Tensor], format: Format) -> Given:
     written = Given(apply_write(format.rules(card), weights), {}, format.name)
-    adapted = format.found_in(written) if isinstance(format, Adapting) else format
-    return replace(written, documents=adapted.documents(card))
+    return replace(written, documents=format.found_in(written).documents(card))

@@ -11,7 +11,7 @@ MlpBlock_3); the current code and big_vision count each kind by itself.
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -23,7 +23,7 @@ from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks import ClassifySettings
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.rules import Rule, same
+from vitreous.weights.rules import Rule, prefixed, same
 
 RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 COUNTED_BY_KIND = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
@@ -32,7 +32,7 @@ BEFORE_CLASS_TOKEN = "pos_embedding"  # big_vision: the class token joins later 
 
 
 @dataclass
-class GoogleViT:
+class GoogleViT(Format):
     """ViT or hybrid, in one of the spellings."""
 
     name: str
@@ -41,6 +41,7 @@ class GoogleViT:
     positions: str = IN_ENCODER
     prefix: str = ""  # before every name
     is_stacked: bool = False  # one array holds a layer of all blocks
+    norm_axes: int | None = None  # of a hybrid's group norms, as found in a file; none: not known
     container: Literal["safetensors", "npz"] = "npz"
 
     def fits(self, given: Given) -> bool:
@@ -78,6 +79,13 @@ class GoogleViT:
         num_classes = shape("head/kernel", 2)[1] if f"{self.prefix}head/kernel" in given.tensors else 0
         return _card(model, size, num_classes, "tanh" if has_hidden else "linear")
 
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        return ["an npz tells neither the GELU (tanh) nor the epsilons (1e-6) nor the preprocessing: as published"]
+
+    def found_in(self, given: Given) -> "GoogleViT":
+        root = given.tensors.get(f"{self.prefix}gn_root/scale")
+        return self if root is None else replace(self, norm_axes=root.ndim)
+
     def _block_sizes(self, given: Given, shape: "_Shapes", width: int) -> tuple[int, int, int]:
         """Depth, heads, and the width of the hidden layer."""
         _, attention, _, mlp = self.block
@@ -107,13 +115,14 @@ class GoogleViT:
         ]
         if isinstance(model.stem, ResNetStem):
             rules += _stem_rules(model.stem)
+            rules += [] if self.norm_axes == 1 else [_four_axes(rules)]
         blocks = [self._block_rules(i, model.heads) for i in range(model.depth)]
         if self.is_stacked:
             rules += [_stacked([block[i] for block in blocks]) for i in range(len(blocks[0]))]
         else:
             rules += [rule for block in blocks for rule in block]
         rules += _head_rules(card)
-        return [_prefixed(rule, self.prefix) for rule in rules]
+        return [prefixed(rule, self.prefix) for rule in rules]
 
     def _check(self, model: ViTSettings) -> None:
         """Whatever makes another model of the same tensors has no place in these files."""
@@ -172,12 +181,9 @@ class GoogleViT:
             *_dense(f"{ours}.mlp.contract", f"{mlp}/Dense_1"),
         ]
 
-    def documents(self, card: Card) -> dict[str, Any]:
-        return {}
-
 
 @dataclass
-class GoogleBiT:
+class GoogleBiT(Format):
     """BiT ResNet-v2, as released. The head is a 1x1 convolution."""
 
     name: str = "google-bit"
@@ -225,10 +231,7 @@ class GoogleBiT:
                 _converted("head.weight", f"{head}/kernel", lambda k: k[0, 0].T, lambda m: m.T[None, None]),
                 same("head.bias", f"{head}/bias"),
             ]
-        return [_prefixed(rule, "resnet/") for rule in rules]
-
-    def documents(self, card: Card) -> dict[str, Any]:
-        return {}
+        return [prefixed(rule, "resnet/") for rule in rules]
 
 
 # ---- What the shapes say
@@ -306,10 +309,6 @@ def _converted(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: 
     return Rule((ours,), (theirs,), lambda a: (read(a).contiguous(),), lambda a: (write(a).contiguous(),))
 
 
-def _prefixed(rule: Rule, prefix: str) -> Rule:
-    return Rule(rule.ours, tuple(prefix + name for name in rule.theirs), rule.read, rule.write)
-
-
 def _batched(ours: str, theirs: str) -> Rule:
     """They keep an axis of length 1 before it."""
     return _converted(ours, theirs, lambda a: a[0], lambda a: a[None])
@@ -337,11 +336,25 @@ def _patches(patch: tuple[int, int]) -> tuple[Callable[[Tensor], Tensor], Callab
 
 
 def _norm(ours: str, theirs: str, names: tuple[str, str] = ("scale", "bias")) -> list[Rule]:
-    """Released hybrids keep the vectors of group norms as (1, 1, 1, width): both shapes are read."""
     return [
         Rule((f"{ours}.{kind}",), (f"{theirs}/{name}",), lambda a: (a.flatten(),), lambda a: (a,))
         for kind, name in zip(("weight", "bias"), names, strict=True)
     ]
+
+
+def _four_axes(rules: list[Rule]) -> Rule:
+    """Released hybrids keep the vectors of group norms as (1, 1, 1, width). That they do is kept with the weights, so
+    that they are written back like this; a file of flat vectors never comes here."""
+    norms = [rule for rule in rules if re.match(r"(.*/)?gn\w*/", rule.theirs[0])]
+
+    def read(*theirs: Tensor) -> tuple[Tensor, ...]:
+        return torch.tensor(theirs[0].ndim), *(one.flatten() for one in theirs)
+
+    def write(axes: Tensor, *ours: Tensor) -> tuple[Tensor, ...]:
+        return tuple(one.reshape(*(1,) * (int(axes) - 1), -1) for one in ours)
+
+    ours, theirs = ([names[0] for names in side] for side in zip(*((r.ours, r.theirs) for r in norms), strict=True))
+    return Rule(("extra.group_norm_axes", *ours), tuple(theirs), read, write, optional=True)
 
 
 def _stacked(rules: list[Rule]) -> Rule:

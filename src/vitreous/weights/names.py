@@ -1,6 +1,6 @@
 """What files of weights are called, in folders and on the hub."""
 
-DOCUMENTS = ("config.json", "preprocessor_config.json")
+DOCUMENTS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin", "model.npz")  # by preference
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 ENDINGS = (".safetensors", ".npz", ".bin", ".pth", ".pt")

@@ -1,8 +1,9 @@
-"""The layouts that DeiT, DINO, MAE and BEiT were published in.
+"""The layouts that DeiT, DINO, DINOv2, MAE and BEiT were published in.
 
 Inside they are timm's, key for key. What differs lives here: the dicts around the model, whose names stand before the
-keys ("model.blocks.0. ..."), what a training checkpoint holds besides, MAE's decoder, and the index tables that BEiT
-saved. Where nothing differs (a bare DeiT or DINO backbone), the file is timm's.
+keys ("model.blocks.0. ..."), what a training checkpoint holds besides, MAE's decoder, the index tables that BEiT
+saved, and DINOv2's registers, gated units and mask token. Where nothing differs (a bare DeiT or DINO backbone), the
+file is timm's.
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,10 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.nn.relative import BiasTable
 from vitreous.weights.card import Card
-from vitreous.weights.formats import Given
+from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
-from vitreous.weights.rules import Rule, aside, carried, computed
-from vitreous.weights.timm import is_vit, read_card, timm_rules
+from vitreous.weights.rules import Rule, aside, carried, computed, prefixed
+from vitreous.weights.timm import TOKENS, is_vit, read_card, timm_rules
 from vitreous.weights.timm_config import is_beit, write_config
 
 # What a checkpoint of a training run holds besides the model: of no use here, and known.
@@ -29,7 +30,7 @@ BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
 @dataclass(frozen=True)
-class Wrapped:
+class Wrapped(Format):
     """timm's names under a prefix."""
 
     name: str
@@ -56,16 +57,25 @@ class Wrapped:
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
         inside = self.inside(given)
-        card = read_card(inside, picture_px)
+        card = read_card(inside, picture_px, any_depth=True)  # in their code a head is always 64 wide
         if "config.json" in given.documents or is_beit(_vit(card)):
             return card
         # All of them were trained and tested on ImageNet's statistics, with the centre 224 of 256.
         known = replace(card.preprocessing, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=0.875)
         return replace(card, preprocessing=known)
 
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        if "config.json" in given.documents:
+            return []
+        heads, width = _vit(card).heads, _vit(card).width
+        return [
+            f"its files do not tell the number of heads ({heads}: each {width // heads} wide, as published), nor the "
+            "preprocessing (as published)"
+        ]
+
     def rules(self, card: Card) -> list[Rule]:
         inner = [*timm_rules(card), *self.further(_vit(card))]
-        return [*(_prefixed(rule, self.prefix) for rule in inner), aside(self.besides)]
+        return [*(prefixed(rule, self.prefix) for rule in inner), aside(self.besides)]
 
     def further(self, model: ViTSettings) -> list[Rule]:
         """What the layout has beyond timm's."""
@@ -112,14 +122,68 @@ class Beit(Wrapped):
         return [*(computed(f"{owner}.relative_position_index", index) for owner in owners), *kept]
 
 
+@dataclass(frozen=True)
+class Dinov2(Wrapped):
+    """A backbone as DINOv2 published it. Its registers stand beside a table in which the class token has its row."""
+
+    def knows(self, tensors: Mapping[str, Tensor]) -> bool:
+        telling = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"} & tensors.keys()
+        return "blocks.0.ls1.gamma" in tensors and bool(telling) and "decoder_embed.weight" not in tensors
+
+    def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+        theirs = {name: _timm_name(name) for name in given.tensors if name not in ("mask_token", "register_tokens")}
+        tensors = {name: given.tensors[their] for their, name in theirs.items()}
+        card = super().card(replace(given, tensors=tensors), picture_px)
+        registers = given.tensors.get("register_tokens")
+        # As the published code resizes them, but for its offset of a tenth of a cell in models without registers.
+        model = replace(_vit(card), resizing="bicubic" if registers is None else "bicubic-antialiased")
+        return replace(card, model=replace(model, num_registers=0 if registers is None else registers.shape[1]))
+
+    def rules(self, card: Card) -> list[Rule]:
+        model = self._checked(card)
+        rules = [
+            replace(rule, theirs=tuple(map(_dinov2_name, rule.theirs))) if model.mlp == "swiglu" else rule
+            for rule in timm_rules(replace(card, model=replace(model, num_registers=0)))
+            if rule.ours != (TOKENS,)
+        ]
+        names = ("cls_token", "register_tokens") if model.num_registers else ("cls_token",)
+        counts = [1, model.num_registers] if model.num_registers else [1]
+        tokens = Rule(
+            (TOKENS,),
+            names,
+            lambda *theirs: (torch.cat([one[0] for one in theirs]),),
+            lambda ours: tuple(one[None] for one in ours.split(counts)),
+        )
+        # Their code wants a mask token, which starts at zero; transformers' DINOv2 has the same.
+        blank = Rule((), ("mask_token",), lambda _: (), lambda: (torch.zeros(1, model.width),), optional=True)
+        kept = replace(carried("mask_token"), ours=("extra.embeddings.mask_token",))
+        return [*rules, tokens, blank, kept]
+
+    def _checked(self, card: Card) -> ViTSettings:
+        model = _vit(card)
+        if card.task is not None:
+            raise UserError(f"{self.name} holds an encoder alone, and this model has a head; write another format")
+        wanted = {"pool": "class", "pool_norm": "before", "num_prefix": 1, "positions": "learned", "pre_norm": False}
+        for field, value in wanted.items():
+            if getattr(model, field) != value:
+                raise UserError(f"{self.name} has {field} {value}, not {getattr(model, field)}")
+        if model.layer_scale is None:
+            raise UserError(f"{self.name} has LayerScale, and this model has none")
+        return model
+
+
+def _timm_name(name: str) -> str:
+    return name.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
+
+
+def _dinov2_name(name: str) -> str:
+    return name.replace(".mlp.fc1.", ".mlp.w12.").replace(".mlp.fc2.", ".mlp.w3.")
+
+
 def _vit(card: Card) -> ViTSettings:
     if not isinstance(card.model, ViTSettings):
-        raise UserError("the layouts of DeiT, DINO, MAE and BEiT have no place for a ResNet")
+        raise UserError("the layouts of DeiT, DINO, DINOv2, MAE and BEiT have no place for a ResNet")
     return card.model
-
-
-def _prefixed(rule: Rule, prefix: str) -> Rule:
-    return replace(rule, theirs=tuple(prefix + name for name in rule.theirs))
 
 
 DINO_BESIDES = rf"{TRAINING}|student\.|dino_loss\.|teacher\.(module\.)?head\."
@@ -129,6 +193,7 @@ FORMATS: tuple[Wrapped, ...] = (
     Beit("beit-bare", "the same without the dict around it, as early timm", ""),
     Mae("mae", "MAE's own: pre-training with its decoder, or fine-tuned", "model."),
     Mae("mae-bare", "the same without the dict around it", ""),
+    Dinov2("dinov2-original", "DINOv2's own backbones, with and without registers", ""),
     Wrapped("dino", "DINO's own training checkpoint: the teacher", "teacher.backbone.", DINO_BESIDES),
     Wrapped(
         "dino-student",

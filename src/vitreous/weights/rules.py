@@ -5,7 +5,7 @@ A format is a list of rules. One list serves both ways, so that what is read can
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -62,6 +62,11 @@ def carried(theirs: str) -> Rule:
     return Rule((f"extra.{theirs}",), (theirs,), _as_it_is, _as_it_is, optional=True)
 
 
+def prefixed(rule: Rule, prefix: str) -> Rule:
+    """The same where all of their names begin alike."""
+    return replace(rule, theirs=tuple(prefix + name for name in rule.theirs))
+
+
 def aside(pattern: str) -> Rule:
     """What such files may hold besides the model, an optimizer's state for one: left behind, and reported as that."""
     return Rule((), (), lambda: (), lambda: (), aside=pattern)
@@ -97,6 +102,7 @@ class Report:
     missing: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)  # known to come with such files, and of no use here
     reshaped: list[str] = field(default_factory=list)  # ours: position tables and patches fitted to another size
+    assumed: list[str] = field(default_factory=list)  # what the contents cannot tell, and how it was taken, in lines
 
     @property
     def is_exact(self) -> bool:

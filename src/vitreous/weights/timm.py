@@ -2,9 +2,8 @@
 
 A file of timm's is a state dict; on the hub a config.json stands beside it, with the architecture's name, the
 constructor's arguments that differ from it, and what is done to pictures. Shapes say almost everything. They do not say
-the number of heads: without a config it is that of the published models (a head is 64 wide, but for those in HEADS).
-Nor do they say the kind of GELU or the norms' epsilon: those go by the architecture, and without one by the published
-rule (exact GELU; 1e-6, and 1e-5 where a norm stands before the first block, as in CLIP).
+the number of heads, the kind of GELU or the norms' epsilon: those go by the architecture. Without one they are those of
+the published models of the same shape, where all of these agree; else the file is refused, with the way out.
 """
 
 import math
@@ -21,17 +20,16 @@ from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks import ClassifySettings
 from vitreous.weights.card import Card
-from vitreous.weights.formats import Given
+from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.published import Shapes, assumptions, read_gelu, read_heads, refuse_rotary
 from vitreous.weights.rules import Rule, layer, same
 from vitreous.weights.timm_config import Config, is_beit, write_config
 
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # by width: so400m, huge, giant, gigantic
-HEAD_WIDTH = 64
 TOKENS, TABLE = "encoder.prefix.tokens", "encoder.positions.tables.0.table"
 
 
-class Timm:
+class Timm(Format):
     name = "timm"
     title = "timm: ViT, DeiT, hybrids, BiT, DINO, DINOv2, BEiT"
     container: Literal["safetensors"] = "safetensors"
@@ -41,6 +39,9 @@ class Timm:
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
         return read_card(given, picture_px)
+
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        return assumptions(given, card)
 
     def rules(self, card: Card) -> list[Rule]:
         return timm_rules(card)
@@ -60,36 +61,15 @@ def is_bit(tensors: Mapping[str, Tensor]) -> bool:
 # ---- What a file describes
 
 
-class Shapes:
-    """The shapes of a file's tensors, with one clear error where one is absent or of another kind."""
-
-    def __init__(self, given: Given) -> None:
-        self.tensors, self.where = given.tensors, given.where
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def __call__(self, name: str, axes: int) -> tuple[int, ...]:
-        if name not in self.tensors:
-            raise UserError(f"{self.where}: {name} is missing")
-        shape = tuple(self.tensors[name].shape)
-        if len(shape) != axes or not all(shape):
-            raise UserError(f"{self.where}: {name} has the shape {shape}, where {axes} axes are expected")
-        return shape
-
-    def numbered(self, pattern: str) -> int:
-        """How many numbers occur where the pattern has its group."""
-        return len({match[1] for name in self.tensors if (match := re.match(pattern, name))})
-
-
-def read_card(given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+def read_card(given: Given, picture_px: tuple[int, int] | None = None, any_depth: bool = False) -> Card:
+    """`any_depth`: the width of a head is known without a config, also where no model of this size was published."""
     try:
-        return _read_card(given, picture_px)
+        return _read_card(given, picture_px, any_depth)
     except (TypeError, ValueError, LookupError, OverflowError, ZeroDivisionError) as error:
         raise UserError(f"{given.where}: its config.json is not one of timm's, or damaged ({error})") from None
 
 
-def _read_card(given: Given, picture_px: tuple[int, int] | None) -> Card:
+def _read_card(given: Given, picture_px: tuple[int, int] | None, any_depth: bool) -> Card:
     shapes, config = Shapes(given), Config(given)
     config.check()
     if is_bit(given.tensors):
@@ -97,7 +77,7 @@ def _read_card(given: Given, picture_px: tuple[int, int] | None) -> Card:
         head = "head.fc.weight"
         num_classes = shapes(head, 4)[0] if head in shapes else 0
     else:
-        model = _read_vit(shapes, config, picture_px)
+        model = _read_vit(shapes, config, picture_px, any_depth)
         num_classes = shapes("head.weight", 2)[0] if "head.weight" in shapes else 0
     task = ClassifySettings(head="distilled" if "head_dist.weight" in shapes else "linear") if num_classes else None
     return Card(
@@ -120,7 +100,7 @@ def _assumed_preprocessing(tensors: Mapping[str, Tensor]) -> Preprocessing:
     return assumed
 
 
-def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None) -> ViTSettings:
+def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None, any_depth: bool) -> ViTSettings:
     width, channels, *patch = shapes("patch_embed.proj.weight", 4)
     stem = _read_stem(shapes)
     if stem is not None:
@@ -129,9 +109,10 @@ def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None
     stride = 1 if stem is None else 4 * 2 ** max(len(stem.depths) - 1, 0)
     unit = patch[0] * stride, patch[1] * stride
     cell_rows, num_prefix, num_registers = _read_tokens(shapes, unit, config, picture_px)
-    grid, heads = _read_grid(shapes, config, unit, cell_rows, picture_px), _read_heads(shapes, config, width)
+    grid, depth = _read_grid(shapes, config, unit, cell_rows, picture_px), shapes.numbered(r"blocks\.(\d+)\.")
     mlp_in, mlp_out = shapes("blocks.0.mlp.fc1.weight", 2)[0], shapes("blocks.0.mlp.fc2.weight", 2)[1]
     pre_norm = "norm_pre.weight" in shapes
+    refuse_rotary(shapes, config, is_gated=mlp_in == 2 * mlp_out)
     scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.tensors.keys()
     pool_after = "fc_norm.weight" in shapes
     pooled_mean = pool_after or "cls_token" not in shapes
@@ -148,8 +129,8 @@ def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None
         patch_bias="patch_embed.proj.bias" in shapes,
         stem=stem,
         width=width,
-        depth=shapes.numbered(r"blocks\.(\d+)\."),
-        heads=heads,
+        depth=depth,
+        heads=read_heads(shapes, config, width, None if any_depth else depth, (patch[0], cell_rows)),
         mlp="swiglu" if mlp_in == 2 * mlp_out else "gelu",
         mlp_width=mlp_out,
         pool="mean" if pooled_mean else "class",
@@ -159,7 +140,7 @@ def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None
         positions="bias" if own_table else "bias-shared" if shared_table else "learned" if cell_rows else "none",
         layer_scale=float(config.arguments.get("init_values") or 1e-5) if scaled else None,
         attention_bias="no-key" if "blocks.0.attn.q_bias" in shapes else "all" if bias else "none",
-        gelu=config.gelu(),
+        gelu=read_gelu(shapes, config, (width, patch[0]), cell_rows),
         pre_norm=pre_norm,
         norm_epsilon=float(config.whole.get("norm_epsilon", epsilon)),
     )
@@ -212,22 +193,6 @@ def _read_grid(
             "are for"
         )
     return side, side
-
-
-def _read_heads(shapes: Shapes, config: Config, width: int) -> int:
-    for name in ("blocks.0.attn.relative_position_bias_table", "rel_pos_bias.relative_position_bias_table"):
-        if name in shapes:
-            return shapes(name, 2)[1]
-    return config.heads() or published_heads(width, shapes.where)
-
-
-def published_heads(width: int, where: str) -> int:
-    if width not in HEADS and width % HEAD_WIDTH:
-        raise UserError(
-            f"{where}: how many heads a model of width {width} has cannot be told from its weights; put num_heads into "
-            "the model_args of a config.json beside it"
-        )
-    return HEADS.get(width, width // HEAD_WIDTH)
 
 
 def _read_stem(shapes: Shapes) -> ResNetStem | None:

@@ -1,7 +1,7 @@
 """timm's config.json: the architecture's name, the arguments that differ from it, and what is done to pictures."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -20,6 +20,14 @@ TANH = {
     "vit_so400m_patch16_siglip_gap_512",
     "vit_giantopt_patch16_siglip_gap_256",
     "vit_giantopt_patch16_siglip_gap_384",
+}
+
+STRANGERS = {
+    "_rpn_": "its norms after attention and MLP",
+    "eva02": "rotary positions",
+    "_rope_": "rotary positions",
+    "dinov3": "rotary positions",
+    "lingbot": "rotary positions",
 }
 
 # Architectures of timm's that hold what its constructors do not take as a plain value; the arguments say the rest.
@@ -53,12 +61,15 @@ class Config:
             return size, size
         return None if size is None else (int(size[-2]), int(size[-1]))
 
-    def gelu(self) -> Gelu:
+    def gelu(self) -> Gelu | None:
+        """None: it does not say, not even by its architecture."""
         named = {name: gelu for gelu, name in GELU_NAMES.items()}
         if self.arguments.get("act_layer") in named:
             return named[self.arguments["act_layer"]]
         if "quickgelu" in self.architecture:
             return "quick"
+        if not self.architecture:
+            return None
         return "tanh" if self.architecture in TANH else "erf"
 
     def heads(self) -> int | None:
@@ -68,9 +79,10 @@ class Config:
         return 16 if self.architecture == "vit_base_patch16_gap_224" or "giantopt" in self.architecture else None
 
     def check(self) -> None:
-        """A block whose norms come last has the same tensors as one whose norms come first."""
-        if "_rpn_" in self.architecture:
-            raise UserError(f"{self.where}: {self.architecture} has its norms after attention and MLP; we have no such")
+        """Some have the same tensors as a model of ours, and are another."""
+        for part, why in STRANGERS.items():
+            if part in self.architecture:
+                raise UserError(f"{self.where}: {self.architecture} has {why}, which no model of ours has")
 
     def pooling(self) -> str | None:
         return self.arguments.get("global_pool") or self.whole.get("global_pool")
@@ -88,11 +100,15 @@ class Config:
         interpolation = known.get("interpolation", assumed.interpolation)
         if interpolation not in ("bilinear", "bicubic", "nearest"):
             raise UserError(f"{self.where}: config.json asks for interpolation {interpolation!r}, which we do not have")
+        fraction = float(known.get("crop_pct") or assumed.crop_fraction)
+        squash: Literal["squash", "squash-centre"] = "squash" if fraction == 1 else "squash-centre"
         return Preprocessing(
             size_px=size_px,
-            crop="centre" if mode == "center" else "squash",
-            crop_fraction=float(known.get("crop_pct") or assumed.crop_fraction),
+            crop="centre" if mode == "center" else squash,
+            crop_fraction=fraction,
+            skip_fitting=False,
             interpolation=interpolation,
+            resizer="pillow",
             mean=tuple(known.get("mean", assumed.mean)),
             std=tuple(known.get("std", assumed.std)),
         )
@@ -121,7 +137,7 @@ def write_config(card: Card) -> dict[str, Any]:
             "mean": list(p.mean),
             "std": list(p.std),
             "interpolation": p.interpolation,
-            "crop_pct": p.crop_fraction,
+            "crop_pct": 1.0 if p.crop == "squash" else p.crop_fraction,
             "crop_mode": "center" if p.crop == "centre" else "squash",
         },
     }

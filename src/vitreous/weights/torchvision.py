@@ -1,8 +1,7 @@
 """torchvision's VisionTransformer, vit_b_16 to vit_h_14.
 
-Its files are state dicts and nothing else. The number of heads is that of the published models (a head is 64 wide, in
-vit_h_14 it is 80) unless a config.json, which is ours, says otherwise: it holds the
-constructor's arguments and the norms' epsilon.
+Its files are state dicts and nothing else. The number of heads is that of the published model of the same width and
+depth, unless a config.json, which is ours, says otherwise: it holds the constructor's arguments and the norms' epsilon.
 The published files spell a block's MLP linear_1 and linear_2, and what today's code saves, 0 and 3.
 """
 
@@ -16,14 +15,15 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks import ClassifySettings
 from vitreous.weights.card import Card
-from vitreous.weights.formats import Given
+from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.published import Shapes, published_heads
 from vitreous.weights.rules import Rule, layer, same
-from vitreous.weights.timm import TABLE, TOKENS, Shapes, patch_rule, published_heads
+from vitreous.weights.timm import TABLE, TOKENS, patch_rule
 
 
 @dataclass(frozen=True)
-class Torchvision:
+class Torchvision(Format):
     name: str
     title: str
     mlp: tuple[str, str]  # names of the dense layers of a block's MLP
@@ -42,14 +42,15 @@ class Torchvision:
         side = math.isqrt(max(cells, 0))
         if shapes("class_token", 3)[1] != 1 or side * side != cells or not cells:
             raise UserError(f"{given.where}: {cells} positions, where torchvision's pictures are square")
+        depth = shapes.numbered(r"encoder\.layers\.encoder_layer_(\d+)\.")
         hidden = shapes(f"encoder.layers.encoder_layer_0.mlp.{self.mlp[0]}.weight", 2)[0]
         model = ViTSettings(
             picture_px=(side * patch, side * patch),
             channels=channels,
             patch=patch,
             width=width,
-            depth=shapes.numbered(r"encoder\.layers\.encoder_layer_(\d+)\."),
-            heads=int(config.get("num_heads") or published_heads(width, given.where)),
+            depth=depth,
+            heads=int(config.get("num_heads") or published_heads(width, depth, given.where)),
             mlp_width=hidden,
             norm_epsilon=float(config.get("norm_epsilon", 1e-6)),
         )
@@ -61,9 +62,18 @@ class Torchvision:
             task=ClassifySettings(head=head) if has_head else None,
             classes=tuple(str(number) for number in range(num_classes)),
             preprocessing=Preprocessing(
-                size_px=model.picture_px, interpolation="bilinear", mean=IMAGENET_MEAN, std=IMAGENET_STD
+                size_px=model.picture_px,
+                interpolation="bilinear",
+                skip_fitting=False,
+                resizer="pillow",
+                mean=IMAGENET_MEAN,
+                std=IMAGENET_STD,
             ),
         )
+
+    def assumed(self, given: Given, card: Card) -> list[str]:
+        size = card.preprocessing.size_px[0]
+        return [f"its files do not tell the preprocessing: the centre {size} px of {size * 8 // 7}, ImageNet's mean"]
 
     def rules(self, card: Card) -> list[Rule]:
         model = self._checked(card)

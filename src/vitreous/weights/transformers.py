@@ -15,9 +15,10 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks import ClassifySettings
+from vitreous.tasks.classify import HeadKind
 from vitreous.weights import processors
 from vitreous.weights.card import Card
-from vitreous.weights.formats import Given
+from vitreous.weights.formats import Format, Given
 from vitreous.weights.rules import Rule, aside, joined, layer, reshaped, same
 from vitreous.weights.transformers_config import (
     BEIT_DEFAULTS,
@@ -96,16 +97,16 @@ PRETRAINING = r"decoder\.|lm_head\.|.*\.relative_position_index$"
 
 
 @dataclass(frozen=True)
-class Transformers:
+class Transformers(Format):
     """One family of transformers' models: a Format."""
 
     name: str
     title: str
+    stem: str  # of their classes' names
     model_type: str
-    prefix: str  # of the encoder's tensors in a model with a head
-    encoder: str  # the class of an encoder alone
-    classifier: str | None  # the class with a linear head on what the encoder pools
     preprocessing: Preprocessing  # of the published models, where a folder says nothing of it
+    heads: dict[HeadKind, str]  # the ends of their classes' names, by our kind of head
+    prefix: str  # of the encoder's tensors in a model with a head
     defaults: dict[str, Any] = field(default_factory=dict)  # of the config, where they are not ViT's
     container: Literal["safetensors", "npz"] = "safetensors"
     spelling: "Spelling | None" = None  # as found in a file; none: as it is written
@@ -152,13 +153,13 @@ class Transformers:
     def _task(self, given: Given, config: Config) -> tuple[ClassifySettings | None, tuple[str, ...]]:
         distilled = "cls_classifier.weight" in given.tensors
         weight = given.tensors.get("cls_classifier.weight" if distilled else "classifier.weight")
-        if weight is None or (self.classifier is None and not distilled):
+        if weight is None or not self.heads:
             return None, ()
         loss: Literal["softmax", "sigmoid"] = "softmax"
         if config.get("problem_type") == "multi_label_classification":
             loss = "sigmoid"
-        settings: dict[str, Any] = {"head": "distilled"} if distilled else {}
-        return ClassifySettings(loss=loss, **settings), config.labels(len(weight))
+        head: HeadKind = "distilled" if distilled else next(iter(self.heads))
+        return ClassifySettings(loss=loss, head=head), config.labels(len(weight))
 
     # ---- both ways
 
@@ -256,20 +257,23 @@ class Transformers:
 
     def documents(self, card: Card) -> dict[str, Any]:
         model, masked = vit(card, self.name), self._spelling(card).masked
-        config = {"architectures": [self._architecture(card)], **write_model(self.model_type, model, masked)}
+        config = {"architectures": [self.architecture(card)], **write_model(self.model_type, model, masked)}
         again = read_model(self.model_type, Config(config, DEFAULTS | self.defaults, CONFIG))
         refuse_others(self.name, model, again)
         document = {**config, **labels(card)}
         return {CONFIG: document, processors.FILE: processors.write_preprocessing(card.preprocessing)}
 
-    def _architecture(self, card: Card) -> str:
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Their classes that hold what ours do."""
+        return tuple(self.stem + end for end in ("Model", *self.heads.values()))
+
+    def architecture(self, card: Card) -> str:
         if card.task is None:
-            return self.encoder
-        if card.task.head == "distilled" and self.model_type == "deit":
-            return "DeiTForImageClassificationWithTeacher"
-        if card.task.head != "linear" or self.classifier is None:
+            return f"{self.stem}Model"
+        if card.task.head not in self.heads:
             raise UserError(f"{self.name} has no place for a {card.task.head} head; write another format")
-        return self.classifier
+        return self.stem + self.heads[card.task.head]
 
 
 # ---- Parts that CLIP's towers share
@@ -335,72 +339,24 @@ IMAGENET = replace(
     std=processors.IMAGENET_STD,
 )
 
+
+def _family(name: str, stem: str, model_type: str, heads: dict[HeadKind, str], **more: Any) -> Transformers:
+    title = f"transformers' {stem}{more.pop('about', '')}: a folder with {CONFIG}"
+    more = {"prefix": model_type, "preprocessing": IMAGENET, **more}
+    return Transformers(name=f"transformers-{name}", title=title, stem=stem, model_type=model_type, heads=heads, **more)
+
+
+CLASSES = "ForImageClassification"
+LINEAR: dict[HeadKind, str] = {"linear": CLASSES}
+BOTH: dict[HeadKind, str] = {"class-and-mean": CLASSES}
+TWO: dict[HeadKind, str] = {"linear": CLASSES, "distilled": f"{CLASSES}WithTeacher"}
+REGISTERS = {**DINO_DEFAULTS, "patch_size": 16, "num_register_tokens": 4}
 FORMATS = (
-    Transformers(
-        name="transformers-vit",
-        title="transformers' ViT: a folder with config.json",
-        model_type="vit",
-        prefix="vit",
-        encoder="ViTModel",
-        classifier="ViTForImageClassification",
-        preprocessing=PLAIN,
-    ),
-    Transformers(
-        name="transformers-deit",
-        title="transformers' DeiT with its distillation token, one head or two",
-        model_type="deit",
-        prefix="deit",
-        encoder="DeiTModel",
-        classifier="DeiTForImageClassification",
-        preprocessing=IMAGENET,
-    ),
-    Transformers(
-        name="transformers-mae",
-        title="transformers' ViT-MAE, the encoder",
-        model_type="vit_mae",
-        prefix="vit",
-        encoder="ViTMAEModel",
-        classifier=None,
-        preprocessing=IMAGENET,
-    ),
-    Transformers(
-        name="transformers-msn",
-        title="transformers' ViT-MSN",
-        model_type="vit_msn",
-        prefix="vit",
-        encoder="ViTMSNModel",
-        classifier="ViTMSNForImageClassification",
-        preprocessing=IMAGENET,
-        defaults={"layer_norm_eps": 1e-6},
-    ),
-    Transformers(
-        name="transformers-dinov2",
-        title="transformers' DINOv2, the encoder",
-        model_type="dinov2",
-        prefix="dinov2",
-        encoder="Dinov2Model",
-        classifier=None,
-        preprocessing=IMAGENET,
-        defaults=DINO_DEFAULTS,
-    ),
-    Transformers(
-        name="transformers-dinov2-registers",
-        title="transformers' DINOv2 with registers, the encoder",
-        model_type="dinov2_with_registers",
-        prefix="dinov2_with_registers",
-        encoder="Dinov2WithRegistersModel",
-        classifier=None,
-        preprocessing=IMAGENET,
-        defaults={**DINO_DEFAULTS, "patch_size": 16, "num_register_tokens": 4},
-    ),
-    Transformers(
-        name="transformers-beit",
-        title="transformers' BEiT",
-        model_type="beit",
-        prefix="beit",
-        encoder="BeitModel",
-        classifier="BeitForImageClassification",
-        preprocessing=PLAIN,
-        defaults=BEIT_DEFAULTS,
-    ),
+    _family("vit", "ViT", "vit", LINEAR, preprocessing=PLAIN),
+    _family("deit", "DeiT", "deit", TWO, about=" with its distillation token, one head or two"),
+    _family("mae", "ViTMAE", "vit_mae", {}, about=", the encoder", prefix="vit"),
+    _family("msn", "ViTMSN", "vit_msn", LINEAR, prefix="vit", defaults={"layer_norm_eps": 1e-6}),
+    _family("dinov2", "Dinov2", "dinov2", BOTH, defaults=DINO_DEFAULTS),
+    _family("dinov2-registers", "Dinov2WithRegisters", "dinov2_with_registers", BOTH, defaults=REGISTERS),
+    _family("beit", "Beit", "beit", LINEAR, preprocessing=PLAIN, defaults=BEIT_DEFAULTS),
 )

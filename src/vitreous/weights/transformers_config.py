@@ -144,6 +144,8 @@ def _dino(config: Config) -> dict[str, Any]:
         "layer_scale": config.number("layerscale_value"),
         "stochastic_depth": config.number("drop_path_rate"),
         "num_registers": config.get("num_register_tokens") or 0,
+        # They are trained at 518 px and used at 224: positions are resized whenever a picture is seen.
+        "resizing": "bicubic-antialiased" if config.get("num_register_tokens") is not None else "bicubic",
     }
 
 
@@ -237,7 +239,8 @@ def _comparable(model: ViTSettings, name: str) -> Any:
         return value is not None
     if name == "positions":  # both are tables in a file
         return "learned" if value == "sincos" else value
-    return 0.0 if name in ("dropout", "stochastic_depth") else value
+    # Of no effect on a picture of the size that the positions have.
+    return 0.0 if name in ("dropout", "stochastic_depth", "resizing") else value
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
