@@ -145,7 +145,7 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
         (["finetune", "no/such/run", "fashion"], "no/such/run: no such run"),
         (["evaluate", "no/such/run"], "no/such/run: no such run"),
         (["evaluate"], "RUN"),
-        (["evaluate", "x", "--spilt", "val"], "Did you mean --split?"),
+        (["evaluate", "x", "--spilt", "val"], "Did you mean --split"),
     ],
 )
 def test_mistakes_are_named_in_one_line(capsys, tmp_path, words, message):
@@ -203,9 +203,19 @@ def test_evaluate(capsys, run):
     for words, part in ((["evaluate", run], "test"), (["evaluate", run, "--split", "val"], "val")):
         out, _, code = vitreous(capsys, *words, "--json")
         assert code == 0
-        assert json.loads(out) == pytest.approx(expected[part], abs=1e-6)
+        scores = json.loads(out)["evaluation"]["scores"]
+        assert scores["top1"]["value"] == pytest.approx(expected[part]["accuracy"], abs=1e-6)
+        assert scores["pictures"] == expected[part]["pictures"]
     out, _, _ = vitreous(capsys, "evaluate", run, "fashion")
-    assert out.startswith(f"test  accuracy {expected['test']['accuracy']:.2%}")
+    assert f"{100 * expected['test']['accuracy']:.2f} % (" in out
+
+
+def test_evaluate_draws_figures(capsys, run, tmp_path):
+    out, _, code = vitreous(capsys, "evaluate", run, "--split", "val", "--figures", tmp_path / "drawn")
+    assert code == 0
+    for name in ("per_class", "confusion", "reliability", "abstention"):
+        assert (tmp_path / f"drawn/{name}.png").stat().st_size > 1000
+        assert f"{name}.png" in out
 
 
 def test_evaluate_on_data_of_other_classes(capsys, run, folder):
@@ -215,7 +225,7 @@ def test_evaluate_on_data_of_other_classes(capsys, run, folder):
 def test_evaluate_a_folder_of_weights_needs_data(capsys, run):
     assert "name the data" in refused(capsys, "evaluate", run / "model")
     out, _, _ = vitreous(capsys, "evaluate", run / "model", "fashion", "--json")
-    assert json.loads(out)["pictures"] == 2000
+    assert json.loads(out)["evaluation"]["scores"]["pictures"] == 2000
 
 
 def test_finetune_at_a_larger_size_with_the_best_of_two_rates(capsys, run, folder, tmp_path):

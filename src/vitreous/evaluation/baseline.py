@@ -42,9 +42,15 @@ class Pixels:
         return cls(values, torch.from_numpy(labels))
 
 
-def fit(data: Pixels, penalty: float, start: Tensor | None = None, tolerance: float = 1e-5) -> Tensor:
+def fit(
+    data: Pixels,
+    penalty: float,
+    start: Tensor | None = None,
+    tolerance: float = 1e-5,
+    num_classes: int | None = None,  # None: as many as the labels name
+) -> Tensor:
     """(pixels + 1, K) weights that minimise mean cross-entropy + penalty / 2 * |weights|^2 (the bias is free)."""
-    num_classes = int(data.labels.max()) + 1
+    num_classes = num_classes or int(data.labels.max()) + 1
     values = torch.cat([data.values, torch.ones(len(data.values), 1, dtype=torch.float64)], dim=1)
     weights = torch.zeros(values.shape[1], num_classes, dtype=torch.float64) if start is None else start.clone()
     weights.requires_grad_()

@@ -1,28 +1,77 @@
 """vitreous evaluate"""
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-HELP = "Score a run on the test part of its data, or of other data."
+if TYPE_CHECKING:
+    from vitreous.assess import Assessment
+
+HELP = "Measure a run: accuracy, calibration, prediction sets, probes, every number with its interval."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("start", metavar="RUN", help="a finished run, or a folder of weights")
+    parser.add_argument("start", metavar="RUN", help="a finished run, or whatever else holds weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="other data with the same classes")
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
+    parser.add_argument("--probe", metavar="NAMES", help="what the frozen features know: knn,linear,fewshot")
+    parser.add_argument(
+        "--coverage", type=float, nargs="+", metavar="C", help="of prediction sets (default: 0.9 0.95 0.99)"
+    )
+    parser.add_argument("--labels", metavar="FILE", help="JSON: a list of right labels for each picture (ReaL)")
+    parser.add_argument(
+        "--map", metavar="FILE", help="JSON: the model's classes for each class of the data (ObjectNet)"
+    )
+    parser.add_argument("--figures", metavar="DIR", help="draw the figures there")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.jobs import evaluate
+    from vitreous.assess import assess
+    from vitreous.evaluation.conformal import COVERAGES
 
-    scores = evaluate(options.start, options.data, options.split, options.device)
+    found = assess(
+        options.start,
+        options.data,
+        options.split,
+        device=options.device,
+        coverages=tuple(options.coverage or COVERAGES),
+        probes=tuple(options.probe.split(",")) if options.probe else (),
+        label_sets=Path(options.labels) if options.labels else None,
+        mapping=Path(options.map) if options.map else None,
+    )
     if options.json:
         import json
 
-        print(json.dumps(scores))
+        print(json.dumps(found.to_json()))
     else:
-        print(f"{options.split:5} {scores_line(scores)}")
+        print(f"{options.split} part of {options.data or 'its own data'}\n\n{found.summary()}")
+    if options.figures:
+        draw(found, Path(options.figures), quietly=options.json)
+
+
+def draw(found: "Assessment", folder: Path, quietly: bool) -> None:
+    from vitreous.evaluation import figures
+    from vitreous.figures import save
+
+    drawn = {}
+    if found.evaluation is not None:
+        before, after = found.evaluation.before, found.evaluation.after
+        drawn = {"per_class": figures.per_class(found.evaluation.scores)}
+        if before is not None and after is not None:
+            drawn |= {
+                "confusion": figures.confusion(found.evaluation.scores),
+                "reliability": figures.reliability(before, after),
+                "abstention": figures.abstention_curve(found.evaluation.abstention),
+            }
+    curves = {one.features: one.few_shot for one in found.probes if one.few_shot}
+    if curves:
+        drawn["few_shot"] = figures.few_shot_curve(curves)
+    for name, one in drawn.items():
+        save(one, folder / name)
+        if not quietly:
+            print(f"{folder / name}.png and .svg")
 
 
 def scores_line(scores: dict[str, float]) -> str:

@@ -1,0 +1,119 @@
+"""Accuracy against the share of pictures answered, when a model may keep silent where it is unsure.
+
+(El-Yaniv and Wiener 2010; Geifman and El-Yaniv 2017.) Pictures are answered from the surest down.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous import settings
+from vitreous.errors import UserError
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.metrics import Estimate, Z, wilson
+
+RESAMPLES, SEED = 200, 0
+
+
+@dataclass(frozen=True)
+class Point:
+    share: float  # of the pictures that are answered
+    threshold: float  # the least confidence that is answered
+    accuracy: Estimate  # of the answers; Wilson's interval
+
+
+@dataclass(frozen=True)
+class Abstention:
+    points: tuple[Point, ...]  # from few answers to all
+    area: Estimate  # mean accuracy over all shares; a bootstrap's standard error (200 resamples, fixed seed)
+
+    def to_json(self) -> Any:
+        return settings.to_json(self)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """What a threshold, chosen on validation pictures for a wished accuracy, does on test pictures."""
+
+    wished: float
+    threshold: float | None  # None: not even the surest answers were that good, for sure
+    answered: Estimate | None  # share; Wilson's interval, as of the next
+    accuracy: Estimate | None  # None where nothing is answered
+
+    def to_json(self) -> Any:
+        return settings.to_json(self)
+
+
+def abstention(found: Answers, temperature: float = 1.0, num_points: int = 100) -> Abstention:
+    confidences, right = _surest_first(found, temperature)
+    num = len(right)
+    ends = _last_of_equals(confidences)
+    counts = right.cumsum(dim=0)
+    wanted = torch.linspace(num / num_points, num, num_points, dtype=torch.float64).round().long().clamp(1, num) - 1
+    places = torch.unique(ends[torch.searchsorted(ends, wanted)]).tolist()
+    points = tuple(
+        Point((place + 1) / num, float(confidences[place]), wilson(int(counts[place]), place + 1)) for place in places
+    )
+    return Abstention(points, _area(right))
+
+
+def threshold_for(found: Answers, accuracy: float, temperature: float = 1.0) -> float | None:
+    """The least confidence to answer at, so that the lower end of the answers' interval reaches the wished accuracy.
+
+    Choose on validation data. None where no threshold does.
+    """
+    if not 0 < accuracy < 1:
+        raise UserError(f"the wished accuracy is {accuracy}: it must lie between 0 and 1, as 0.99 does")
+    confidences, right = _surest_first(found, temperature)
+    ends = _last_of_equals(confidences)
+    num = ends.double() + 1
+    share = right.cumsum(dim=0)[ends].double() / num
+    low = share + Z * Z / (2 * num) - Z * (share * (1 - share) / num + Z * Z / (4 * num * num)).sqrt()
+    good = ends[low / (1 + Z * Z / num) >= accuracy]
+    return float(confidences[good[-1]]) if len(good) else None
+
+
+def silence(val: Answers, test: Answers, accuracy: float, temperature: float = 1.0) -> Silence:
+    threshold = threshold_for(val, accuracy, temperature)
+    if threshold is None:
+        return Silence(accuracy, None, None, None)
+    confidences, right = _surest_first(test, temperature)
+    kept = right[confidences >= threshold]
+    measured = wilson(int(kept.sum()), len(kept)) if len(kept) else None
+    return Silence(accuracy, threshold, wilson(len(kept), len(right)), measured)
+
+
+def _surest_first(found: Answers, temperature: float) -> tuple[Tensor, Tensor]:
+    """(N,) confidences, falling, and whether each answer is right. Of several labels, by each class's own sigmoid."""
+    if not len(found):
+        raise UserError("there is not one picture to score")
+    if found.has_many_labels:
+        confidences = (found.logits.double() / temperature).sigmoid().amax(dim=1)
+    else:
+        found.one_label()
+        confidences = found.probabilities(temperature).amax(dim=1)
+    confidences, order = confidences.sort(descending=True, stable=True)
+    return confidences, found.right()[order]
+
+
+def _last_of_equals(confidences: Tensor) -> Tensor:
+    """The places where a threshold can lie: pictures of one confidence are answered together."""
+    differs = torch.ones(len(confidences), dtype=torch.bool)
+    differs[:-1] = confidences[1:] != confidences[:-1]
+    return differs.nonzero()[:, 0]
+
+
+def _area(right: Tensor) -> Estimate:
+    hits = right.double()
+    value = float((hits.cumsum(dim=0) / torch.arange(1, len(hits) + 1)).mean())
+    generator = torch.Generator().manual_seed(SEED)
+    areas = []
+    for _ in range(RESAMPLES):
+        # A resample keeps the order of confidence, so it is the same pictures counted anew.
+        drawn = torch.randint(len(hits), (len(hits),), generator=generator).bincount(minlength=len(hits))
+        again = hits.repeat_interleave(drawn)
+        areas.append(float((again.cumsum(dim=0) / torch.arange(1, len(hits) + 1)).mean()))
+    half = Z * float(torch.tensor(areas, dtype=torch.float64).std())
+    return Estimate(value, max(value - half, 0.0), min(value + half, 1.0))

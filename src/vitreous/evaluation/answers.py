@@ -1,0 +1,115 @@
+"""Answers: what a task said about every picture of a set, collected once. Every metric is a function of it."""
+
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.tasks.base import Task
+from vitreous.terminal import track
+
+
+@dataclass(frozen=True)
+class Answers:
+    logits: Tensor  # (N, K) float32, on the CPU
+    labels: Tensor  # (N,) int64; or (N, K), more than 0 where a picture of several labels has that one
+    ids: Tensor  # (N,) int64: which pictures of the source these are
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def has_many_labels(self) -> bool:
+        return self.labels.ndim == 2
+
+    def probabilities(self, temperature: float = 1.0) -> Tensor:
+        """(N, K) float64: the softmax of the logits over the temperature, as `predict` answers."""
+        return (self.logits.double() / temperature).softmax(dim=1)
+
+    def best(self) -> Tensor:
+        """(N,) the likeliest class of every picture; of equals, the first."""
+        return self.logits.argmax(dim=1)
+
+    def right(self) -> Tensor:
+        """(N,) bool: the likeliest class is the label, or one of the labels."""
+        best = self.best()
+        return self.labels.gather(1, best[:, None])[:, 0] > 0 if self.has_many_labels else best == self.labels
+
+    def only(self, chosen: Tensor) -> "Answers":
+        """Those at some places, or where a mask is true."""
+        return replace(self, logits=self.logits[chosen], labels=self.labels[chosen], ids=self.ids[chosen])
+
+    def one_label(self) -> Tensor:
+        """(N,) labels, checked: one a picture, each the number of a class."""
+        if self.has_many_labels:
+            raise UserError("these pictures have several labels each; this measure is for one label a picture")
+        if len(self) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.logits.shape[1]:
+            raise UserError(
+                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, but the model knows "
+                f"{self.logits.shape[1]} classes: relabel the pictures by the model's classes, or give a class mapping"
+            )
+        return self.labels
+
+
+@torch.no_grad()
+def answers(task: Task, batches: Iterable[Batch], classes: tuple[str, ...]) -> Answers:
+    """What the task answers to every picture, in evaluation mode, on the task's own device."""
+    logits: list[Tensor] = []
+    labels: list[Tensor] = []
+    ids: list[Tensor] = []
+    device, was_training = device_of(task), task.training
+    task.eval()
+    try:
+        for batch in shown(batches, "answers"):
+            logits.append(task.predict(batch.images.to(device)).float().cpu())
+            labels.append(labels_of(batch).cpu())
+            ids.append(batch.ids.cpu())
+    finally:
+        task.train(was_training)
+    if not logits:
+        raise UserError("there is not one picture to answer")
+    found = Answers(torch.cat(logits), torch.cat(labels), torch.cat(ids), tuple(classes))
+    if found.logits.ndim != 2 or found.logits.shape[1] != len(classes):
+        raise UserError(
+            f"the model gives {found.logits.shape[-1]} answers a picture, but {len(classes)} classes are named"
+        )
+    return found
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    first = next(module.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """(B,) labels, or (B, K) where a picture has several."""
+    return batch.targets["label"] if "label" in batch.targets else batch.targets["labels"]
+
+
+def shown(batches: Iterable[Batch], what: str) -> Iterator[Batch]:
+    """With a progress bar where the number of batches is known."""
+    return track(batches, what, len(batches)) if isinstance(batches, Sized) else iter(batches)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    id: int  # of the picture in its source
+    label: str
+    answer: str
+    confidence: float  # in the wrong answer
+
+
+def confident_mistakes(found: Answers, num: int = 12, temperature: float = 1.0) -> list[Mistake]:
+    """The wrong answers the model is surest of, the surest first."""
+    labels = found.one_label()
+    confidences, best = found.probabilities(temperature).max(dim=1)
+    wrong = (best != labels).nonzero()[:, 0]
+    order = wrong[confidences[wrong].argsort(descending=True, stable=True)][:num]
+    return [
+        Mistake(int(found.ids[i]), found.classes[labels[i]], found.classes[best[i]], float(confidences[i]))
+        for i in order.tolist()
+    ]

@@ -1,0 +1,139 @@
+"""Sets of classes that hold the right one with a chosen probability, whatever the model (split conformal prediction).
+
+Two kinds, both with the promise P(right class in set) >= coverage for pictures like the validation pictures:
+
+- "threshold" (LAC; Sadinle, Lei and Wasserman 2019): all classes of at least some probability. The default: its sets
+  are the smallest on average, it needs no random numbers, and `predict` applies it with one comparison. Where the
+  model is right more often than the coverage asks, sets of unsure pictures are empty; that says "none is likely".
+- "adaptive" (APS; Romano, Sesia and Candes 2020): the likeliest classes, until their probabilities add up to a level;
+  whether the last one stays is drawn at random, by the picture's key. Larger sets for hard pictures, nearer to the
+  coverage for each of them, at the price of larger sets on the whole.
+
+The temperature, one number, is usually fitted on the same validation pictures; what that takes from the promise is of
+the order of one picture.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitreous import keys as K
+from vitreous import settings
+from vitreous.errors import UserError
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.metrics import Estimate, mean_estimate, wilson
+
+Kind = Literal["threshold", "adaptive"]
+COVERAGES = (0.9, 0.95, 0.99)
+SLACK = 1e-6  # a threshold yields this share, so that float32 on another device gives the same sets
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Measured on test pictures."""
+
+    kind: Kind
+    coverage: float  # that was asked for
+    threshold: float  # least probability of a class in the set; of "adaptive", the level of the sum
+    measured: Estimate  # share of the sets that hold the right class; Wilson's interval
+    expected_low: float  # 95 % of such measurements lie between these, given the numbers of pictures
+    expected_high: float
+    mean_size: Estimate  # classes in a set; normal approximation
+    empty: Estimate  # share of sets without a class; Wilson's interval
+    sizes: tuple[int, ...]  # how many sets have 0, 1, 2 ... classes, up to the largest
+
+    @property
+    def holds(self) -> bool:
+        """No fewer than chance allows for. More is no breach: equal probabilities, tiny validation sets cause it."""
+        return self.measured.value >= self.expected_low
+
+    def to_json(self) -> Any:
+        return settings.to_json(self)
+
+
+def fit_threshold(val: Answers, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
+    """The threshold for sets of this coverage, with the correction for n pictures: the ceil((n + 1) coverage)-th best.
+
+    With too few validation pictures for the coverage every class belongs to the set.
+    """
+    if not 0 < coverage < 1:
+        raise UserError(f"coverage is {coverage}: it must lie between 0 and 1, as 0.9 does")
+    scores = _scores(val, temperature, kind).gather(1, val.one_label()[:, None])[:, 0]
+    rank = math.ceil((len(val) + 1) * coverage - 1e-9)  # 10 * 0.9 is 9, which floating point exceeds by a hair
+    if rank > len(val):
+        return 0.0 if kind == "threshold" else 1.0
+    worst = float(scores.sort().values[rank - 1])
+    return max(1 - worst, 0.0) * (1 - SLACK) if kind == "threshold" else min(worst * (1 + SLACK), 1.0)
+
+
+def prediction_sets(found: Answers, threshold: float, temperature: float = 1.0, kind: Kind = "threshold") -> Tensor:
+    """(N, K) bool: the classes in the set of every picture."""
+    if kind == "threshold":
+        return found.probabilities(temperature) >= threshold
+    return _scores(found, temperature, kind) <= threshold
+
+
+def _scores(found: Answers, temperature: float, kind: Kind) -> Tensor:
+    """(N, K): how strange every class would be for every picture."""
+    probabilities = found.probabilities(temperature)
+    if kind == "threshold":
+        return 1 - probabilities
+    # The probability of all likelier classes, and a random part of its own (Romano et al., equation 5).
+    ordered, order = probabilities.sort(dim=1, descending=True, stable=True)
+    part = K.uniform(K.sample_keys(0, 0, found.ids), "conformal", 1).double()  # (N, 1)
+    reached = ordered.cumsum(dim=1) - ordered * part
+    return torch.empty_like(reached).scatter_(1, order, reached)
+
+
+def measure_sets(
+    val: Answers, test: Answers, coverage: float = 0.9, temperature: float = 1.0, kind: Kind = "threshold"
+) -> Sets:
+    """The threshold from validation pictures, and what comes of it on test pictures."""
+    labels = test.one_label()
+    if not len(test):
+        raise UserError("there is not one picture to score")
+    threshold = fit_threshold(val, coverage, temperature, kind)
+    chosen = prediction_sets(test, threshold, temperature, kind)
+    sizes = chosen.sum(dim=1)
+    low, high = expected_range(len(val), len(test), coverage)
+    return Sets(
+        kind=kind,
+        coverage=coverage,
+        threshold=threshold,
+        measured=wilson(int(chosen.gather(1, labels[:, None]).sum()), len(test)),
+        expected_low=low,
+        expected_high=high,
+        mean_size=mean_estimate(sizes, highest=float(chosen.shape[1])),
+        empty=wilson(int((sizes == 0).sum()), len(test)),
+        sizes=tuple(sizes.bincount().tolist()),
+    )
+
+
+def expected_range(num_val: int, num_test: int, coverage: float) -> tuple[float, float]:
+    """Where 95 % of measured coverages lie. The share of all pictures that sets from n validation pictures cover is
+    Beta(r, n + 1 - r), r the rank of the threshold, so the covered number of test pictures is beta-binomial."""
+    rank = math.ceil((num_val + 1) * coverage - 1e-9)
+    if rank > num_val:
+        return 1.0, 1.0
+    a, b = torch.tensor(rank, dtype=torch.float64), torch.tensor(num_val + 1 - rank, dtype=torch.float64)
+    hits = torch.arange(num_test + 1, dtype=torch.float64)
+    misses = num_test - hits
+    chances = (
+        (
+            torch.lgamma(torch.tensor(num_test + 1.0, dtype=torch.float64))
+            - torch.lgamma(hits + 1)
+            - torch.lgamma(misses + 1)
+        )
+        + _log_beta(a + hits, b + misses)
+        - _log_beta(a, b)
+    )
+    below = chances.exp().cumsum(dim=0)
+    low, high = (int(torch.searchsorted(below, level)) for level in (0.025, 0.975))
+    return low / num_test, min(high, num_test) / num_test
+
+
+def _log_beta(a: Tensor, b: Tensor) -> Tensor:
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)

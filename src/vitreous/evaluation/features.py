@@ -1,0 +1,66 @@
+"""Frozen features of every picture of a set, collected once, for probes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.evaluation.answers import device_of, labels_of, shown
+from vitreous.models.base import Encoder
+from vitreous.tasks.base import Task
+from vitreous.tasks.classify import Classify, TanhHead
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    values: Tensor  # (N, D) float32, on the CPU
+    labels: Tensor  # (N,) int64; or (N, K) where pictures have several
+    ids: Tensor  # (N,) int64: which pictures of the source these are
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def only(self, chosen: Tensor) -> "FeatureSet":
+        """Those at some places, or where a mask is true."""
+        return FeatureSet(self.values[chosen], self.labels[chosen], self.ids[chosen])
+
+
+def pooled_features(encoder: Encoder, batches: Iterable[Batch], device: torch.device | str = "cpu") -> FeatureSet:
+    """The encoder's pooled answer to every picture; the encoder is moved to the device."""
+    encoder.to(device)
+    return _collected(encoder, lambda images: encoder(images).pooled, batches)
+
+
+def tanh_features(task: Task, batches: Iterable[Batch]) -> FeatureSet:
+    """The hidden layer of a head that has one (paper 3.1), after its tanh, on the task's own device."""
+    if not has_tanh_layer(task):
+        raise UserError("this model's head has no hidden layer: probe the pooled features")
+    assert isinstance(task, Classify) and isinstance(task.head, TanhHead)
+    hidden = task.head.hidden
+    return _collected(task, lambda images: hidden(task.encoder(images).pooled).tanh(), batches)
+
+
+def has_tanh_layer(task: Task) -> bool:
+    return isinstance(task, Classify) and isinstance(task.head, TanhHead)
+
+
+@torch.no_grad()
+def _collected(module: torch.nn.Module, features: Callable[[Tensor], Tensor], batches: Iterable[Batch]) -> FeatureSet:
+    values: list[Tensor] = []
+    labels: list[Tensor] = []
+    ids: list[Tensor] = []
+    device, was_training = device_of(module), module.training
+    module.eval()
+    try:
+        for batch in shown(batches, "features"):
+            values.append(features(batch.images.to(device)).float().cpu())
+            labels.append(labels_of(batch).cpu())
+            ids.append(batch.ids.cpu())
+    finally:
+        module.train(was_training)
+    if not values:
+        raise UserError("there is not one picture to take features of")
+    return FeatureSet(torch.cat(values), torch.cat(labels), torch.cat(ids))

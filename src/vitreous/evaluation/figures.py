@@ -1,0 +1,172 @@
+"""Figures of an evaluation."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+
+from vitreous.evaluation.abstention import Abstention
+from vitreous.evaluation.calibration import Calibration
+from vitreous.evaluation.metrics import Scores
+from vitreous.evaluation.probes import FewShot
+from vitreous.figures import INK, SERIES, drawing, figure
+
+# From clear to blue: on a page, what is zero has the page's own colour.
+BLUES = LinearSegmentedColormap.from_list("blues", [(0.0, 0.447, 0.698, 0.0), (0.0, 0.447, 0.698, 1.0)])
+NAMED = 30  # a confusion matrix of more classes than this drops their names
+COUNTED = 12  # up to this many have their shares written into the cells
+
+
+@drawing
+def reliability(before: Calibration, after: Calibration | None = None) -> Figure:
+    """Accuracy against confidence, above the histogram of confidences; beside it the same after calibration."""
+    shown = [before] if after is None else [before, after]
+    drawn = figure(0.4 + 3.1 * len(shown), 4.2)
+    axes = drawn.subplots(2, len(shown), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+    for column, one in enumerate(shown):
+        _reliability(axes[0, column], one)
+        _histogram(axes[1, column], one)
+        name = "as trained" if one.temperature == 1 else f"temperature {one.temperature:.3g}"
+        axes[0, column].set_title(f"{name}: ECE {100 * one.ece.value:.1f} %")
+    axes[0, 0].legend(loc="upper left")
+    axes[0, 0].set_ylabel("accuracy (95 % interval)")
+    axes[1, 0].set_ylabel("share of\npictures")
+    return drawn
+
+
+def _reliability(axes: Axes, found: Calibration) -> None:
+    full = [
+        (bin.confidence, bin.accuracy) for bin in found.bins if bin.confidence is not None and bin.accuracy is not None
+    ]
+    confidences = [confidence for confidence, _ in full]
+    values = np.array([(share.value, share.low, share.high) for _, share in full])
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle="--", label="perfectly calibrated")
+    errors = np.abs(values[:, 1:] - values[:, :1]).T
+    axes.errorbar(confidences, values[:, 0], errors, color=SERIES[0], marker="o", markersize=4, linewidth=1.2)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+
+
+def _histogram(axes: Axes, found: Calibration) -> None:
+    total = sum(bin.pictures for bin in found.bins)
+    lows = [bin.low for bin in found.bins]
+    widths = [bin.high - bin.low for bin in found.bins]
+    axes.bar(lows, [bin.pictures / total for bin in found.bins], widths, align="edge", color=SERIES[0], linewidth=0)
+    axes.set_xlabel("confidence")
+
+
+@drawing
+def confusion(scores: Scores) -> Figure:
+    """Every row one class's pictures, as shares of them. Names up to 30 classes, per cent in the cells up to 12."""
+    counts = scores.confusion_matrix().numpy().astype(float)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    num, names = len(counts), [shortened(one.name) for one in scores.per_class]
+    side = min(max(0.36 * num, 2.0), 6.0)
+    beside = 0.085 * max(map(len, names)) if num <= NAMED else 0.3  # inches that the names take
+    drawn = figure(side + beside + 1.8, side + 0.75 * beside + 0.5)
+    axes = drawn.subplots()
+    # By the root, so that confusions of a few per cent are seen too.
+    image = axes.imshow(shares, cmap=BLUES, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    axes.grid(visible=False)
+    axes.set_xlabel("answer" if num <= NAMED else "answer (number of the class)")
+    axes.set_ylabel("label" if num <= NAMED else "label (number of the class)")
+    if num <= NAMED:
+        axes.set_xticks(range(num), names, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(num), names)
+    if num <= COUNTED:
+        for row, column in np.argwhere(shares >= 0.005):
+            share = shares[row, column]
+            colour = "white" if share > 0.35 else INK
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=colour)
+    ticks = (0, 0.02, 0.1, 0.25, 0.5, 1)
+    bar = drawn.colorbar(image, ax=axes, shrink=0.8, label="share of the label's pictures", ticks=ticks)
+    bar.ax.set_yticklabels([f"{100 * tick:g} %" for tick in ticks])
+    bar.outline.set_visible(False)
+    return drawn
+
+
+@drawing
+def abstention_curve(found: Abstention) -> Figure:
+    """Accuracy of what is answered, against the share that is."""
+    drawn = figure(4.6, 3.2)
+    axes = drawn.subplots()
+    shares = [point.share for point in found.points]
+    axes.fill_between(
+        shares,
+        [point.accuracy.low for point in found.points],
+        [point.accuracy.high for point in found.points],
+        color=SERIES[0],
+        alpha=0.25,
+        linewidth=0,
+        label="95 % interval",
+    )
+    axes.plot(shares, [point.accuracy.value for point in found.points], color=SERIES[0])
+    lowest = min(point.accuracy.value for point in found.points)
+    axes.set_ylim(max(0.0, lowest - 0.3 * (1 - lowest) - 0.01), 1.005)
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of pictures answered, the surest first")
+    axes.set_ylabel("accuracy of the answers")
+    axes.legend(loc="lower left")
+    return drawn
+
+
+@drawing
+def few_shot_curve(found: Mapping[str, Sequence[FewShot]], chance: float | None = None) -> Figure:
+    """Accuracy against training pictures a class; a line for every name, bars for the spread over seeds."""
+    drawn = figure(4.6, 3.2)
+    axes = drawn.subplots()
+    for (name, points), colour in zip(found.items(), SERIES * len(found), strict=False):
+        axes.errorbar(
+            [point.shots for point in points],
+            [point.mean for point in points],
+            [point.spread for point in points],
+            color=colour,
+            marker="o",
+            markersize=4,
+            linewidth=1.2,
+            capsize=2.5,
+            label=name,
+        )
+    ticks = sorted({point.shots for points in found.values() for point in points})
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xticks([], minor=True)
+    if chance is not None:
+        axes.axhline(chance, color=INK, linewidth=0.8, linestyle="--", label="chance")
+    axes.set_xlabel("training pictures a class")
+    axes.set_ylabel("accuracy (bars: deviation over seeds)")
+    axes.legend()
+    return drawn
+
+
+@drawing
+def per_class(scores: Scores, most: int = 40) -> Figure:
+    """Precision and recall of every class; of many, those with the lowest recall."""
+    seen = [one for one in scores.per_class if one.recall is not None]
+    listed = sorted(seen, key=lambda one: one.recall.value if one.recall else 0.0)[:most]
+    drawn = figure(6.0, 1.2 + 0.26 * len(listed))
+    axes = drawn.subplots()
+    for offset, name, colour in ((-0.18, "recall", SERIES[0]), (0.18, "precision", SERIES[1])):
+        shares = [(place, getattr(one, name)) for place, one in enumerate(listed) if getattr(one, name) is not None]
+        values = np.array([(share.value, share.low, share.high) for _, share in shares]).reshape(-1, 3)
+        places = [place + offset for place, _ in shares]
+        errors = np.abs(values[:, 1:] - values[:, :1]).T
+        style = {"ecolor": INK, "elinewidth": 0.7, "capsize": 1.5}
+        axes.barh(places, values[:, 0], 0.34, color=colour, label=name, xerr=errors, error_kw=style)
+    axes.set_yticks(range(len(listed)), [f"{shortened(one.name)} ({one.pictures:,})" for one in listed])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share (95 % interval)")
+    if len(listed) < len(seen):
+        axes.set_title(f"the {most} of {len(seen)} classes with the lowest recall")
+    drawn.legend(loc="outside upper right", ncols=2)
+    return drawn
+
+
+def shortened(name: str, most: int = 24) -> str:
+    """A class name as a label: of one line, not too long, and its dollar signs no mathematics."""
+    line = " ".join(name.split())
+    return (line if len(line) <= most else line[: most - 1] + "…").replace("$", r"\$")

@@ -1,0 +1,130 @@
+"""Other labels than the set came with: several right ones a picture, or another set's classes.
+
+- ReaL accuracy ("Are we done with ImageNet?", Beyer et al. 2020): an answer is right where it is one of the labels that
+  people gave a picture when asked anew; pictures for which they agreed on none are left out.
+- A class mapping, for sets like ObjectNet (Barbu et al. 2019), whose classes are others than the model's: the model
+  chooses among the classes that are mapped to, and is right where its choice is mapped to from the picture's class.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous import settings
+from vitreous.errors import UserError, did_you_mean
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.metrics import Estimate, wilson
+
+LabelSets = list[frozenset[int]]  # by picture: the numbers of the classes that are right
+
+
+# ---- Several right labels a picture
+
+
+@dataclass(frozen=True)
+class SetAccuracy:
+    accuracy: Estimate  # Wilson's interval
+    pictures: int
+    left_out: int  # pictures without a right label
+
+    def to_json(self) -> Any:
+        return settings.to_json(self)
+
+
+def read_label_sets(path: Path, classes: tuple[str, ...]) -> LabelSets:
+    """A JSON list with one list of labels a picture, each the number or the name of a class, or nothing."""
+    rows = _json(path)
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise UserError(f"{path}: expected a list of lists of labels, one for every picture")
+    numbers: dict[Any, int] = {name: number for number, name in enumerate(classes)}
+    return [
+        frozenset(_number(label, numbers, len(classes), f"{path}: picture {place}") for label in row)
+        for place, row in enumerate(rows)
+    ]
+
+
+def _number(label: Any, numbers: dict[Any, int], num_classes: int, where: str) -> int:
+    if type(label) is int and 0 <= label < num_classes:
+        return label
+    if isinstance(label, str) and label in numbers:
+        return numbers[label]
+    raise UserError(f"{where} has the label {label!r}, which is neither a class of the model nor its number")
+
+
+def set_accuracy(found: Answers, label_sets: LabelSets, places: Tensor | None = None) -> SetAccuracy:
+    """`places`: which of the sets belongs to each answer; without them, the answers' ids say so."""
+    chosen = (found.ids if places is None else places).tolist()
+    if chosen and not 0 <= min(chosen) <= max(chosen) < len(label_sets):
+        raise UserError(f"there are labels for {len(label_sets):,} pictures, but picture {max(chosen):,} was asked for")
+    judged = [best in label_sets[at] for best, at in zip(found.best().tolist(), chosen, strict=True) if label_sets[at]]
+    if not judged:
+        raise UserError("not one of these pictures has a right label")
+    return SetAccuracy(wilson(sum(judged), len(judged)), len(judged), len(found) - len(judged))
+
+
+def file_numbers(names: Sequence[str]) -> Tensor:
+    """(N,) the places in a list of labels that follows the files' own numbers, from 1: ILSVRC2012_val_00000293.JPEG
+    is at 292, in whatever folder it lies."""
+    found = [re.search(r"(\d+)\D*$", Path(name).stem) for name in names]
+    for name, match in zip(names, found, strict=True):
+        if match is None or int(match[1]) == 0:
+            raise UserError(f"{name}: its name does not end with a number from 1, by which its labels could be found")
+    return torch.tensor([int(match[1]) - 1 for match in found if match], dtype=torch.int64)
+
+
+# ---- Another set's classes
+
+
+@dataclass(frozen=True)
+class ClassMapping:
+    """Which of the model's classes stand for each class of the data. Data classes that have none are left out."""
+
+    to: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def read(cls, path: Path) -> "ClassMapping":
+        """JSON: {"data class": ["model class", ...]}; one name in place of a list will do."""
+        rows = _json(path)
+        if not isinstance(rows, dict):
+            raise UserError(f"{path}: expected an object that maps each class of the data to classes of the model")
+        lists = {name: [value] if isinstance(value, str) else value for name, value in rows.items()}
+        for name, values in lists.items():
+            if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+                raise UserError(f"{path}: {name!r} must be mapped to a list of the model's class names")
+        return cls({name: tuple(values) for name, values in lists.items()})
+
+
+def mapped(found: Answers, data_classes: Sequence[str], mapping: ClassMapping) -> Answers:
+    """Answers about the data's classes. `found` has labels numbered by them, and the model's classes and logits.
+
+    The logit of a data class is the largest of the model's classes that stand for it, so that the choice is the one
+    among all classes mapped to. Pictures of classes that nothing stands for are left out, and ids stay.
+    """
+    numbers = {name: number for number, name in enumerate(found.classes)}
+    kept = [name for name in data_classes if mapping.to.get(name)]
+    for name in kept:
+        for target in mapping.to[name]:
+            if target not in numbers:
+                near = did_you_mean(target, list(numbers))
+                raise UserError(f"the class mapping sends {name!r} to {target!r}, which the model does not know.{near}")
+    if len(kept) < 2:
+        raise UserError(
+            f"the class mapping covers {len(kept)} of the data's {len(data_classes)} classes; two are needed"
+        )
+    table = torch.tensor([kept.index(name) if name in kept else -1 for name in data_classes], dtype=torch.int64)
+    labels = table[found.labels]
+    logits = torch.stack([found.logits[:, [numbers[t] for t in mapping.to[n]]].amax(dim=1) for n in kept], dim=1)
+    return Answers(logits, labels, found.ids, tuple(kept)).only(labels >= 0)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
