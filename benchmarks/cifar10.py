@@ -8,7 +8,6 @@ Further settings go to every recipe: --optimizer.lr 0.002. With --finetune-px 48
 """
 
 import argparse
-import functools
 import json
 import shutil
 import tempfile
@@ -20,16 +19,16 @@ import torch
 
 from vitreous import jobs
 from vitreous.cli import dotted
-from vitreous.data.sources import DataSettings
 from vitreous.models.flops import training_flops
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.recipes.cifar10 import cifar10_finetune
+from vitreous.studies.grid import DecodedOnce
 from vitreous.training.environment import environment
 
 
-def run(recipe: Recipe, folder: Path, choose: bool) -> dict[str, Any]:
+def run(recipe: Recipe, folder: Path, choose: bool, open_data: jobs.OpenData) -> dict[str, Any]:
     recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1 if choose else 0.0))
-    results = jobs.train(recipe, folder, read_test=not choose)
+    results = jobs.train(recipe, folder, read_test=not choose, open_data=open_data)
     with torch.device("meta"):
         per_picture = training_flops(recipe.model.build())
     pictures = results["steps"] * recipe.training.batch_size
@@ -55,20 +54,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options, rest = parser.parse_known_args()
     torch.set_float32_matmul_precision("high")
-    DataSettings.build = functools.cache(DataSettings.build)  # type: ignore[method-assign]  # decode once for all runs
+    open_data = DecodedOnce()
     rows: list[dict[str, Any]] = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name in options.recipes:
             recipe = find_recipe(name, dotted(rest) | {"training.seed": str(seed)})
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(run(recipe, Path(folder) / "run", options.choose))
+                rows.append(run(recipe, Path(folder) / "run", options.choose, open_data))
                 report(rows, options.out)
                 if options.keep:
                     shutil.copytree(Path(folder) / "run" / "model", options.keep / f"{name}_{seed}")
                 if options.finetune_px:
                     tuned = cifar10_finetune(str(Path(folder) / "run"), options.finetune_px)
                     tuned = replace(tuned, data=recipe.data, training=replace(tuned.training, seed=seed))
-                    rows.append(run(tuned, Path(folder) / "finetune", options.choose) | {"started_from": name})
+                    rows.append(
+                        run(tuned, Path(folder) / "finetune", options.choose, open_data) | {"started_from": name}
+                    )
                     report(rows, options.out)
 
 

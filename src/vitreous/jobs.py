@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from vitreous import settings
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
-from vitreous.data.sources import Source, Splits, open_sources, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, open_sources, with_classes
 from vitreous.errors import UserError
 from vitreous.evaluation.score import score
 from vitreous.objectives.base import Objective
@@ -23,21 +23,31 @@ from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Evaluate, Loop
 from vitreous.training.run import RunDirectory
+from vitreous.weights import own
 from vitreous.weights.card import Card
 
+OpenData = Callable[[DataSettings], Splits]
 
-def train(recipe: Recipe, out: str | Path | None = None, read_test: bool = True) -> dict[str, Any]:
+
+def train(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    read_test: bool = True,
+    open_data: OpenData = DataSettings.build,
+    until: int | None = None,
+) -> dict[str, Any]:
     """Run a recipe to its end, from wherever its directory stands. Answers its results.
 
-    `read_test=False` is for choosing: the test set stays unread.
+    `read_test=False` is for choosing: the test set stays unread. `open_data` is for several runs in one process, which
+    need not decode the same pictures each. A run that goes `until` a step before its end is saved there; it answers {}.
     """
     path = Path(out) if out is not None else Path("runs") / recipe.name
     if recipe.rates:
-        return _train_at_best_rate(recipe, path, read_test)
-    return _train(recipe, path, read_test)
+        return _train_at_best_rate(recipe, path, read_test, open_data)
+    return _train(recipe, path, read_test, open_data, until=until)
 
 
-def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool) -> dict[str, Any]:
+def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: OpenData) -> dict[str, Any]:
     """The paper's protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
     if recipe.data.val_fraction == 0:
         raise UserError(
@@ -46,7 +56,7 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool) -> dict[str
     accuracies = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
-        accuracies[rate] = _train(trial, path / f"rate-{rate:g}", read_test=False)["val"]["accuracy"]
+        accuracies[rate] = _train(trial, path / f"rate-{rate:g}", False, open_data)["val"]["accuracy"]
         if World.join(recipe.training.device).is_first:
             print(f"learning rate {rate:g}: {accuracies[rate]:.2%} on the held-out part", flush=True)
     best = max(accuracies, key=lambda rate: accuracies[rate])
@@ -57,10 +67,18 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool) -> dict[str
         data=replace(recipe.data, val_fraction=0.0),
     )
     choice = {"rate": best, "held_out_accuracies": {f"{rate:g}": value for rate, value in accuracies.items()}}
-    return _train(final, path, read_test, choice)
+    return _train(final, path, read_test, open_data, about=choice)
 
 
-def _train(recipe: Recipe, path: Path, read_test: bool, about: dict[str, Any] | None = None) -> dict[str, Any]:
+def _train(
+    recipe: Recipe,
+    path: Path,
+    read_test: bool,
+    open_data: OpenData,
+    *,
+    about: dict[str, Any] | None = None,
+    until: int | None = None,
+) -> dict[str, Any]:
     """`about` goes into the results."""
     world = World.join(recipe.training.device)
     with RunDirectory(path, owner=world.is_first) as directory:
@@ -74,11 +92,13 @@ def _train(recipe: Recipe, path: Path, read_test: bool, about: dict[str, Any] | 
             if world.is_first:
                 print(f"{path}: this run has finished; these are its results")
             return json.loads(finished.read_text())  # type: ignore[no-any-return]
-        splits = recipe.data.build()
+        splits = open_data(recipe.data)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         loop = build_loop(recipe, splits, objective, world)
         began = time.monotonic()
-        loop.run(directory, _validation(recipe, splits, world))
+        loop.run(directory, _validation(recipe, splits, directory, world), until)
+        if until is not None and until < loop.num_steps:
+            return {}
         train_s = time.monotonic() - began
         results = {"train_s": round(train_s, 1)} | _finish(recipe, directory, loop, splits, read_test) | (about or {})
         if world.is_first:
@@ -123,6 +143,7 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
         workers=recipe.training.workers,
         rank=world.rank,
         world=world.size,
+        balance=recipe.data.balance,
     )
     return Loop(
         objective,
@@ -135,15 +156,34 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
     )
 
 
-def _validation(recipe: Recipe, splits: Splits, world: World) -> Evaluate | None:
+def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: World) -> Evaluate | None:
+    keeps_best = recipe.training.keep == "best"
     if splits.val is None:
+        if keeps_best:
+            raise UserError("the best weights are chosen on a validation part: give --data.val_fraction more than 0")
         return None
+    if world.is_first and not directory.checkpoints.paths():
+        own.remove(directory.path / BEST)  # of a run that ended before its first checkpoint, and begins anew
     batches = eval_batches(splits.val, recipe, world)
 
     def evaluate(objective: Objective) -> dict[str, float]:
-        return score(objective, batches) if isinstance(objective, Task) else {}
+        if not isinstance(objective, Task):
+            return {}
+        scores = score(objective, batches)
+        if keeps_best and world.is_first:
+            _keep_if_best(directory.path / BEST, objective, scores)
+        return scores
 
     return evaluate
+
+
+BEST = "best"  # folder of the weights that scored best on the validation part, where they are what is kept
+
+
+def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float]) -> None:
+    """A run that goes on from an earlier step meets its best again, and it stays."""
+    if not folder.is_dir() or scores["accuracy"] > json.loads((folder / "model.json").read_text())["accuracy"]:
+        own.save_model(folder, objective.state_dict(), scores)
 
 
 def eval_batches(source: Source, recipe: Recipe, world: World) -> Iterable[Batch]:
@@ -166,6 +206,8 @@ def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits,
     }
     with loop.average.swapped(), torch.no_grad(), autocast(world.device, recipe.training.precision):
         if isinstance(objective, Task):
+            if recipe.training.keep == "best":
+                objective.load_state_dict(own.load_model(directory.path / BEST)[0])
             if splits.val is not None:
                 results["val"] = score(objective, eval_batches(splits.val, recipe, world))
             if read_test and splits.test is not None:
@@ -193,14 +235,13 @@ def evaluate(where: str | Path, data: str | None = None, split: str = "test", de
     model = Trained.load(where)
     world = World.join(device)
     task = model.task().to(world.device)
-    source = with_classes(_part(where, data, split), model.card.classes)
+    source = with_classes(part(where, data, split), model.card.classes)
     return score(task, EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2))
 
 
-def _part(where: str | Path, data: str | None, split: str) -> Source:
+def part(where: str | Path, data: str | None, split: str) -> Source:
     """A split of the data that the run at `where` was trained on, as it was split then; or of other data."""
-    recipe_path = Path(where) / "recipe.json"
-    own = settings.load(Recipe, recipe_path).data if recipe_path.is_file() else None
+    own = data_of(where)
     if data is None and own is None:
         raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
     if own is not None and data in (None, own.where):
@@ -211,3 +252,9 @@ def _part(where: str | Path, data: str | None, split: str) -> Source:
     if source is None:
         raise UserError(f"{data or where}: there is no {split} part")
     return source
+
+
+def data_of(where: str | Path) -> DataSettings | None:
+    """What a run was trained on; None where that is not known."""
+    path = Path(where) / "recipe.json"
+    return settings.load(Recipe, path).data if path.is_file() else None

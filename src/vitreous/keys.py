@@ -43,13 +43,17 @@ def _mix_number(x: int) -> int:
     return x ^ _shift_right(x, 31)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def purpose_code(purpose: str) -> int:
     """A fixed number for a purpose's name (FNV-1a, 63 bits), so that two purposes never share their draws."""
     code = 0xCBF29CE484222325
     for byte in purpose.encode():
         code = ((code ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
     return code >> 1
+
+
+# What torch.compiler.assume_constant_result does. To call that would import all of the compiler, which takes longer
+# than torch itself, at the start of every command.
+purpose_code._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def sample_keys(seed: int, epoch: int, ids: Tensor) -> Tensor:

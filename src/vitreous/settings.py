@@ -205,7 +205,8 @@ def parsed(hint: Any, text: str, where: str) -> Any:
             except UserError:
                 continue
     elif origin is tuple:
-        items = [item for item in text.replace(",", " ").replace("x", " ").split() if item]
+        # 224x224 is two numbers, but bit_r50x1 is one name.
+        items = (text if str in arguments else text.replace("x", " ")).replace(",", " ").split()
         item_types = arguments[:1] * len(items) if arguments[1:] == (Ellipsis,) else arguments
         if len(items) == len(item_types):
             return tuple(parsed(item, value, where) for item, value in zip(item_types, items, strict=True))

@@ -32,6 +32,10 @@ class Source(ABC):
     def where(self, index: int) -> str:
         """Where this picture lies, in words a person can follow."""
 
+    def numbers(self, indices: Labels) -> Labels:
+        """The numbers of pictures in the source that was opened, of which this one may be a part."""
+        return indices
+
 
 class Subset(Source):
     """Some pictures of another source."""
@@ -47,6 +51,9 @@ class Subset(Source):
 
     def where(self, index: int) -> str:
         return self.parent.where(int(self.indices[index]))
+
+    def numbers(self, indices: Labels) -> Labels:
+        return self.parent.numbers(self.indices[indices])
 
 
 class Relabelled(Source):
@@ -71,6 +78,9 @@ class Relabelled(Source):
 
     def where(self, index: int) -> str:
         return self.parent.where(index)
+
+    def numbers(self, indices: Labels) -> Labels:
+        return self.parent.numbers(indices)
 
 
 def with_classes(source: Source, classes: Sequence[str]) -> Source:

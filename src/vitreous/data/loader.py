@@ -31,24 +31,62 @@ Reasons = dict[int, str]  # why a picture could not be read, by its number in th
 
 
 class Order:
-    """Which samples a rank sees at a step, and their keys."""
+    """Which samples a rank sees at a step, and their keys. With labels, every class comes equally often."""
 
-    def __init__(self, num: int, batch_size: int, seed: int, part: slice, device: torch.device) -> None:
-        self.num, self.batch_size, self.seed, self.device = num, batch_size, seed, device
+    def __init__(
+        self,
+        num: int,
+        batch_size: int,
+        seed: int,
+        part: slice,
+        device: torch.device,
+        *,
+        labels: Tensor | None = None,
+    ) -> None:
+        self.num, self.batch_size, self.seed, self.device, self.labels = num, batch_size, seed, device, labels
         self.part = part  # of the batch; beyond its end it begins anew
         self.steps_per_epoch = num // batch_size
         self._epoch = -1
-        self._ids = torch.empty(0, dtype=torch.int64)
+        self._drawn = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         epoch, step = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._ids, self._epoch = K.epoch_order(self.seed, epoch, self.num, self.device), epoch
-        ids = self._ids[step * self.batch_size : (step + 1) * self.batch_size]
+            self._drawn, self._epoch = self._draw(epoch), epoch
+        drawn = self._drawn[step * self.batch_size : (step + 1) * self.batch_size]
         if self.part.stop > self.batch_size:
-            ids = torch.cat([ids, ids])
-        ids = ids[self.part]
-        return ids, K.sample_keys(self.seed, epoch, ids)
+            drawn = torch.cat([drawn, drawn])
+        drawn = drawn[self.part]
+        return drawn % self.num, K.sample_keys(self.seed, epoch, drawn)
+
+    def _draw(self, epoch: int) -> Tensor:
+        if self.labels is None:
+            return K.epoch_order(self.seed, epoch, self.num, self.device)
+        return balanced_order(self.seed, epoch, self.labels).to(self.device)
+
+
+def balanced_order(seed: int, epoch: int, labels: Tensor) -> Tensor:
+    """(N,) int64: an epoch in which every class comes equally often. A large class shows another part of itself in
+    every epoch; the pictures of a small one come equally often, give or take one. Copy c of sample i is called i + c N,
+    so that copies have keys of their own and are cropped and coloured differently."""
+    classes, label, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    # What N samples leave over after equal shares goes to other classes in every epoch.
+    rank = K.epoch_order(seed, epoch, len(classes)).argsort()
+    shares = len(labels) // len(classes) + (rank < len(labels) % len(classes)).long()
+    copies = -(-shares // counts)[label]  # of every sample
+    sample = torch.arange(len(labels)).repeat_interleave(copies)
+    first = (copies.cumsum(0) - copies).repeat_interleave(copies)
+    copy = torch.arange(len(sample)) - first
+    drawn, label = sample + copy * len(labels), label[sample]
+    keys = K.sample_keys(seed, epoch, drawn)
+    order = K.mix(keys ^ K.purpose_code("balance")).argsort()
+    for place in (copy, label):  # by class, then by copy, then by chance
+        order = order[place[order].argsort(stable=True)]
+    sizes = torch.bincount(label)
+    within = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[label[order]]
+    chosen = order[within < shares[label[order]]]
+    shuffled: Tensor = drawn[chosen[keys[chosen].argsort()]]
+    return shuffled
 
 
 class TrainLoader:
@@ -64,6 +102,7 @@ class TrainLoader:
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
+        balance: bool = False,
     ) -> None:
         if not 1 <= batch_size <= len(source):
             raise UserError(
@@ -79,7 +118,10 @@ class TrainLoader:
         # Mixing needs one sample beyond the rank's own share.
         part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
         order_device = self.device if in_memory else torch.device("cpu")  # where the ids are looked up
-        self.order = Order(len(source), batch_size, seed, part, order_device)
+        if balance and source.labels.ndim != 1:
+            raise UserError(f"{source.name} has several labels a picture: set --data.balance false")
+        labels = as_tensor(source.labels) if balance else None
+        self.order = Order(len(source), batch_size, seed, part, order_device, labels=labels)
         self.steps_per_epoch = self.order.steps_per_epoch
         self.bad = BadFiles(source)
         self.waited_s = 0.0  # time spent until the inputs of steps were there
@@ -169,6 +211,10 @@ class EvalLoader:
         self._labels = _labels(source, self.device)
         self._resized: Tensor | None = None
         self._loader: DataLoader[Any] | None = None
+
+    def __len__(self) -> int:
+        """How many batches, where every picture can be read."""
+        return (len(self._source) + self.batch_size - 1) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         pictures = self._source.pictures

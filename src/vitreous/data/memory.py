@@ -1,28 +1,38 @@
 """Pictures decoded once and kept as uint8, where they fit."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
+import torch
 
-from vitreous.data.base import BadFiles, Source
+from vitreous.data.base import BadFiles, Labels, Source
 from vitreous.data.images import BadPicture, Picture
+from vitreous.data.resample import resize
 from vitreous.terminal import track
+
+T = TypeVar("T")
 
 CHUNK = 64  # pictures a thread takes at a time: tiny pictures cost less than handing them over
 
 
 class InMemory(Source):
-    """A source decoded by threads. Bad pictures are left out: later indices, labels and names move up."""
+    """A source decoded by threads. Bad pictures are left out: later indices, labels and names move up.
 
-    def __init__(self, parent: Source) -> None:
+    Where `shrink_px` is given, larger pictures are kept with a shorter side of so many pixels.
+    """
+
+    def __init__(self, parent: Source, shrink_px: int | None = None) -> None:
         self.bad = BadFiles(parent)
         self.name, self.classes, self._parent = parent.name, parent.classes, parent
         kept: list[int] = []
         block: Picture | None = None  # all pictures in one array, as long as they are of one size
         loose: list[Picture] = []
-        for index, picture in _decoded(parent, self.bad):
+        for index, picture in worked(
+            parent, self.bad, lambda picture: shrunk(picture, shrink_px), f"decoding {parent.name}"
+        ):
             if not kept:
                 block = np.empty((len(parent), *picture.shape), dtype=np.uint8)
             if block is not None and picture.shape == block.shape[1:]:
@@ -44,20 +54,33 @@ class InMemory(Source):
     def where(self, index: int) -> str:
         return self._parent.where(int(self._kept[index]))
 
+    def numbers(self, indices: Labels) -> Labels:
+        return self._parent.numbers(self._kept[indices])
 
-def _decoded(source: Source, bad: BadFiles) -> Iterator[tuple[int, Picture]]:
-    """All readable pictures, in order."""
 
-    def read_chunk(start: int) -> list[tuple[int, Picture | str]]:
-        results: list[tuple[int, Picture | str]] = []
+def shrunk(picture: Picture, shorter_px: int | None) -> Picture:
+    """In its proportions; a picture that is not larger stays as it is."""
+    height, width = picture.shape[:2]
+    if shorter_px is None or min(height, width) <= shorter_px:
+        return picture
+    size = tuple(round(side * shorter_px / min(height, width)) for side in (height, width))
+    batch = torch.from_numpy(picture if picture.flags.writeable else picture.copy())[None].permute(0, 3, 1, 2)
+    return resize(batch, (size[0], size[1]), "bilinear")[0].permute(1, 2, 0).contiguous().numpy()
+
+
+def worked(source: Source, bad: BadFiles, work: Callable[[Picture], T], what: str) -> Iterator[tuple[int, T]]:
+    """What `work` makes of all readable pictures, by threads, in order."""
+
+    def read_chunk(start: int) -> list[tuple[int, T | BadPicture]]:
+        results: list[tuple[int, T | BadPicture]] = []
         for index in range(start, min(start + CHUNK, len(source))):
             try:
-                results.append((index, source.read(index)))
+                results.append((index, work(source.read(index))))
             except BadPicture as error:
-                results.append((index, str(error)))
+                results.append((index, error))
         return results
 
-    def results() -> Iterator[tuple[int, Picture | str]]:
+    def results() -> Iterator[tuple[int, T | BadPicture]]:
         num_threads = min(os.cpu_count() or 1, 16)
         window = CHUNK * num_threads * 4  # so that finished pictures do not pile up before they are stored
         with ThreadPoolExecutor(num_threads) as threads:
@@ -65,9 +88,9 @@ def _decoded(source: Source, bad: BadFiles) -> Iterator[tuple[int, Picture]]:
                 for chunk in threads.map(read_chunk, range(first, min(first + window, len(source)), CHUNK)):
                     yield from chunk
 
-    for index, result in track(results(), f"decoding {source.name}", total=len(source)):
-        if isinstance(result, str):
-            bad.add(index, result)
+    for index, result in track(results(), what, total=len(source)):
+        if isinstance(result, BadPicture):
+            bad.add(index, str(result))
         else:
             yield index, result
 

@@ -1,7 +1,8 @@
 """Where samples come from: DataSettings finds a data set, splits it, and keeps in memory what fits."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from vitreous.data.hub import open_hub
 from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.names import ALL
 from vitreous.data.parquet import open_parquet
+from vitreous.data.rendered import open_rendered
 from vitreous.data.splits import Splits, carve, limited
 from vitreous.data.table import open_table
 from vitreous.data.tar import open_tar
@@ -27,7 +29,10 @@ __all__ = [
     "Splits",
     "Subset",
     "open_sources",
+    "parse_numbers",
     "with_classes",
+    "without",
+    "written_numbers",
 ]
 
 FASHION = Path(__file__).parent / "fashion"
@@ -39,21 +44,28 @@ class DataSettings:
     """A data set and how it is split. val and test are carved from train where the set has none of its own."""
 
     where: str = (
-        "fashion"  # a folder, parquet, tar or CSV, or a name: fashion, cifar10, imagenette224, oxford_pets, hf:NAME
+        "fashion"  # a folder, parquet, tar or CSV; fashion, cifar10, imagenette224, oxford_pets, hf:NAME, rendered:TASK
     )
     val_fraction: float = 0.1  # share of train to make choices on, where the set has no val split; 0 for none
     test_fraction: float = 0.1  # share of all to report on, where the set has no test split; 0 for none
     test_split: str = "test"  # the split to report on; val for sets like ImageNet, whose test labels are secret
     split_seed: int = 0  # decides which pictures are carved out
+    examples: int | None = None  # keep so many of train before val is carved of them, whatever val there is (VTAB)
+    train_fraction: float = 1.0  # train on this share only, all classes in proportion; a larger includes a smaller one
     train_limit: int | None = None  # train on so many pictures only, all classes in proportion
+    leave_out: str = ""  # numbers of training pictures to pass over, counted in the set as it is: 3,17,20-25
+    balance: bool = False  # train on every class equally often, whatever its size
     label_column: str | None = None  # the column with the labels, in parquet and CSV
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
+    shrink_px: int | None = None  # keep all of train in memory, larger pictures with a shorter side of so many pixels
 
     def build(self) -> Splits:
         """Find the data, split it, and decode it when it fits."""
         for name in ("val_fraction", "test_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
+        if not 0 < self.train_fraction <= 1:
+            raise UserError(f"train_fraction is {self.train_fraction}; it must be above 0 and at most 1.")
         found = open_sources(self.where, self.label_column)
         train, val, test = self._split({name: source for name, source in found.items() if len(source)})
         present = np.unique(train.labels)
@@ -62,14 +74,22 @@ class DataSettings:
         for part in (val, test):
             if part is not None:
                 _check_covered(part, train)
-        if self.train_limit is not None:
-            if self.train_limit < len(present):
-                raise UserError(
-                    f"train_limit is {self.train_limit}; {train.name} has {len(present)} classes: use more."
-                )
-            train = Subset(train, limited(train.labels, self.train_limit, self.split_seed), train.name)
-        splits = Splits(train, val, test)
+        splits = self.reduced(Splits(train, val, test))
+        if self.leave_out:
+            splits = replace(splits, train=without(splits.train, parse_numbers(self.leave_out)))
+        if self.shrink_px is not None:
+            splits = replace(splits, train=InMemory(splits.train, self.shrink_px))
         return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
+
+    def reduced(self, splits: Splits) -> Splits:
+        """With `train_fraction` and at most `train_limit` of the training pictures; the rest as it is."""
+        train = splits.train
+        if self.train_fraction < 1:
+            num = max(1, round(self.train_fraction * len(train)))
+            train = _limited(train, num, self.split_seed, f"train_fraction is {self.train_fraction}")
+        if self.train_limit is not None:
+            train = _limited(train, self.train_limit, self.split_seed, f"train_limit is {self.train_limit}")
+        return replace(splits, train=train)
 
     def _split(self, found: dict[str, Source]) -> tuple[Source, Source | None, Source | None]:
         """train, val and test; what is missing is carved: test first, then val from what is left."""
@@ -83,9 +103,11 @@ class DataSettings:
             others = f", only {' and '.join(found)}" if found else ""
             raise UserError(f"{self.where}: no training pictures{others}. Add a train folder or file.")
         test = found.get(self.test_split)
-        val = found.get("val") if self.test_split != "val" else None
+        val = found.get("val") if self.test_split != "val" and self.examples is None else None
         if test is None:
             train, test = carve(train, self.test_fraction, self.split_seed, "test")
+        if self.examples is not None and self.examples < len(train):
+            train = _limited(train, self.examples, self.split_seed, f"examples is {self.examples}")
         if val is None:
             train, val = carve(train, self.val_fraction, self.split_seed, "val")
         return (
@@ -93,6 +115,46 @@ class DataSettings:
             None if val is None else with_classes(val, train.classes),
             None if test is None else with_classes(test, train.classes),
         )
+
+
+def without(train: Source, numbers: Iterable[int]) -> Source:
+    """The source without some pictures, by their numbers in the set as it was opened."""
+    stay = np.flatnonzero(~np.isin(train.numbers(np.arange(len(train))), list(numbers)))
+    gone = np.setdiff1d(train.labels, train.labels[stay])
+    if len(gone):
+        raise UserError(
+            f"{train.name}: all pictures of the class {train.classes[gone[0]]!r} would be left out. Add others to it."
+        )
+    return Subset(train, stay)
+
+
+def parse_numbers(text: str) -> list[int]:
+    """'3,17,20-22' -> [3, 17, 20, 21, 22]"""
+    found: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.strip().partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise UserError(f"leave_out: {word!r} is no number, nor a range such as 20-25")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def written_numbers(numbers: Iterable[int]) -> str:
+    """[3, 17, 20, 21, 22] -> '3,17,20-22'"""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def _limited(train: Source, num: int, seed: int, asked: str) -> Source:
+    num_classes = len(np.unique(train.labels))
+    if num < num_classes:
+        raise UserError(f"{asked}; {train.name} has {num_classes} classes: use more.")
+    return Subset(train, limited(train.labels, num, seed), train.name)
 
 
 def _estimated_gb(splits: Splits) -> float:
@@ -103,7 +165,7 @@ def _estimated_gb(splits: Splits) -> float:
 def _kept(splits: Splits) -> Splits:
     """The splits decoded into memory."""
     return Splits(
-        train=InMemory(splits.train),
+        train=splits.train if isinstance(splits.train, InMemory) else InMemory(splits.train),
         val=None if splits.val is None else InMemory(splits.val),
         test=None if splits.test is None else InMemory(splits.test),
     )
@@ -122,6 +184,8 @@ def open_sources(where: str, label_column: str | None = None) -> dict[str, Sourc
     """A data set's own splits, read lazily: train, val, test as far as they exist, or `all` where it is not split."""
     if where == "fashion":
         return open_parquet(FASHION, label_column)
+    if where.startswith("rendered:"):
+        return open_rendered(where.removeprefix("rendered:"))
     if where.startswith("hf:"):
         return open_hub(where.removeprefix("hf:"), label_column)
     path = _found(where)

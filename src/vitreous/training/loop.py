@@ -41,6 +41,7 @@ class TrainingSettings:
     compile: bool = False  # torch.compile the objective and the augmentation
     cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
     checkpointing: bool = False  # recompute activations in the backward pass to save memory
+    keep: Literal["last", "best"] = "last"  # which weights: best is by accuracy on the validation part (early stopping)
     evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
     checkpoint_every_s: float = 120.0  # seconds between checkpoints
     log_every_steps: int = 50  # steps whose mean losses make one logged line
@@ -159,13 +160,13 @@ class Loop:
 
     # ---- the whole run
 
-    def run(self, directory: RunDirectory, evaluate: Evaluate | None) -> None:
-        """From wherever the run stands to its end."""
-        start = self._resume(directory)
+    def run(self, directory: RunDirectory, evaluate: Evaluate | None, until: int | None = None) -> None:
+        """From wherever the run stands to its end, or to the step `until`, saved there."""
+        start, last = self._resume(directory), min(until or self.num_steps, self.num_steps)
         every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
         step, stop, saved_at = start, False, time.monotonic()
         with StopSignals() as signals, self._bar(start) as bar:
-            for step, inputs in enumerate(self._inputs(start, signals), start=start + 1):
+            for step, inputs in enumerate(self._inputs(start, last, signals), start=start + 1):
                 # Dropout and stochastic depth draw from (seed, step, rank); all else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
                 self.run_step(*inputs)
@@ -180,17 +181,17 @@ class Loop:
                 due, stop = self.world.any(due, signals.received > 0)
                 if stop:
                     break
-                if due or step == self.num_steps:
+                if due or step == last:
                     self._save(directory, step)
                     saved_at = time.monotonic()
-            if stop or step < self.num_steps:
+            if stop or step < last:
                 self._save(directory, step)
                 raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
 
-    def _inputs(self, start: int, signals: "StopSignals") -> Iterator[tuple[Tensor, ...]]:
+    def _inputs(self, start: int, last: int, signals: "StopSignals") -> Iterator[tuple[Tensor, ...]]:
         """Of every step to come; none any more where a signal to all processes of the run ended its readers."""
         try:
-            yield from self.data.inputs(start, self.num_steps)
+            yield from self.data.inputs(start, last)
         except RuntimeError:
             if not signals.received:
                 raise

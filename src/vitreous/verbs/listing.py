@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> None:
             ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
             ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
             ("PATH", "a folder of class folders, parquet, tar shards, or a CSV of paths and labels"),
+            ("rendered:TASK", "drawn from a seed: location, orientation, count, distance, size"),
             ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
         ]
         print("Data\n" + table(rows, ("name", "what")) + "\n")

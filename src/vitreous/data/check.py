@@ -1,0 +1,307 @@
+"""What there is to know about a data set before training on it: one look at every picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.base import BadFiles, Source
+from vitreous.data.duplicates import Fingerprint, Fingerprints, exact_groups, fingerprint, near_groups
+from vitreous.data.images import Picture
+from vitreous.data.memory import InMemory, worked
+from vitreous.data.splits import Splits
+from vitreous.errors import UserError
+
+Numbers = NDArray[np.int64]
+
+NAMED = 100  # how many pictures of a kind a report names; leaks are named all
+TINY_PX = 16  # a picture with a shorter side shows little
+FLAT_LEVELS = 2  # between the darkest and the brightest pixel of a picture that shows nothing
+FEW = 5  # training pictures of a class that cannot be learned from, nor measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str  # train, val or test
+    pictures: int
+    counts: tuple[int, ...]  # of each class
+    unreadable: tuple[str, ...]  # where, and why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins:
+    """Two pictures that are the same."""
+
+    one: str
+    other: str
+    equal: bool  # in every pixel; else nearly so
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """A picture that stands in two parts."""
+
+    part: str
+    picture: str
+    also_in: str
+    twin: str
+    equal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReport:
+    where: str
+    classes: tuple[str, ...]
+    parts: tuple[Part, ...]
+    heights: tuple[int, int, int]  # least, median, greatest, in pixels
+    widths: tuple[int, int, int]
+    aspects: tuple[float, float, float]  # width to height
+    grey_share: float
+    mean: tuple[float, float, float]  # of each channel over train, levels being 0 to 1
+    std: tuple[float, float, float]
+    num_equal: int  # pictures that repeat another of the same part in every pixel
+    num_near: int  # and nearly so
+    twins: tuple[Twins, ...]  # the first of both
+    two_labels: tuple[Twins, ...]  # the same picture under two classes
+    num_two_labels: int
+    leaks: tuple[Leak, ...]
+    left_out: tuple[int, ...]  # numbers of the training pictures that also stand in val or test, and so do not train
+    tiny: tuple[str, ...]
+    flat: tuple[str, ...]  # of one colour
+
+    def part(self, name: str) -> Part | None:
+        return next((part for part in self.parts if part.name == name), None)
+
+    @property
+    def train_counts(self) -> tuple[int, ...]:
+        return self.parts[0].counts
+
+    @property
+    def num_train(self) -> int:
+        """That are trained on."""
+        return self.parts[0].pictures - len(self.left_out)
+
+    @property
+    def imbalance(self) -> float:
+        """Pictures of the largest class of train for one of the smallest."""
+        counts = [count for count in self.train_counts if count]
+        return max(counts) / min(counts)
+
+    @property
+    def small_classes(self) -> tuple[str, ...]:
+        pairs = zip(self.classes, self.train_counts, strict=True)
+        return tuple(f"{name} {count}" for name, count in pairs if 0 < count <= FEW)
+
+    def summary(self) -> list[str]:
+        """A line a fact; what is as it should be is not mentioned, but for duplicates and leaks."""
+        shares = ", ".join(f"{part.pictures:,} {part.name}" for part in self.parts)
+        lines = [f"{shares}; {len(self.classes):,} classes", self._sizes()]
+        lines.append(self._balance())
+        if self.small_classes:
+            lines.append(f"classes with too few training pictures to learn from: {_listed(self.small_classes)}")
+        bad = [reason for part in self.parts for reason in part.unreadable]
+        if bad:
+            lines.append(f"unreadable, so passed over: {len(bad):,} ({_listed(bad)})")
+        lines.append(f"duplicates within a part: {self.num_equal:,} exact, {self.num_near:,} near{_pairs(self.twins)}")
+        if self.num_two_labels:
+            lines.append(f"pictures under two classes: {self.num_two_labels:,}{_pairs(self.two_labels)}")
+        lines.append(self._leaks())
+        for named, what in ((self.tiny, f"below {TINY_PX} px"), (self.flat, "of one colour")):
+            if named:
+                lines.append(f"pictures {what}: {len(named):,}{' or more' * (len(named) == NAMED)} ({_listed(named)})")
+        return lines
+
+    def _sizes(self) -> str:
+        (low_h, height, high_h), (low_w, width, high_w) = self.heights, self.widths
+        grey = "all grey" if self.grey_share == 1 else f"{self.grey_share:.1%} grey" if self.grey_share else "in colour"
+        if low_h == high_h and low_w == high_w:
+            return f"all {width} x {height} px, {grey}"
+        return f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}, {grey}"
+
+    def _balance(self) -> str:
+        counts = self.train_counts
+        largest, smallest = int(np.argmax(counts)), int(np.argmin(counts))
+        if counts[largest] == counts[smallest]:
+            return f"{counts[0]:,} training pictures of every class"
+        return (
+            f"largest class of train {self.classes[largest]} {counts[largest]:,}, smallest {self.classes[smallest]} "
+            f"{counts[smallest]:,}: {self.imbalance:.1f} to 1"
+        )
+
+    def _leaks(self) -> str:
+        if not self.leaks:
+            return "pictures in two parts: none"
+        first = self.leaks[0]
+        example = f"{first.picture} in {first.part} is {first.twin} in {first.also_in}"
+        dropped = f"left out of train {len(self.left_out):,}, of test none"
+        return f"pictures in two parts: {len(self.leaks):,} ({example}); {dropped}"
+
+
+def _listed(names: Sequence[str], num: int = 3) -> str:
+    more = f" and {len(names) - num:,} more" if len(names) > num else ""
+    return ", ".join(names[:num]) + more
+
+
+def _pairs(twins: Sequence[Twins]) -> str:
+    return f" ({twins[0].one} and {twins[0].other}{', ...' if len(twins) > 1 else ''})" if twins else ""
+
+
+# ---- one look at every picture
+
+
+class Look(NamedTuple):
+    fingerprint: Fingerprint
+    height: int
+    width: int
+    is_grey: bool
+    is_flat: bool
+    sums: NDArray[np.float64]  # (2, 3): mean and mean square of the channels
+
+
+def look(picture: Picture) -> Look:
+    height, width = picture.shape[:2]
+    every = max(1, min(height, width) // 64)  # colours need no more than some thousand pixels
+    some = picture[::every, ::every].astype(np.int16)
+    is_grey = bool((some.max(axis=2) - some.min(axis=2)).max() <= 4)  # levels, which JPEG may add
+    levels = some.reshape(-1, 3) / 255
+    sums = np.stack([levels.mean(axis=0), np.square(levels).mean(axis=0)])
+    is_flat = int(picture.max()) - int(picture.min()) <= FLAT_LEVELS
+    return Look(fingerprint(picture), height, width, is_grey, is_flat, sums)
+
+
+class Seen:
+    """A part of the data, every picture looked at."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        self.name, self.source, self.bad = name, source, BadFiles(source)
+        found = list(worked(source, self.bad, look, f"checking {source.name}"))
+        self.bad.check()
+        if isinstance(source, InMemory):
+            self.bad = source.bad  # those that decoding left out; what is in memory can be read
+        self.places = np.array([place for place, _ in found], dtype=np.int64)
+        self.looks = [one for _, one in found]
+
+    def report(self) -> Part:
+        counts = np.bincount(self.source.labels[self.places], minlength=len(self.source.classes))
+        bad = [f"{self.bad.source.where(index)} ({reason})" for index, reason in self.bad.reasons.items()]
+        return Part(name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=tuple(bad))
+
+
+def check(splits: Splits, where: str = "") -> DataReport:
+    """Look at every picture of every part once."""
+    given = {"train": splits.train, "val": splits.val, "test": splits.test}
+    parts = [Seen(name, source) for name, source in given.items() if source is not None]
+    if splits.train.labels.ndim != 1:
+        raise UserError(f"{splits.train.name}: several labels a picture; this check is for one label each")
+    if not len(parts[0].places):
+        raise UserError(f"{splits.train.name}: not one picture can be read")
+    together = _Together(parts)
+    leaks, left_out = together.leaks()
+    looks = [one for part in parts for one in part.looks]
+    heights, widths = (np.array([getattr(one, side) for one in looks]) for side in ("height", "width"))
+    mean, square = np.mean([one.sums for one in parts[0].looks], axis=0)
+    names = [part.source.where(int(place)) for part in parts for place in part.places]
+    twins, (num_equal, num_near) = together.twins(names)
+    conflicts = together.two_labels(names)
+    tiny = np.flatnonzero(np.minimum(heights, widths) < TINY_PX)[:NAMED]
+    flat = np.flatnonzero([one.is_flat for one in looks])[:NAMED]
+    return DataReport(
+        where=where or splits.train.name,
+        classes=splits.train.classes,
+        parts=tuple(part.report() for part in parts),
+        heights=_spread(heights),
+        widths=_spread(widths),
+        aspects=_three(np.quantile(widths / heights, [0, 0.5, 1]).round(3)),
+        grey_share=float(np.mean([one.is_grey for one in looks])),
+        mean=_three(mean.round(4)),
+        # A channel that never changes must not be divided by 0.
+        std=_three(np.sqrt(np.maximum(square - np.square(mean), 1e-4)).round(4)),
+        num_equal=num_equal,
+        num_near=num_near,
+        twins=twins,
+        two_labels=conflicts[:NAMED],
+        num_two_labels=len(conflicts),
+        leaks=leaks,
+        left_out=left_out,
+        tiny=tuple(names[place] for place in tiny),
+        flat=tuple(names[place] for place in flat),
+    )
+
+
+def _three(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    first, second, third = values.tolist()
+    return first, second, third
+
+
+def _spread(values: Numbers) -> tuple[int, int, int]:
+    return int(values.min()), int(np.median(values)), int(values.max())
+
+
+# ---- the same picture twice
+
+
+class _Together:
+    """All parts in one line: train, then val, then test."""
+
+    def __init__(self, parts: Sequence[Seen]) -> None:
+        self.parts = parts
+        prints = Fingerprints.of([one.fingerprint for part in parts for one in part.looks])
+        self.exact, self.near = exact_groups(prints), near_groups(prints)
+        self.part = np.repeat(np.arange(len(parts)), [len(part.places) for part in parts])
+        self.place = np.concatenate([part.places for part in parts])
+        self.label = np.concatenate([part.source.labels[part.places] for part in parts])
+
+    def twins(self, names: Sequence[str]) -> tuple[tuple[Twins, ...], tuple[int, int]]:
+        """Within one part: the first ones by name, and how many there are, exact and near."""
+        counts, found = [], []
+        for groups in (self.exact, self.near):
+            first, again = _repeats(np.stack([self.part, groups], axis=1))
+            counts.append(len(again))
+            found.append(list(zip(first.tolist(), again.tolist(), strict=True)))
+        equal = set(found[0])
+        chosen = found[0][: NAMED // 2] + [pair for pair in found[1] if pair not in equal][: NAMED // 2]
+        twins = tuple(self._twins(a, b, names) for a, b in chosen)
+        return twins, (counts[0], counts[1] - counts[0])
+
+    def two_labels(self, names: Sequence[str]) -> tuple[Twins, ...]:
+        """The same picture, anywhere, under another class than where it was met first."""
+        first, again = _repeats(self.near[:, None])
+        pairs = zip(first.tolist(), again.tolist(), strict=True)
+        return tuple(self._twins(a, b, names) for a, b in pairs if self.label[a] != self.label[b])
+
+    def leaks(self) -> tuple[tuple[Leak, ...], tuple[int, ...]]:
+        """Of train with val and test, of val with test; and the numbers of those in train."""
+        found: list[Leak] = []
+        left_out: list[int] = []
+        for here in range(len(self.parts)):
+            later = {}  # group -> a picture of a later part; test counts before val
+            for place in np.flatnonzero(self.part > here):
+                later[int(self.near[place])] = int(place)
+            mine = [int(place) for place in np.flatnonzero(self.part == here) if int(self.near[place]) in later]
+            found += [self._leak(place, later[int(self.near[place])]) for place in mine]
+            if here == 0:
+                left_out = self.parts[0].source.numbers(self.place[mine]).tolist() if mine else []
+        return tuple(found), tuple(left_out)
+
+    def _leak(self, place: int, twin: int) -> Leak:
+        part, other = self.parts[self.part[place]], self.parts[self.part[twin]]
+        return Leak(
+            part=part.name,
+            picture=part.source.where(int(self.place[place])),
+            also_in=other.name,
+            twin=other.source.where(int(self.place[twin])),
+            equal=bool(self.exact[place] == self.exact[twin]),
+        )
+
+    def _twins(self, one: int, other: int, names: Sequence[str]) -> Twins:
+        return Twins(one=names[one], other=names[other], equal=bool(self.exact[one] == self.exact[other]))
+
+
+def _repeats(groups: Numbers) -> tuple[Numbers, Numbers]:
+    """Of (N, k) rows: which have occurred before, and where first; both in order."""
+    _, first, inverse = np.unique(groups, axis=0, return_index=True, return_inverse=True)
+    firsts = first[inverse.reshape(-1)]
+    again = np.flatnonzero(firsts != np.arange(len(groups)))
+    return firsts[again], again

@@ -1,0 +1,187 @@
+"""How much data does a ViT need? Accuracy against the share of the training pictures (paper, 4.3, Figures 3 and 4).
+
+Held equal for every model and every share: the number of optimizer steps and the batch, so the pictures looked at.
+With epochs held equal instead, a hundredth of the data would also mean a hundredth of the training.
+
+Figure 4: the regularisation is fixed, the best weights are chosen on validation pictures (early stopping), and their
+features judged by a few-shot probe on another set. Figure 3: weight decay, dropout and label smoothing are chosen
+together, on validation pictures, for every model and share; then the model is scored, and fine-tuned on another set.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from matplotlib.figure import Figure
+
+from vitreous.models import ModelSettings, ViTSettings
+from vitreous.studies.downstream import few_shot_accuracy, slug, test_accuracy
+from vitreous.studies.figures import Panel, curves_figure
+from vitreous.studies.grid import Cell, Grid, Row
+from vitreous.studies.study import TransferStudy, grouped
+
+
+@dataclass(frozen=True)
+class Regularisation:
+    weight_decay: float
+    dropout: float  # of transformers; a BiT ResNet has none
+    label_smoothing: float
+
+
+FIXED = "medium"  # what Figure 4 trains with
+GRID = {
+    "medium": Regularisation(0.5, 0.0, 0.1),
+    "light": Regularisation(0.1, 0.0, 0.0),
+    "heavy": Regularisation(1.0, 0.1, 0.2),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSize(TransferStudy):
+    name: ClassVar[str] = "data-size"
+    columns: ClassVar[tuple[str, ...]] = ("model", "fraction", "regularisation", "target")
+    values: ClassVar[tuple[str, ...]] = ("accuracy", "val_accuracy", "few_shot")
+
+    models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-s", "hybrid-l", "resnet-s", "resnet-l")  # to compare
+    fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)  # shares of the training pictures, each part of the next
+    regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose among; medium is also Figure 4's
+    shots: int = 5  # training pictures a class for the few-shot probe
+    evaluations: int = 5  # validations during a run, among which early stopping chooses
+
+    @classmethod
+    def quick_changes(cls) -> dict[str, Any]:
+        return {
+            "models": ("vit-t", "hybrid-t", "resnet-t"),
+            "fractions": (0.02, 1.0),
+            "regularisations": ("medium", "light"),
+            "seeds": 1,
+            "evaluations": 2,
+        }
+
+    def run(self, grid: Grid) -> None:
+        leave_out = self.leave_out(grid)
+        points = [(model, fraction) for fraction in sorted(self.fractions, reverse=True) for model in self.models]
+        for seed in range(self.seeds):
+            # Figure 4 first: with the first seed of it there is something to look at.
+            grid.run(
+                [self.cell(grid, *point, FIXED, seed=seed, leave_out=leave_out) for point in points],
+                f"fixed, seed {seed}",
+            )
+            if seed == 0:
+                others = [name for name in self.regularisations if name != FIXED]
+                cells = [
+                    self.cell(grid, *point, name, seed=0, leave_out=leave_out) for name in others for point in points
+                ]
+                grid.run(cells, "choosing the regularisation")
+            chosen = chosen_regularisation(grid.rows)
+            tuned = [
+                self.cell(grid, *point, chosen[point], seed=seed, leave_out=leave_out)
+                for point in points
+                if point in chosen
+            ]
+            if seed > 0:
+                grid.run([cell for cell in tuned if cell.facts["regularisation"] != FIXED], f"tuned, seed {seed}")
+            reports = [self.report(grid, cell) for cell in tuned if not cell.read_test]
+            transfers = [transfer for cell in tuned for transfer in self.transfer_cells(cell, grid.folder)]
+            grid.run(reports + transfers, f"transfers, seed {seed}")
+
+    def cell(self, grid: Grid, model: str, fraction: float, regularisation: str, *, seed: int, leave_out: str) -> Cell:
+        chosen, found = GRID[regularisation], self.model(model)
+        recipe = self.recipe(f"{self.name}-{model}", _dropping(found.settings, chosen.dropout), seed, leave_out)
+        whole = len(grid.open_data(recipe.data).train)
+        batch_size = min(self.batch_size, round(fraction * whole))
+        steps_per_epoch = max(1, round(fraction * whole) // batch_size)
+        recipe = replace(
+            recipe,
+            data=replace(recipe.data, train_fraction=fraction),
+            objective=replace(recipe.objective, label_smoothing=chosen.label_smoothing),
+            optimizer=replace(recipe.optimizer, weight_decay=chosen.weight_decay),
+            training=replace(
+                recipe.training,
+                batch_size=batch_size,
+                keep="best",
+                evaluate_every_epochs=max(1, self.steps // self.evaluations) / steps_per_epoch,
+            ),
+        )
+        return Cell(
+            name=f"{model}-{fraction:g}-{regularisation}-seed{seed}",
+            facts={**found.facts, "fraction": fraction, "regularisation": regularisation, "seed": seed},
+            recipe=recipe,
+            # Candidates are told apart on validation pictures alone; `report` reads the test set of the chosen one.
+            read_test=regularisation == FIXED or seed > 0,
+            measure=self.probe(grid) if regularisation == FIXED else None,
+        )
+
+    def probe(self, grid: Grid) -> Any:
+        def measure(run: Path) -> dict[str, float]:
+            found = {
+                f"few_shot_{slug(where)}": few_shot_accuracy(run, where, self.shots, grid.open_data, self.device)
+                for where in self.transfer
+            }
+            return found | ({"few_shot": sum(found.values()) / len(found)} if found else {})
+
+        return measure
+
+    def report(self, grid: Grid, cell: Cell) -> Cell:
+        run, recipe = grid.path(cell), cell.recipe
+        assert recipe is not None
+
+        def measure(_: Path) -> dict[str, float]:
+            return {"accuracy": test_accuracy(run, recipe, grid.open_data)}
+
+        return Cell(name=f"{cell.name}-test", facts=cell.facts, measure=measure)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        chosen = chosen_regularisation(rows)
+        tuned = [row for row in rows if chosen.get((row["model"], row["fraction"])) == row["regularisation"]]
+        own = [row for row in tuned if "target" not in row]
+        panels = [Panel(f"{self.data}, regularisation tuned", own, "accuracy", "test accuracy")]
+        panels += [
+            Panel(f"fine-tuned on {where}", [row for row in tuned if row.get("target") == where], "accuracy", "")
+            for where in self.transfer
+        ]
+        fixed = [row for row in rows if row["regularisation"] == FIXED and "target" not in row]
+        few = [Panel(f"{self.data}, regularisation fixed", fixed, "accuracy", "test accuracy")]
+        few += [
+            Panel(f"{self.shots} shots of {where}", fixed, f"few_shot_{slug(where)}", "accuracy")
+            for where in self.transfer
+        ]
+        x = f"share of the training pictures of {self.data}"
+        return {"figure3": curves_figure(panels, "fraction", x), "figure4": curves_figure(few, "fraction", x)}
+
+    def findings(self, rows: Sequence[Row]) -> list[str]:
+        """At every share, the best of each family: where the order changes, the curves cross."""
+        chosen = chosen_regularisation(rows)
+        own = [
+            row
+            for row in rows
+            if "target" not in row and chosen.get((row["model"], row["fraction"])) == row["regularisation"]
+        ]
+        best: dict[float, dict[str, tuple[float, str]]] = {}
+        for (fraction, family, model), (values,) in grouped(own, ("fraction", "family", "model"), ("accuracy",)):
+            found = (statistics.fmean(values), model)
+            families = best.setdefault(fraction, {})
+            families[family] = max(found, families.get(family, found))
+        return [
+            f"{fraction:.0%} of {self.data}, regularisation tuned: "
+            + ", ".join(f"{model} {mean:.2%}" for mean, model in sorted(families.values(), reverse=True))
+            for fraction, families in sorted(best.items())
+        ]
+
+
+def chosen_regularisation(rows: Sequence[Row]) -> dict[tuple[str, float], str]:
+    """The best on validation pictures with the first seed, by model and fraction."""
+    best: dict[tuple[str, float], tuple[float, str]] = {}
+    for row in rows:
+        if row.get("seed") == 0 and "target" not in row and "val_accuracy" in row:
+            point = (row["model"], row["fraction"])
+            found = (row["val_accuracy"], row["regularisation"])
+            if point not in best or found[0] > best[point][0]:
+                best[point] = found
+    return {point: name for point, (_, name) in best.items()}
+
+
+def _dropping(model: ModelSettings, dropout: float) -> ModelSettings:
+    return replace(model, dropout=dropout) if isinstance(model, ViTSettings) else model

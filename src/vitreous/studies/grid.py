@@ -1,0 +1,168 @@
+"""A grid of runs, cell by cell. A cell is an ordinary run directory; a finished one is never run again."""
+
+import csv
+import gc
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous import jobs, settings
+from vitreous.data.sources import DataSettings, InMemory, Splits
+from vitreous.errors import UserError
+from vitreous.recipes.recipe import Recipe
+from vitreous.studies.models import size_of
+from vitreous.terminal import Bar
+from vitreous.training.environment import environment
+from vitreous.training.loop import StoppedError
+
+Row = dict[str, Any]  # one cell's facts and numbers
+
+CELL = "cell.json"  # in a cell's folder, once all of it is done
+RECENT = 4  # cells by which the length of the next is judged
+KEPT_SETS = 6  # data sets that are kept decoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of a study: a run, and what is measured on it."""
+
+    name: str  # of its folder
+    facts: dict[str, Any]  # which point it is: model, fraction, seed ...
+    recipe: Recipe | None = None  # what is trained; none: there is only something to measure
+    read_test: bool = True  # off where choices are made
+    measure: Callable[[Path], dict[str, Any]] | None = field(default=None, compare=False)  # given the run's folder
+
+
+class DecodedOnce:
+    """Opens data for many runs: pictures are decoded once, and a part of them is taken from memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[DataSettings, Splits] = {}
+
+    def __call__(self, wanted: DataSettings) -> Splits:
+        whole = replace(wanted, train_fraction=1.0, train_limit=None)
+        if whole not in self._kept:
+            while len(self._kept) >= KEPT_SETS:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[whole] = whole.build()
+        found = self._kept[whole]
+        if wanted == whole or not isinstance(found.train, InMemory):  # what is too large as a whole may fit in part
+            return found if wanted == whole else wanted.build()
+        return wanted.reduced(found)
+
+
+class Grid:
+    """Where the cells of a study lie, and what is known of them. The same calls again go on where they ended."""
+
+    def __init__(
+        self, folder: Path, about: dict[str, Any], minutes: float | None = None, results: Path | None = None
+    ) -> None:
+        self.folder, self.about = folder, about
+        self.results = results or folder  # where results.json and results.csv go
+        self.rows: list[Row] = []
+        self.left: list[Cell] = []  # for which there was no time
+        self.environment = environment()
+        self.open_data = DecodedOnce()
+        self._took_s: list[float] = []
+        self.after_cell: Callable[[], None] = lambda: None
+        self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+
+    @property
+    def out_of_time(self) -> bool:
+        """Or nearly: the next cell, if it takes as long as the longest of the last ones, would end too late."""
+        expected_s = max(self._took_s[-RECENT:], default=0.0)
+        return self._deadline is not None and time.monotonic() + expected_s >= self._deadline
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / cell.name
+
+    def run(self, cells: Sequence[Cell], what: str = "cells") -> list[Row]:
+        """The rows of all cells that could be finished, in order; a cell that fails is recorded, and others go on."""
+        finished: list[Row] = []
+        with Bar(what, len(cells)) as bar:
+            for number, cell in enumerate(cells, start=1):
+                row = self._known(cell)
+                if row is None:
+                    if self.out_of_time:
+                        self.left.append(cell)
+                        continue
+                    began = time.monotonic()
+                    row = self._worked_out(cell)
+                    self._took_s.append(time.monotonic() - began)
+                self.rows.append(row)
+                self._write()
+                self.after_cell()
+                if "failed" not in row:
+                    finished.append(row)
+                bar.update(number, last=cell.name)
+        return finished
+
+    def _known(self, cell: Cell) -> Row | None:
+        """What an earlier call worked out, if it was the same cell."""
+        path = self.path(cell) / CELL
+        if not path.is_file():
+            return None
+        row: Row = json.loads(path.read_text())
+        facts = {name: row.get(name) for name in cell.facts}
+        there = settings.load(Recipe, path.with_name("recipe.json")) if cell.recipe is not None else None
+        if facts != json.loads(json.dumps(cell.facts)) or there != cell.recipe:
+            raise UserError(
+                f"{self.folder} holds a study with other settings (in {cell.name}). "
+                "Give another --out, or the same settings to go on with it"
+            )
+        return row
+
+    def _worked_out(self, cell: Cell) -> Row:
+        path = self.path(cell)
+        row: Row = {"cell": cell.name, **cell.facts}
+        try:
+            if cell.recipe is not None:
+                row |= self._trained(cell, cell.recipe)
+            if cell.measure is not None:
+                row |= cell.measure(path)
+        except StoppedError:
+            raise
+        except (UserError, torch.OutOfMemoryError) as error:
+            print(f"{cell.name}: {error}", file=sys.stderr)
+            return row | {"failed": str(error)}
+        finally:
+            if torch.cuda.is_available():
+                gc.collect()  # a run and its CUDA graph refer to each other, and hold memory of the device
+        path.mkdir(parents=True, exist_ok=True)
+        settings.write_json(row, path / CELL)
+        # Only a run that goes on needs them, and a study has many runs.
+        shutil.rmtree(path / "checkpoints", ignore_errors=True)
+        shutil.rmtree(path / jobs.BEST, ignore_errors=True)
+        return row
+
+    def _trained(self, cell: Cell, recipe: Recipe) -> Row:
+        if recipe.training.compile:
+            # Every shape of model is compiled anew; past torch's own limit of 8 they would silently run uncompiled.
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
+        results = jobs.train(recipe, self.path(cell), cell.read_test, self.open_data)
+        row = {name: results[name] for name in ("steps", "parameters", "train_s")}
+        row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * recipe.training.batch_size
+        if "val" in results:
+            row["val_accuracy"] = results["val"]["accuracy"]
+        if "test" in results:
+            row |= {"accuracy": results["test"]["accuracy"], "test_pictures": results["test"]["pictures"]}
+        return row
+
+    def _write(self) -> None:
+        self.results.mkdir(parents=True, exist_ok=True)
+        document = {**self.about, "environment": self.environment, "rows": self.rows}
+        settings.write_json(document, self.results / "results.json")
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        beside = self.results / ".results.csv.new"
+        with beside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        beside.rename(self.results / "results.csv")

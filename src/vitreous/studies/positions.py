@@ -1,0 +1,60 @@
+"""Which position embedding, and added where? (paper, appendix D.4, Table 8)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, get_args
+
+from matplotlib.figure import Figure
+
+from vitreous.errors import UserError, did_you_mean
+from vitreous.models.vit import ABSOLUTE, PositionKind, PositionPlace, ViTSettings
+from vitreous.studies.figures import bars_figure
+from vitreous.studies.grid import Cell, Grid, Row
+from vitreous.studies.study import Study
+
+PAPER_NAMES = {"learned": "1-D", "learned-2d": "2-D", "sincos": "sine-cosine", "bias": "bias, each layer"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions(Study):
+    name: ClassVar[str] = "positions"
+    columns: ClassVar[tuple[str, ...]] = ("positions", "place")
+
+    base: str = "vit-s"  # the model whose positions are changed
+    kinds: tuple[str, ...] = ("none", "learned", "learned-2d", "relative")  # also: sincos, bias, bias-shared
+    places: tuple[str, ...] = ("stem", "every-layer", "every-layer-shared")  # for absolute positions
+
+    @classmethod
+    def quick_changes(cls) -> dict[str, Any]:
+        return {"base": "vit-t"}
+
+    def run(self, grid: Grid) -> None:
+        grid.run([cell for seed in range(self.seeds) for cell in self.cells(seed)])
+
+    def cells(self, seed: int) -> list[Cell]:
+        found = []
+        for kind in self.kinds:
+            for place in self.places if kind in ABSOLUTE else ("stem",):
+                model = self._model(kind, place)
+                found.append(
+                    Cell(
+                        name=f"{kind}-{place}-seed{seed}",
+                        facts={"positions": kind, "place": place if kind in ABSOLUTE else "-", "seed": seed},
+                        recipe=self.recipe(self.name, model, seed),
+                    )
+                )
+        return found
+
+    def _model(self, kind: str, place: str) -> ViTSettings:
+        for word, known in ((kind, get_args(PositionKind)), (place, get_args(PositionPlace))):
+            if word not in known:
+                raise UserError(f"positions: no {word!r} among {', '.join(known)}.{did_you_mean(word, known)}")
+        model = self.model(self.base).settings
+        if not isinstance(model, ViTSettings):
+            raise UserError(f"{self.base} has no position embeddings; give --base a ViT or a hybrid")
+        return replace(model, positions=kind, positions_where=place)  # type: ignore[arg-type]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        labelled = [{**row, "kind": PAPER_NAMES.get(row["positions"], row["positions"])} for row in rows]
+        title = f"Position embeddings of {self.base} on {self.data}"
+        return {"positions": bars_figure(labelled, "kind", "place", "accuracy", title=title, label="test accuracy")}

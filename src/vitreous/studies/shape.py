@@ -1,0 +1,76 @@
+"""Deeper, wider, a wider MLP, smaller patches: what pays? One dimension at a time (paper, appendix D.2, Figure 8)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from matplotlib.figure import Figure
+
+from vitreous.errors import UserError
+from vitreous.models.flops import TRAINING_FACTOR
+from vitreous.models.vit import ViTSettings
+from vitreous.studies.figures import lines_figure
+from vitreous.studies.grid import Cell, Grid, Row
+from vitreous.studies.models import HEAD_WIDTH, size_of
+from vitreous.studies.study import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(Study):
+    name: ClassVar[str] = "shape"
+    columns: ClassVar[tuple[str, ...]] = ("dimension", "value", "gflop", "encoder_parameters")
+
+    base: str = "vit-s"  # the ViT from which one dimension at a time is changed
+    depths: tuple[int, ...] = (2, 4, 6, 8, 12)  # blocks
+    widths: tuple[int, ...] = (64, 128, 192, 256)  # of a token; the MLP four times as wide, heads of 32
+    mlp_widths: tuple[int, ...] = (128, 256, 512, 1024)  # of the hidden layer
+    patches: tuple[int, ...] = (2, 4, 8)  # in pixels
+
+    @classmethod
+    def quick_changes(cls) -> dict[str, Any]:
+        small = {"depths": (1, 3), "widths": (32, 64), "mlp_widths": (128, 256), "patches": (7, 14)}
+        return {"base": "vit-t", "seeds": 1, **small}
+
+    def run(self, grid: Grid) -> None:
+        grid.run([cell for seed in range(self.seeds) for cell in self.cells(seed)])
+
+    def cells(self, seed: int) -> list[Cell]:
+        base = self.model(self.base).settings
+        if not isinstance(base, ViTSettings) or base.stem is not None:
+            raise UserError(
+                f"{self.base} is not a plain ViT, of which this study changes the shape: give another --base"
+            )
+        shapes = {
+            "depth": {value: replace(base, depth=value) for value in self.depths},
+            "width": {value: replace(base, width=value, heads=max(1, value // HEAD_WIDTH)) for value in self.widths},
+            "MLP width": {value: replace(base, mlp_width=value) for value in self.mlp_widths},
+            "patch": {value: replace(base, patch=value) for value in self.patches},
+        }
+        return [
+            Cell(
+                name=f"{dimension.replace(' ', '-').lower()}-{value}-seed{seed}",
+                facts={"dimension": dimension, "value": value, **_size(model), "seed": seed},
+                recipe=self.recipe(self.name, model, seed),
+            )
+            for dimension, models in shapes.items()
+            for value, model in models.items()
+        ]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        title = f"{self.base} on {self.data}, one dimension changed at a time"
+        return {
+            "shape": lines_figure(
+                rows,
+                "gflop",
+                "dimension",
+                "accuracy",
+                title=title,
+                labels=("GFLOP a picture, forward", "test accuracy"),
+                note="value",
+            )
+        }
+
+
+def _size(model: ViTSettings) -> dict[str, Any]:
+    parameters, training = size_of(model)
+    return {"gflop": round(training / TRAINING_FACTOR / 1e9, 6), "encoder_parameters": parameters}

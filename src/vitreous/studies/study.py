@@ -1,0 +1,227 @@
+"""What all studies have in common: the settings, one training recipe for every model, and how results are told."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from matplotlib.figure import Figure
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation
+from vitreous.models import ModelSettings
+from vitreous.recipes.cifar10 import small_pictures
+from vitreous.recipes.recipe import Recipe
+from vitreous.studies.downstream import is_structured, slug, test_split, transfer_recipe, without_overlap
+from vitreous.studies.grid import Cell, Grid, Row
+from vitreous.studies.models import StudyModel, study_model
+from vitreous.training.devices import Precision
+from vitreous.training.optim import MuonSettings
+
+QUICK_PX = 28  # the embedded pictures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Settings that every study has. The defaults suit pictures of CIFAR's size on one GPU."""
+
+    name: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]  # of the printed table: facts that rows are grouped by, then "value" columns
+    values: ClassVar[tuple[str, ...]] = ("accuracy",)
+
+    data: str = "cifar10"  # what is trained on: a folder, a file, or a data set's name
+    picture_px: int = 32  # side of the pictures
+    patch: int | None = None  # patch size of ViTs; none: so that about 8 x 8 patches cover the picture
+    seeds: int = 3  # runs of every reported cell
+    steps: int = 4000  # optimizer steps of every training run
+    batch_size: int = 256  # pictures a step
+    rate: float = 2e-3  # peak learning rate of the matrices (Muon); of all else, half of it
+    weight_decay: float = 0.5  # decoupled
+    label_smoothing: float = 0.1  # share of the target spread over all classes
+    augment: Literal["strong", "light"] = "strong"  # RandAugment, erasing and mixing; or shifts and flips alone
+    val_fraction: float = 0.1  # share of train that choices and early stopping are made on
+    precision: Precision = "bf16"  # of activations
+    compile: bool = True  # pays where many cells have the same shape; the first of each takes half a minute more
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
+
+    @classmethod
+    def quick(cls, **changes: Any) -> Self:
+        """Minutes on two CPU cores, with the embedded pictures: to see that it works, not to learn from."""
+        small = {
+            "data": "fashion",
+            "picture_px": QUICK_PX,
+            "patch": 7,
+            "seeds": 2,
+            "steps": 60,
+            "batch_size": 64,
+            "rate": 2e-2,
+            "val_fraction": 0.03,
+            "augment": "light",
+            "transfer": ("rendered:location",),
+            "transfer_steps": 30,
+            "transfer_examples": 400,
+            "precision": "fp32",
+            "compile": False,
+            "device": "cpu",
+        }
+        own = {field.name for field in fields(cls)}
+        fitting = {name: value for name, value in small.items() if name in own}
+        return cls(**{**fitting, **cls.quick_changes(), **changes})
+
+    @classmethod
+    def quick_changes(cls) -> dict[str, Any]:
+        """What else a study makes smaller."""
+        return {}
+
+    # ---- what a study does
+
+    def run(self, grid: Grid) -> None:
+        """Run every cell, through `grid.run`, in an order in which a usable figure exists early."""
+        raise NotImplementedError
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """By name; of whatever rows there are so far."""
+        raise NotImplementedError
+
+    def findings(self, rows: Sequence[Row]) -> list[str]:
+        """What the rows say beyond the table, one sentence each."""
+        return []
+
+    def table(self, rows: Sequence[Row]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+        """Lines and header: one line a group of seeds, mean and standard deviation."""
+        groups = grouped(rows, self.columns, self.values)
+        lines = [(*(_word(part) for part in key), *(spread(values) for values in found)) for key, found in groups]
+        return lines, (*self.columns, *(name.replace("_", " ") for name in self.values))
+
+    # ---- parts of recipes
+
+    def model(self, name: str) -> StudyModel:
+        return study_model(name, self.picture_px, self.patch)
+
+    def recipe(self, name: str, model: ModelSettings, seed: int, leave_out: str = "") -> Recipe:
+        """The same for every model, so that only the model differs."""
+        recipe = small_pictures(name, model, epochs=1)
+        on_cpu = self.device == "cpu"
+        return replace(
+            recipe,
+            data=DataSettings(
+                where=self.data,
+                val_fraction=self.val_fraction,
+                test_split=test_split(self.data),
+                leave_out=leave_out,
+            ),
+            objective=replace(recipe.objective, label_smoothing=self.label_smoothing),
+            augmentation=self._augmentation(recipe.augmentation),
+            optimizer=MuonSettings(lr=self.rate, weight_decay=self.weight_decay, adam_lr=self.rate / 2),
+            average=replace(recipe.average, factor=0.995 if self.steps < 2000 else 0.999),
+            training=replace(
+                recipe.training,
+                steps=self.steps,
+                batch_size=self.batch_size,
+                seed=seed,
+                precision=self.precision,
+                compile=self.compile,
+                cuda_graph=not on_cpu,
+                device=self.device,
+            ),
+        )
+
+    def _augmentation(self, strong: Augmentation) -> Augmentation:
+        if is_structured(self.data):  # shifts and flips would change what the label says
+            return Augmentation(crop="squash", flip=0.0)
+        light = Augmentation(crop="pad", pad_px=max(1, self.picture_px // 16), padding="reflect")
+        return strong if self.augment == "strong" else light
+
+    def about(self) -> dict[str, Any]:
+        return {"study": self.name, "settings": asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferStudy(Study):
+    """A study that fine-tunes what it trained on other sets."""
+
+    transfer: tuple[str, ...] = ("fashion",)  # other sets, to which what was learned is transferred
+    transfer_steps: int = 500  # of fine-tuning; 0: none
+    transfer_examples: int = 1000  # pictures that fine-tuning may use
+    transfer_rate: float = 0.01  # learning rate of fine-tuning (SGD)
+
+    def transfer_cells(self, pretrained: Cell, folder: Path) -> list[Cell]:
+        """Fine-tune what a cell leaves behind on every other set, with few examples."""
+        assert pretrained.recipe is not None
+        if not self.transfer_steps:
+            return []
+        return [
+            Cell(
+                name=f"{pretrained.name}-to-{slug(where)}",
+                facts={**pretrained.facts, "target": where},
+                recipe=transfer_recipe(
+                    str(folder / pretrained.name),
+                    pretrained.recipe.model,
+                    pretrained.recipe.normalise,
+                    DataSettings(
+                        where=where,
+                        val_fraction=0.0,
+                        test_split=test_split(where),
+                        examples=self.transfer_examples,
+                    ),
+                    steps=self.transfer_steps,
+                    rate=self.transfer_rate,
+                    training=replace(
+                        pretrained.recipe.training, batch_size=min(self.batch_size, self.transfer_examples)
+                    ),
+                    keeps_sides=is_structured(where),
+                ),
+            )
+            for where in self.transfer
+        ]
+
+    def leave_out(self, grid: Grid) -> str:
+        """The training pictures that occur in a test set to which we transfer (paper, 4.1); their number is noted."""
+        dropped = without_overlap(self.data, self.transfer, grid.folder / "overlap.json")
+        grid.about["dropped_from_pretraining"] = {where: num for where, num, _ in dropped.sets}
+        return dropped.leave_out
+
+
+# ---- telling results
+
+
+def spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.2%}"
+    return f"{mean} ± {100 * statistics.stdev(values):.2f} ({len(values)})" if len(values) > 1 else mean
+
+
+def grouped(
+    rows: Sequence[Row], facts: Sequence[str], values: Sequence[str]
+) -> list[tuple[tuple[Any, ...], list[list[float]]]]:
+    """For every combination of facts, in order of appearance, each value over the seeds."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if "failed" not in row and any(value in row for value in values):
+            found.setdefault(tuple(row.get(fact) for fact in facts), []).append(row)
+    return [(key, [[row[value] for row in some if value in row] for value in values]) for key, some in found.items()]
+
+
+def _word(part: Any) -> str:
+    return "-" if part is None else f"{part:g}" if isinstance(part, float) else str(part)
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    minutes: float | None = None,
+    results: Path | None = None,
+    after_cell: Callable[[Sequence[Row]], None] | None = None,
+) -> Grid:
+    """All of it: cells, results.json and results.csv, figures. The same call again goes on where it ended."""
+    from vitreous import figures
+
+    grid = Grid(folder, study.about(), minutes, results)
+    if after_cell is not None:
+        grid.after_cell = lambda: after_cell(grid.rows)
+    study.run(grid)
+    for name, drawn in study.figures(grid.rows).items():
+        figures.save(drawn, grid.results / name)
+    return grid

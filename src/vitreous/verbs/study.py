@@ -1,0 +1,64 @@
+"""vitreous study"""
+
+import argparse
+
+from vitreous.errors import UserError
+
+HELP = "Repeat one of the paper's studies on any data: a grid of runs, a table and figures."
+TAKES_SETTINGS = True
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    from vitreous.studies import STUDIES
+
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    lines = [f"  {name:12}{asks}" for name, (_, _, asks) in STUDIES.items()]
+    parser.epilog = (
+        "studies (`vitreous study NAME --help` lists the settings of one, such as --seeds 3 --steps 4000):\n"
+        + "\n".join(lines)
+        + "\n\nEvery cell is an ordinary run directory. The same command again goes on where it ended."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which study")
+    parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
+    parser.add_argument(
+        "--out", metavar="DIR", help="where its runs, results and figures go (default: runs/study-NAME)"
+    )
+    parser.add_argument("--quick", action="store_true", help="minutes on two cores, to see how it works (on fashion)")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no further run after so many minutes")
+
+
+def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
+    if options.name is None:
+        if not options.help:
+            raise UserError("study needs a name; `vitreous study --help` lists them")
+        options.parser.print_help()
+        return
+    from pathlib import Path
+
+    from vitreous import settings
+    from vitreous.studies import find_study
+    from vitreous.studies.study import run_study
+    from vitreous.terminal import table
+
+    kind = find_study(options.name)
+    given = {} if options.data is None else {"data": options.data}
+    study = settings.changed(kind.quick(**given) if options.quick else kind(**given), changes)
+    if options.help:
+        from vitreous.verbs.train import typed
+
+        shown = [(f"--{one.name}", typed(one.value), one.type, one.help) for one in settings.fields(study)]
+        print(table(shown, ("setting", "value", "type", "what it does")))
+        return
+    out = Path(options.out or f"runs/study-{options.name}")
+    grid = run_study(study, out, options.minutes)
+    print(table(*study.table(grid.rows)))
+    for finding in study.findings(grid.rows):
+        print(finding)
+    for where, number in grid.about.get("dropped_from_pretraining", {}).items():
+        print(f"{number:,} training pictures occur in the test set of {where} and were left out")
+    failed = [row for row in grid.rows if "failed" in row]
+    if failed:
+        print(f"{len(failed)} cells failed; the first: {failed[0]['cell']}: {failed[0]['failed']}")
+    if grid.left:
+        print(f"The time was over before {len(grid.left)} cells were run; the same command goes on with them.")
+    print(f"results {out}/results.csv and results.json   figures {out}/*.png and *.svg")

@@ -1,0 +1,78 @@
+"""Balanced sampling keeps every promise of the plain order."""
+
+import numpy as np
+import pytest
+import torch
+
+from scenes import Pictures, scene
+from vitreous.data.loader import TrainLoader, balanced_order
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.errors import UserError
+
+LABELS = torch.tensor([0] * 70 + [1] * 20 + [3] * 7 + [4] * 3)[
+    torch.randperm(100, generator=torch.Generator().manual_seed(0))
+]
+
+
+def test_every_class_comes_equally_often():
+    drawn = balanced_order(1, 0, LABELS)
+    assert len(drawn) == 100 == len(drawn.unique()), "copies have names of their own"
+    assert torch.bincount(LABELS[drawn % 100]).tolist() == [25, 25, 0, 25, 25]
+
+
+def test_pictures_of_a_small_class_come_equally_often_and_a_large_class_shows_itself_in_turn():
+    seen = torch.zeros(100, dtype=torch.int64)
+    for epoch in range(30):
+        times = torch.bincount(balanced_order(1, epoch, LABELS) % 100, minlength=100)
+        assert set(times[LABELS == 4].tolist()) == {8, 9}
+        assert set(times[LABELS == 1].tolist()) == {1, 2}
+        assert set(times[LABELS == 0].tolist()) == {0, 1}
+        seen += times
+    assert seen.min() >= 3, "each of the largest class is due 10.7 times"
+
+
+def test_what_does_not_divide_evenly_goes_round():
+    labels = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+    counts = torch.stack([torch.bincount(labels[balanced_order(5, epoch, labels) % 8]) for epoch in range(60)])
+    assert (counts.sum(dim=1) == 8).all() and counts.min() == 2 and counts.max() == 3
+    assert (counts.float().mean(dim=0) - 8 / 3).abs().max() < 0.25
+
+
+def test_the_order_is_a_function_of_seed_and_epoch_and_mixes_classes():
+    assert torch.equal(balanced_order(1, 3, LABELS), balanced_order(1, 3, LABELS))
+    assert not torch.equal(balanced_order(1, 3, LABELS), balanced_order(1, 4, LABELS))
+    assert not torch.equal(balanced_order(1, 3, LABELS), balanced_order(2, 3, LABELS))
+    first_half = torch.cat([LABELS[balanced_order(1, epoch, LABELS)[:50] % 100] for epoch in range(20)])
+    assert (torch.bincount(first_half)[[0, 1, 3, 4]] - 250).abs().max() < 60
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_workers_ranks_and_resuming_change_nothing(in_memory):
+    source = Pictures([scene(number, (16, 16)) for number in range(48)], labels=[0] * 40 + [1] * 8)
+    if in_memory:
+        source.pictures = np.stack(source.given)
+
+    def loader(**options):
+        mixed = Augmentation(mixup=0.8)
+        size = Preprocessing(size_px=(16, 16))
+        return TrainLoader(source, mixed, size, batch_size=8, seed=3, balance=True, **options)
+
+    whole = list(loader().batches(0, 9))
+    assert loader().steps_per_epoch == 6
+    labels = torch.cat([batch.targets["label"] for batch in whole[:6]])
+    assert torch.bincount(labels).tolist() == [24, 24]
+    for step in (0, 5, 7):
+        (resumed,) = loader(workers=0 if in_memory else 1).batches(step, step + 1)
+        parts = [next(loader(rank=rank, world=2).batches(step, step + 1)) for rank in range(2)]
+        for name in ("ids", "keys", "images"):
+            assert torch.equal(getattr(resumed, name), getattr(whole[step], name))
+            torch.testing.assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole[step], name))
+    repeated = [batch for batch in whole[:6] for place in (batch.ids == 45).nonzero()]
+    keys = {int(key) for batch in repeated for key in batch.keys[batch.ids == 45]}
+    assert len(keys) >= 3, "a picture that comes again is cropped and mixed anew"
+
+
+def test_several_labels_a_picture_cannot_be_balanced():
+    source = Pictures([scene(0), scene(1)], labels=np.ones((2, 2)))
+    with pytest.raises(UserError, match=r"data\.balance false"):
+        TrainLoader(source, Augmentation(), Preprocessing(), batch_size=1, seed=0, balance=True)

@@ -1,0 +1,223 @@
+"""Every study: its quick settings make valid cells; and some of them, run to their end on tiny pictures."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_sets import MOVED, SIDE, SMALL, write_set
+
+from vitreous import settings
+from vitreous.cli import main
+from vitreous.data.sources import DataSettings
+from vitreous.errors import UserError
+from vitreous.recipes.recipe import Recipe
+from vitreous.studies import STUDIES, find_study
+from vitreous.studies.data_size import FIXED, DataSize, chosen_regularisation
+from vitreous.studies.downstream import without_overlap
+from vitreous.studies.grid import Grid
+from vitreous.studies.head import Head, best_rates
+from vitreous.studies.models import STUDY_MODELS, study_model
+from vitreous.studies.optimizer import OptimizerChoice
+from vitreous.studies.scaling import Scaling, transfer_means
+from vitreous.studies.study import TransferStudy, run_study
+from vitreous.studies.transfer import Transfer
+from vitreous.verbs import VERBS
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return write_set(tmp_path / "pictures")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_quick_settings_make_valid_cells(name, pictures, tmp_path):
+    own = {"pretrain": pictures, "data": "none", "tasks": (f"pets={pictures}",)} if name == "transfer" else {}
+    moved = {"transfer": ()} if issubclass(find_study(name), TransferStudy) else {}
+    study = find_study(name).quick(**{"data": pictures, **moved, **own})
+    grid = run_study(study, tmp_path / "study", minutes=0)
+    assert grid.left
+    assert grid.rows == []
+    assert len({cell.name for cell in grid.left}) == len(grid.left)
+    for cell in grid.left:
+        if cell.recipe is not None:
+            assert settings.from_json(Recipe, json.loads(json.dumps(settings.to_json(cell.recipe)))) == cell.recipe
+            with torch.device("meta"):
+                cell.recipe.model.build()
+    assert settings.changed(study, {"seeds": "5"}).seeds == 5
+
+
+@pytest.mark.parametrize("name", [*STUDY_MODELS, "vit_ti16", "r26_vit_s32", "bit_r50x1"])
+def test_models_of_studies(name):
+    px = 32 if name in STUDY_MODELS else 64
+    found = study_model(name, px)
+    family = {"v": "ViT", "h": "hybrid", "r": "hybrid" if "_" in name else "ResNet", "b": "ResNet"}[name[0]]
+    assert found.family == family
+    with torch.device("meta"):
+        encoder = found.settings.build()
+        assert encoder(torch.empty(1, 3, px, px)).pooled.shape == (1, encoder.width)
+
+
+def test_a_mistyped_name():
+    with pytest.raises(UserError, match="Did you mean vit-s"):
+        study_model("vit-ss", 32)
+    with pytest.raises(UserError, match="Did you mean scaling"):
+        find_study("scalin")
+
+
+def test_positions_from_the_command_line(pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(VERBS, "study", "study")
+    out = tmp_path / "out"
+    small = {**SMALL, "seeds": 2, "kinds": "none"}
+    words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+    for _ in range(2):  # the second time, nothing is left to do
+        main(["study", "positions", pictures, "--quick", "--out", str(out), *words])
+        told = capsys.readouterr().out
+        assert "none" in told
+        assert "results.csv" in told
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["positions"], row["seed"]) for row in rows] == [("none", "0"), ("none", "1")]
+    assert (out / "positions.png").stat().st_size > 5000
+    assert (out / "positions.svg").is_file()
+    main(["study", "positions", "--help"])
+    assert "--places" in capsys.readouterr().out
+    main(["study", "--help"])
+    assert "data-size" in capsys.readouterr().out
+
+
+def test_data_size_to_its_end(pictures, tmp_path):
+    other = write_set(tmp_path / "other", seed=1)
+    study = replace(
+        DataSize.quick(data=pictures, shots=2, **SMALL, **MOVED),
+        models=("vit-t",),
+        fractions=(0.4,),
+        transfer=(other,),
+        seeds=2,
+    )
+    grid = run_study(study, tmp_path / "study")
+    assert not [row for row in grid.rows if "failed" in row]
+    chosen = chosen_regularisation(grid.rows)
+    assert chosen.keys() == {("vit-t", 0.4)}
+    for (model, fraction), name in chosen.items():
+        tried = [row for row in grid.rows if row["fraction"] == fraction and row["seed"] == 0 and "val_accuracy" in row]
+        assert max(row["val_accuracy"] for row in tried) == next(
+            row["val_accuracy"] for row in tried if row["regularisation"] == name
+        )
+        # Only what is fixed or chosen has read the test set, with every seed; and the chosen was fine-tuned.
+        tested = {(row["regularisation"], row["seed"]) for row in grid.rows
+                  if row["fraction"] == fraction and "accuracy" in row and "target" not in row}  # fmt: skip
+        assert tested == {(one, seed) for one in (FIXED, name) for seed in (0, 1)}
+        moved = [row for row in grid.rows if row["fraction"] == fraction and row.get("target") == other]
+        assert [(row["model"], row["regularisation"], row["seed"]) for row in moved] == [
+            (model, name, 0),
+            (model, name, 1),
+        ]
+    assert all("few_shot" in row for row in grid.rows if row["regularisation"] == FIXED and "target" not in row)
+    assert {file.name for file in (tmp_path / "study").glob("*.png")} == {"figure3.png", "figure4.png"}
+    part = settings.load(Recipe, tmp_path / f"study/vit-t-0.4-{FIXED}-seed0/recipe.json").data
+    assert len(part.build().train) == round(0.4 * len(replace(part, train_fraction=1.0).build().train))
+
+
+def test_scaling_to_its_end(pictures, tmp_path):
+    other = write_set(tmp_path / "other", seed=1)
+    study = replace(
+        Scaling.quick(data=pictures, **SMALL, **MOVED),
+        models=("vit-t",),
+        lengths=(1, 2, 4),
+        transfer=(other,),
+        transfer_steps=1,
+    )
+    grid = run_study(study, tmp_path / "study")
+    own = [row for row in grid.rows if "target" not in row]
+    assert [row["pretraining_flops"] for row in own] == [row["training_flops"] for row in own]
+    assert own[2]["pretraining_flops"] == 4 * own[0]["pretraining_flops"]
+    assert len(transfer_means(grid.rows, 1)) == 3
+    assert len(study.findings(grid.rows)) == 2
+    assert (tmp_path / "study/figure5.png").is_file()
+
+
+def test_transfer_sweeps_and_means(pictures, tmp_path):
+    other = write_set(tmp_path / "other", seed=1)
+    study = replace(
+        Transfer.quick(**SMALL),
+        data="none",
+        tasks=(f"pets={other}", f"again:natural={pictures}", f"dsprites-location={other}"),
+        pretrain=pictures,
+        examples=20,
+        mode="sweep",
+        sweep_rates=(0.1, 0.01),
+        sweep_steps=(1,),
+        transfer_batch=8,
+        finetune_px=SIDE,
+    )
+    grid = run_study(study, tmp_path / "study")
+    assert not [row for row in grid.rows if "failed" in row]
+    tried = [row for row in grid.rows if row.get("task") == "pets" and "val_accuracy" in row]
+    (reported,) = [row for row in grid.rows if row.get("task") == "pets" and "accuracy" in row]
+    assert len(tried) == 2
+    assert reported["rate"] == max(tried, key=lambda row: row["val_accuracy"])["rate"]
+    # What it was pre-trained on is no task; 16 of the 20 examples train while choosing, and then all of them.
+    assert {row["task"] for row in grid.rows if "task" in row} == {"pets", "dsprites-location"}
+    recipes = [settings.load(Recipe, tmp_path / "study" / row["cell"] / "recipe.json") for row in (tried[0], reported)]
+    assert [len(recipe.data.build().train) for recipe in recipes] == [16, 20]
+    told = " ".join(study.findings(grid.rows))
+    assert "mean of natural" in told
+    assert "mean of structured" in told
+    assert recipes[1].augmentation.flip > 0
+    structured = next(row for row in grid.rows if row.get("group") == "structured")
+    assert settings.load(Recipe, tmp_path / "study" / structured["cell"] / "recipe.json").augmentation.flip == 0
+
+
+def test_pretraining_pictures_that_a_downstream_test_set_holds_are_dropped(pictures, tmp_path):
+    other = write_set(tmp_path / "other", seed=1)
+    shutil.copy(Path(pictures) / "train/light/3.png", Path(other) / "test/dark/99.png")
+    found = without_overlap(pictures, (other,), tmp_path / "overlap.json")
+    assert [(where, number) for where, number, _ in found.sets] == [(other, 1)]
+    train = DataSettings(where=pictures, leave_out=found.leave_out, val_fraction=0.0).build().train
+    assert len(train) == 39
+    assert not any(train.where(index).endswith("train/light/3.png") for index in range(39))
+    assert without_overlap(pictures, (other,), tmp_path / "overlap.json") == found
+    grid = Grid(tmp_path / "study", {}, minutes=0)
+    Scaling.quick(data=pictures, **SMALL, **{**MOVED, "transfer": (other,)}).run(grid)
+    assert grid.about["dropped_from_pretraining"] == {other: 1}
+    assert grid.left[0].recipe.data.leave_out == found.leave_out
+
+
+def test_rates_are_chosen_on_validation_pictures(pictures, tmp_path):
+    for study in (
+        replace(Head.quick(data=pictures, **SMALL), rates=(1e-3, 1e-2)),
+        replace(OptimizerChoice.quick(data=pictures, **SMALL, **MOVED), adam_rates=(1e-3,), sgd_rates=(0.1,)),
+    ):
+        grid = run_study(study, tmp_path / study.name)
+        assert not [row for row in grid.rows if "failed" in row]
+        assert {row["seed"] for row in grid.rows if "accuracy" in row} == {1}
+        assert {row["seed"] for row in grid.rows if "accuracy" not in row} == {0}
+    rows = [
+        {"pool": "mean", "rate": rate, "seed": seed, "val_accuracy": accuracy}
+        for rate, seed, accuracy in ((0.1, 0, 0.5), (0.2, 0, 0.7), (0.3, 0, 0.6), (0.4, 1, 0.9))
+    ]
+    assert best_rates(rows) == {"mean": 0.2}
+
+
+def test_data_size_says_who_is_best_where():
+    accuracies = {("vit-s", 0.1): 0.6, ("resnet-s", 0.1): 0.8, ("vit-s", 1.0): 0.9, ("resnet-s", 1.0): 0.85}
+    rows = [
+        {
+            **study_model(model, 32).facts,
+            "fraction": fraction,
+            "regularisation": FIXED,
+            "seed": seed,
+            "val_accuracy": 0.5,
+            "accuracy": accuracy + 0.01 * seed,
+        }
+        for (model, fraction), accuracy in accuracies.items()
+        for seed in (0, 1)
+    ]
+    first, second = DataSize(data="x").findings(rows)
+    assert first.startswith("10% of x")
+    assert first.endswith("resnet-s 80.50%, vit-s 60.50%")
+    assert second.endswith("vit-s 90.50%, resnet-s 85.50%")
