@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
-from vitreous.predict import Predictor
+from vitreous.predict_torch import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.weights.card import Card
@@ -21,7 +21,7 @@ def predictor():
     torch.nn.init.normal_(built.head.weight)
     preprocessing = Preprocessing(size_px=(8, 12), crop="squash", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     card = Card(model=model, task=task, classes=("cat", "dog", "emu"), preprocessing=preprocessing, temperature=2.0)
-    return Predictor(Trained(card, built.state_dict(), "here"))
+    return TorchPredictor(Trained(card, built.state_dict(), "here"))
 
 
 def test_bytes_files_and_pixels_are_one(predictor, tmp_path):
@@ -40,7 +40,7 @@ def test_an_answer_is_calibrated_and_sorted(predictor):
     picture = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
     answer = predictor(picture)
     logits = predictor.task.predict(predictor.inputs(picture))[0].detach()
-    torch.testing.assert_close(answer.probabilities, (logits / 2).softmax(0))
+    torch.testing.assert_close(torch.from_numpy(answer.probabilities), (logits / 2).softmax(0))
     names, values = zip(*answer.top(2), strict=True)
     assert values[0] >= values[1]
     assert names[0] == ("cat", "dog", "emu")[int(logits.argmax())]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vitreous.errors import UserError as UserError
     from vitreous.jobs import evaluate as evaluate
     from vitreous.jobs import train as train
+    from vitreous.predict import Predictor as Predictor
     from vitreous.recipes.recipe import Recipe as Recipe
     from vitreous.trained import Trained as Trained
     from vitreous.trained import load as load
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Predictor": "vitreous.predict",
     "Recipe": "vitreous.recipes.recipe",
     "Trained": "vitreous.trained",
     "UserError": "vitreous.errors",
@@ -27,7 +29,7 @@ _HOMES = {
     "load": "vitreous.trained",
     "train": "vitreous.jobs",
 }
-__all__ = ["Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "load", "train"]
+__all__ = ["Predictor", "Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,49 +1,147 @@
-"""Predictor: a picture in, an answer out; for Python and, later, everything that serves."""
+"""Predictor: pictures in, answers out; for Python, the terminal and whatever serves.
 
+Nothing here knows torch: a model of ours answers through `predict_torch`, an exported one through `export.runtime`,
+which needs ONNX Runtime alone.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from vitreous.data.images import read_picture
-from vitreous.trained import Trained
+from vitreous.data.images import SUFFIXES, BadPicture, Picture, read_picture
+from vitreous.errors import UserError
+
+AnyPicture = bytes | Path | str | Picture  # a file, its bytes, or pixels (H, W, 3) uint8
 
 
 @dataclass(frozen=True)
 class Answer:
     classes: tuple[str, ...]
-    probabilities: Tensor  # (K,), calibrated by the model's temperature
+    probabilities: NDArray[np.float32]  # (K,), calibrated by the model's temperature
+    thresholds: tuple[tuple[float, float], ...] = ()  # (coverage, least probability of a class in such a set)
 
     def top(self, num: int = 5) -> list[tuple[str, float]]:
         """The likeliest classes, best first."""
-        values, places = self.probabilities.topk(min(num, len(self.classes)))
-        return [(self.classes[place], value) for place, value in zip(places.tolist(), values.tolist(), strict=True)]
+        order = np.argsort(-self.probabilities, kind="stable")[:num]
+        return [(self.classes[place], float(self.probabilities[place])) for place in order]
+
+    @property
+    def best(self) -> str:
+        return self.top(1)[0][0]
+
+    @property
+    def confidence(self) -> float:
+        return float(self.probabilities.max())
+
+    def is_sure(self, least: float) -> bool:
+        """Whether the best class is at least that likely; if not, one may rather say nothing."""
+        return self.confidence >= least
+
+    def prediction_set(self, coverage: float) -> tuple[str, ...]:
+        """The classes, likeliest first, among which the right one is with the probability `coverage`.
+
+        Empty where no class is likely. The promise is about pictures like those of the validation part.
+        """
+        found = [least for known, least in self.thresholds if abs(known - coverage) < 1e-9]
+        if not found:
+            raise UserError(no_such_coverage(coverage, self.thresholds))
+        return tuple(name for name, probability in self.top(len(self.classes)) if probability >= found[0])
 
 
-class Predictor:
-    """A task with the preprocessing it was trained with."""
+def no_such_coverage(coverage: float, thresholds: Sequence[tuple[float, float]]) -> str:
+    if not thresholds:
+        return "this model has no thresholds for prediction sets: they are fitted on a validation part, after training"
+    known = ", ".join(f"{one:g}" for one, _ in thresholds)
+    return f"this model has no prediction sets of coverage {coverage:g}: there are {known}"
 
-    def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
-        self.card = trained.card
-        self.device = torch.device(device)
-        self.task = trained.task().to(self.device)
 
-    @classmethod
-    def load(cls, where: str | Path, device: torch.device | str = "cpu") -> Self:
-        """From anything that `vitreous.load` reads."""
-        return cls(Trained.load(where), device)
+class Predictor(ABC):
+    """A model with its classes and the preprocessing it was trained with."""
 
-    def inputs(self, picture: bytes | Path | str | np.ndarray) -> Tensor:
-        """(1, 3, h, w): what the model sees of a file, its bytes, or pixels (H, W, 3) uint8."""
-        if not isinstance(picture, np.ndarray):
-            picture = read_picture(Path(picture) if isinstance(picture, str) else picture)
-        resized = self.card.preprocessing.resized(picture)[None].to(self.device)
-        return self.card.preprocessing.normalised(resized)
+    classes: tuple[str, ...]
+    thresholds: tuple[tuple[float, float], ...]
 
-    @torch.inference_mode()
-    def __call__(self, picture: bytes | Path | str | np.ndarray) -> Answer:
-        logits = self.task.predict(self.inputs(picture)).float()
-        return Answer(self.card.classes, (logits[0] / self.card.temperature).softmax(dim=0).cpu())
+    @staticmethod
+    def load(where: str | Path, device: str = "cpu") -> "Predictor":
+        """From an exported .onnx file or its folder, without torch; or from anything that `vitreous.load` reads.
+
+        `device` is cpu, cuda or auto; exported models run on the CPU.
+        """
+        exported = exported_file(where)
+        if exported is not None:
+            from vitreous.export.runtime import ExportedPredictor
+
+            return ExportedPredictor(exported)
+        from vitreous.predict_torch import TorchPredictor
+
+        return TorchPredictor.load(where, device)
+
+    @abstractmethod
+    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+        """Pictures of any sizes -> (N, K), calibrated."""
+
+    def __call__(self, picture: AnyPicture) -> Answer:
+        """Raises BadPicture where there is no readable picture."""
+        return self._answers([pixels(picture)])[0]
+
+    def answers(self, pictures: Iterable[AnyPicture], batch_size: int = 16) -> Iterator[Answer | BadPicture]:
+        """One for every picture, in order, as they come; why there is none, where one cannot be read."""
+        waiting = iter(pictures)
+        while some := list(islice(waiting, batch_size)):
+            read = [_read(one) for one in some]
+            found = iter(self._answers([one for one in read if not isinstance(one, BadPicture)]))
+            for one in read:
+                yield one if isinstance(one, BadPicture) else next(found)
+
+    def _answers(self, pictures: list[Picture]) -> list[Answer]:
+        if not pictures:
+            return []
+        return [Answer(self.classes, row, self.thresholds) for row in self.probabilities(pictures)]
+
+
+def pixels(picture: AnyPicture) -> Picture:
+    if isinstance(picture, np.ndarray):
+        return picture
+    return read_picture(Path(picture) if isinstance(picture, str) else picture)
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """Every file called as pictures are, in all folders below, in order."""
+    found = []
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        found += [Path(where, name) for name in sorted(names) if name.lower().endswith(SUFFIXES)]
+    return found
+
+
+def _read(picture: AnyPicture) -> Picture | BadPicture:
+    try:
+        return pixels(picture)
+    except BadPicture as error:
+        return error
+
+
+def exported_file(where: str | Path) -> Path | None:
+    """The .onnx file that is meant; None where it is something for `vitreous.load`."""
+    path = Path(where).expanduser()
+    if path.suffix == ".pt2":
+        raise UserError(
+            f"{where}: loading a torch.export program runs code that it holds, so we read none; "
+            "if you trust it, use torch.export.load, or export to onnx"
+        )
+    if path.suffix == ".onnx":
+        if not path.is_file():
+            raise UserError(f"{where}: no such file")
+        return path
+    if any((path / name).exists() for name in ("model", "model.json", "recipe.json", "config.json")):
+        return None  # weights, whatever else lies beside them
+    files = sorted(path.glob("*.onnx"))
+    if len(files) > 1:
+        raise UserError(f"{where}: {len(files)} exported models ({files[0].name}, {files[1].name} ...); name one")
+    return files[0] if files else None

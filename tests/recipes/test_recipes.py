@@ -70,7 +70,7 @@ def test_docstring_tells_command_cost_score_and_section(recipe, tmp_path):
     if "paper" in first:
         assert re.search(r"^ +Section: ", text, re.MULTILINE)
     # What stands there can be typed: its settings exist.
-    plain, given = separated(shlex.split(command[1])[1:])
+    plain, given = separated(shlex.split(command[1])[1:], [])
     start = start_run(tmp_path / "start", model_settings("vit_ti16"))
     changes = {name: start if name == "start" else value for name, value in dotted(given).items()}
     if plain[0] == "train":

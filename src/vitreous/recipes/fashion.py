@@ -17,7 +17,9 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
     """The embedded pictures of clothes: a ViT of 0.27 M parameters at 28 px, on the CPU.
 
     Command:  vitreous train fashion_vit
-    Cost and score: see docs/RESULTS.md
+    Cost:     2 to 3 minutes on 2 cores
+    Score:    88.2 % (docs/RESULTS.md)
+    Section:  3.1; the recipe is ours
     """
     return Recipe(
         name="fashion_vit",
@@ -35,12 +37,14 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
 
 
 def fashion_finetune(start: str = "runs/fashion_vit", epochs: float = 6.0) -> Recipe:
-    """Fine-tune `fashion_vit` at 35 px, with interpolated positions: the second half of the demonstration.
+    """Fine-tune `fashion_vit` at 35 px, with interpolated positions (paper 3.2).
 
     Muon in place of the paper's SGD, which in 225 steps did not come back to where it started.
 
     Command:  vitreous train fashion_finetune --start runs/fashion_vit
-    Cost and score: see docs/RESULTS.md
+    Cost:     1 minute on 2 cores
+    Score:    88.1 %, from 88.2 %: the pictures have no more than 28 px to show (docs/RESULTS.md)
+    Section:  3.2
     """
     recipe = fashion_vit(epochs)
     return replace(

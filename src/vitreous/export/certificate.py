@@ -1,0 +1,161 @@
+"""The certificate of an export: how near the file is to the model, how large, how fast, and made of what."""
+
+import hashlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.data.images import Picture
+from vitreous.export.checks import Checks
+from vitreous.export.runtime import open_session, sha256
+from vitreous.export.usage import FITTED, Input
+from vitreous.predict_torch import TorchPredictor
+from vitreous.terminal import track
+from vitreous.trained import Trained
+
+ROUNDS, SECONDS = 30, 5.0  # of the speed test, at most
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, read back."""
+
+    files: list[Path]  # the one that is named first
+    input: Input
+    run: Callable[
+        [NDArray[Any]], NDArray[np.float32]
+    ]  # a batch of what goes in -> probabilities of pictures, or logits
+
+
+def certify(trained: Trained, eager: TorchPredictor, written: Written, checks: Checks) -> dict[str, Any]:
+    with torch.inference_mode():
+        return {
+            "input": written.input,
+            "source": source_facts(trained),
+            "result": result_facts(written.files),
+            "agreement": agreement(eager, written, checks),
+            "speed": speed(eager, written, checks.pictures[0]),
+            "versions": versions(),
+        }
+
+
+# ---- how near
+
+
+def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[str, Any]:
+    ours, theirs = [], []
+    for picture in track(checks.pictures, "checking"):  # one by one: their sizes may differ
+        inputs = eager.inputs(picture)
+        logits = eager.task.predict(inputs).float()
+        is_tensor = written.input == "tensors"
+        ours.append((logits if is_tensor else eager.calibrated(logits)).cpu().numpy()[0])
+        theirs.append(written.run(inputs.cpu().numpy() if is_tensor else picture[None])[0])
+    expected, found = np.stack(ours), np.stack(theirs)
+    facts = {
+        "pictures": len(checks.pictures),
+        "origin": checks.origin,
+        "compared": "logits" if written.input == "tensors" else "probabilities",
+        "largest_difference": float(np.abs(expected - found).max()),
+        "top1_agreement": float((expected.argmax(axis=1) == found.argmax(axis=1)).mean()),
+    }
+    if written.input == "pictures":
+        facts["largest_input_difference_levels"] = input_difference(eager, written.files[0], checks)
+    if checks.labels is not None:
+        facts["accuracy_eager"] = float((expected.argmax(axis=1) == checks.labels).mean())
+        facts["accuracy_exported"] = float((found.argmax(axis=1) == checks.labels).mean())
+    return facts
+
+
+def input_difference(eager: TorchPredictor, path: Path, checks: Checks) -> float:
+    """What the model sees by the file's own preprocessing and by ours: the largest difference, in levels of 255."""
+    import onnx
+
+    inside = path.with_name("inside.onnx")  # up to what the model sees
+    onnx.utils.extract_model(str(path), str(inside), ["pictures"], [FITTED], check_model=False)
+    session = open_session(inside)
+    std = np.array(eager.card.preprocessing.std, np.float32).reshape(1, 3, 1, 1)
+    largest = 0.0
+    for picture in checks.pictures:
+        (found,) = session.run([FITTED], {"pictures": picture[None]})
+        largest = max(largest, float((np.abs(found - eager.inputs(picture).cpu().numpy()) * std).max()) * 255)
+    inside.unlink()
+    return largest
+
+
+# ---- how fast
+
+
+def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str, Any]:
+    """One picture at a time, the two in turn, so that whatever else the machine does slows both."""
+    inputs = eager.inputs(picture)
+    runs: tuple[Callable[[], Any], Callable[[], Any]]
+    if written.input == "tensors":
+        array = inputs.cpu().numpy()
+        runs = (lambda: eager.task.predict(inputs), lambda: written.run(array))
+    else:
+        runs = (lambda: eager.probabilities([picture]), lambda: written.run(picture[None]))
+    ours, theirs = (1000 * seconds for seconds in medians(runs))
+    return {
+        "eager_ms": round(ours, 3),
+        "exported_ms": round(theirs, 3),
+        "times_faster": round(ours / theirs, 2),
+        "batch": 1,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def medians(runs: Sequence[Callable[[], Any]], rounds: int = ROUNDS, seconds: float = SECONDS) -> list[float]:
+    """Seconds of each, run in turn; at least three rounds, then as many as fit."""
+    times: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()
+    began = time.perf_counter()
+    while len(times[0]) < 3 or (len(times[0]) < rounds and time.perf_counter() - began < seconds):
+        for run, found in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - start)
+    return [statistics.median(found) for found in times]
+
+
+# ---- made of what
+
+
+def source_facts(trained: Trained) -> dict[str, Any]:
+    """The hash of the file that holds the weights, or of the weights where no single one does."""
+    where = Path(trained.where).expanduser()
+    for path in (where, where / "model" / "model.safetensors", where / "model.safetensors"):
+        if path.is_file():
+            return {"where": trained.where, "sha256": sha256(path), "of": path.name}
+    digest = hashlib.sha256()
+    for name in sorted(trained.weights):
+        tensor = trained.weights[name].detach().cpu().contiguous()
+        digest.update(name.encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return {"where": trained.where, "sha256": digest.hexdigest(), "of": "names and bytes of all tensors"}
+
+
+def result_facts(files: Sequence[Path]) -> dict[str, Any]:
+    first, *others = files
+    facts: dict[str, Any] = {"file": first.name, "bytes": sum(file.stat().st_size for file in files)}
+    facts["sha256"] = sha256(first)
+    return facts | ({"beside": {file.name: sha256(file) for file in others}} if others else {})
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("vitreous", "onnx", "onnxruntime"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

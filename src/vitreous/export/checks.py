@@ -1,0 +1,104 @@
+"""The pictures that an export is checked on: the user's own, before any others."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from vitreous import settings
+from vitreous.data.images import BadPicture, Picture, read_picture
+from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
+from vitreous.errors import UserError
+from vitreous.predict import picture_files
+from vitreous.trained import Trained
+
+T = TypeVar("T")
+
+NUM_PICTURES = 200
+
+
+@dataclass(frozen=True)
+class Checks:
+    pictures: list[Picture]
+    labels: list[int] | None  # where they are known
+    origin: str  # in words
+
+
+def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PICTURES) -> Checks:
+    """From `where` (a folder of pictures, or any data); else from the test part of the run; else made ones."""
+    if num < 1:
+        raise UserError(f"{num} pictures to check with: give one at least")
+    if where is None:
+        recipe = Path(trained.where) / "recipe.json"
+        source = _test_part(recipe) if recipe.is_file() else None
+        return _made(num) if source is None else _from_source(source, trained, num, source.name)
+    folder = Path(where).expanduser()
+    if folder.is_dir():
+        paths = _spread(picture_files(folder), num)
+        if paths:
+            return _from_files(paths, trained, where)
+    parts = open_sources(where)
+    source = next((parts[name] for name in ("test", "val", "all", "train") if name in parts), None)
+    if source is None:
+        raise UserError(f"{where}: not one picture to check with")
+    return _from_source(source, trained, num, where)
+
+
+def _spread(items: Sequence[T], num: int) -> list[T]:
+    """Some of them, evenly over all: whatever is sorted by class stays balanced."""
+    step = max(len(items) / num, 1)
+    return [items[int(place * step)] for place in range(min(num, len(items)))]
+
+
+def _from_files(paths: Sequence[Path], trained: Trained, where: str) -> Checks:
+    """Labelled where every picture lies in a folder called like a class."""
+    pictures, names = [], []
+    for path in paths:
+        try:
+            pictures.append(read_picture(path))
+            names.append(path.parent.name)
+        except BadPicture:
+            continue
+    if not pictures:
+        raise UserError(f"{where}: not one readable picture to check with")
+    known = {name: place for place, name in enumerate(trained.card.classes)}
+    labels = [known[name] for name in names] if set(names) <= set(known) else None
+    return Checks(pictures, labels, where)
+
+
+def _test_part(recipe: Path) -> Source | None:
+    data = json.loads(recipe.read_text())["data"]
+    return settings.from_json(DataSettings, data, where=str(recipe)).build().test
+
+
+def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:
+    labelled = source.labels.ndim == 1
+    if labelled and set(source.classes) == set(trained.card.classes):
+        source = with_classes(source, trained.card.classes)
+    else:
+        labelled = False
+    pictures, labels = [], []
+    for place in _spread(range(len(source)), num):
+        try:
+            pictures.append(source.read(place))
+            labels.append(int(source.labels[place]) if labelled else 0)
+        except BadPicture:
+            continue
+    if not pictures:
+        raise UserError(f"{origin}: not one readable picture to check with")
+    return Checks(pictures, labels if labelled else None, origin)
+
+
+def _made(num: int) -> Checks:
+    """Coarse noise of many sizes: says whether a file computes the same, and nothing of what it is worth."""
+    generator = np.random.default_rng(0)
+    pictures = []
+    for _ in range(min(num, 32)):
+        height, width = generator.integers(16, 400, 2)
+        coarse = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        rows, columns = (np.arange(side) * 8 // side for side in (height, width))
+        pictures.append(coarse[rows][:, columns])
+    return Checks(pictures, None, "made pictures (no --check, and the model names no test part): not your own")

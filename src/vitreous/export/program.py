@@ -1,0 +1,27 @@
+"""A task as a torch.export program (.pt2). Loading such a file runs code it holds: read only what you wrote."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.tasks.base import Task
+
+
+class Answering(nn.Module):
+    """Normalised (B, 3, h, w) float32 -> (B, K) float32 logits, whatever is computed with inside."""
+
+    def __init__(self, task: Task, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.task, self.dtype = task.to(dtype), dtype
+
+    def forward(self, tensors: Tensor) -> Tensor:
+        return self.task.predict(tensors.to(self.dtype)).float()
+
+
+def write_program(task: Task, size_px: tuple[int, int], dtype: torch.dtype, path: Path) -> None:
+    example = torch.zeros(2, 3, *size_px)  # two, so that the batch is not taken for a constant
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    with torch.no_grad():
+        program = torch.export.export(Answering(task, dtype), (example,), dynamic_shapes={"tensors": {0: batch}})
+    torch.export.save(program, path)

@@ -1,0 +1,127 @@
+"""ExportedPredictor: answers from an .onnx file that `vitreous export` wrote, by ONNX Runtime; without torch."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous import settings
+from vitreous.data.images import Picture
+from vitreous.errors import UserError
+from vitreous.export.usage import Usage
+from vitreous.predict import Predictor
+
+METADATA = "vitreous"  # the key under which a file carries its Usage
+CERTIFICATE = ".certificate.json"  # follows the name of what it is about
+
+
+class ExportedPredictor(Predictor):
+    def __init__(self, path: Path, threads: int = 0) -> None:
+        """`threads`: 0 for as many as there are cores."""
+        _verify(path)
+        self.session = open_session(path, threads)
+        self.usage = _usage(path, self.session)
+        self.classes, self.thresholds = self.usage.classes, self.usage.sets
+        self._fit = _fitting_session(self.usage, threads) if self.usage.input == "tensors" else None
+
+    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+        if self._fit is None:
+            return _by_size(self.session, pictures)
+        return self.calibrated(self.run(_by_size(self._fit, pictures)))
+
+    def run(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """One pass through the file: a batch of what it takes in, and what it gives."""
+        return _run(self.session, inputs)
+
+    def calibrated(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        scaled = logits.astype(np.float64) / self.usage.temperature
+        if self.usage.loss == "sigmoid":
+            return np.asarray(1 / (1 + np.exp(-scaled)), np.float32)
+        powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+
+
+def open_session(model: Path | bytes, threads: int = 0) -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError("exported models run in ONNX Runtime: pip install 'vitreous[export]'") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors; they are raised, too
+    name = "the graph" if isinstance(model, bytes) else str(model)
+    try:
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else name, options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # the runtime's own kinds have no common base
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{name}: not read by ONNX Runtime ({reason})") from None
+
+
+def _fitting_session(usage: Usage, threads: int) -> Any:
+    """What such a file leaves to its user, as a graph of its own."""
+    from onnx import TensorProto
+
+    from vitreous.export.graph import Graph
+    from vitreous.export.pictures import write_pictures
+
+    graph, shape = Graph(), ("batch", 3, *usage.fitting.size_px)
+    fitted = write_pictures(usage.fitting, graph, "pictures")
+    model = graph.model(("pictures", TensorProto.UINT8, ("batch", "height", "width", 3)), (fitted, "tensors", shape))
+    return open_session(model.SerializeToString(), threads)
+
+
+def _by_size(session: Any, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+    """All of one size in one batch, since a batch has one size; in the order given."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, picture in enumerate(pictures):
+        groups.setdefault(picture.shape, []).append(place)
+    found: dict[int, NDArray[np.float32]] = {}
+    for places in groups.values():
+        found |= zip(places, _run(session, np.stack([pictures[place] for place in places])), strict=True)
+    return np.stack([found[place] for place in range(len(pictures))])
+
+
+def _run(session: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
+    (answer,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    return answer  # type: ignore[no-any-return]
+
+
+def _usage(path: Path, session: Any) -> Usage:
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    if text is None:
+        raise UserError(f"{path}: written by something else than `vitreous export`, so its classes are not known")
+    return settings.from_json(Usage, json.loads(text), where=str(path))
+
+
+def certificate_path(path: Path) -> Path:
+    return path.with_name(path.name + CERTIFICATE)
+
+
+def _verify(path: Path) -> None:
+    """Against the certificate, where it still lies beside the file."""
+    certificate = certificate_path(path)
+    if not certificate.is_file():
+        return
+    try:
+        result = json.loads(certificate.read_text())["result"]
+        expected = {path: result["sha256"]} | {
+            path.with_name(name): one for name, one in result.get("beside", {}).items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{certificate}: damaged (not a certificate); export again, or remove it") from None
+    for file, wanted in expected.items():
+        if not file.is_file():
+            raise UserError(f"{file}: missing; it holds the weights of {path.name}")
+        if sha256(file) != wanted:
+            raise UserError(f"{file}: damaged (its sha256 is not the one in {certificate.name}); export it again")
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,47 @@
+"""vitreous export"""
+
+import argparse
+
+HELP = "Write a model as a file for other runtimes, with a certificate."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("start", metavar="MODEL", help="a run, a file or folder of weights, hf:owner/name or timm:name")
+    parser.add_argument(
+        "--to", choices=("onnx", "torch-export", "safetensors"), default="onnx", help="the format (default: onnx)"
+    )
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument("--int8", action="store_true", help="round weights and activations to 8 bits (onnx)")
+    precision.add_argument("--bf16", action="store_true", help="keep weights in 16 bits; torch-export computes in them")
+    parser.add_argument(
+        "--input", choices=("pictures", "tensors"), help="uint8 pictures of any size, or normalised tensors"
+    )
+    parser.add_argument("--check", metavar="FOLDER", help="pictures to check with (default: the run's test part)")
+    parser.add_argument("--check-limit", type=int, default=200, metavar="N", help="how many at most (default: 200)")
+    parser.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
+    parser.add_argument("--out", metavar="FILE", help="the file (default: called as the model, in this folder)")
+
+
+def run(options: argparse.Namespace) -> None:
+    from vitreous.export.job import export
+
+    done = export(
+        options.start,
+        options.to,
+        precision="int8" if options.int8 else "bf16" if options.bf16 else "fp32",
+        input=options.input,
+        check=options.check,
+        num_checks=options.check_limit,
+        picture_px=options.picture_px,
+        out=options.out,
+    )
+    near, fast = done.certificate["agreement"], done.certificate["speed"]
+    print(f"{done.path}  {done.certificate['result']['bytes'] / 1e6:.1f} MB")
+    print(
+        f"top-1 equal for {near['top1_agreement']:.2%} of {near['pictures']} pictures, largest difference of "
+        f"{near['compared']} {near['largest_difference']:.2g}  ({near['origin']})"
+    )
+    if "accuracy_eager" in near:
+        print(f"accuracy {near['accuracy_exported']:.2%}, before {near['accuracy_eager']:.2%}")
+    print(f"{fast['times_faster']:.2f} times as fast as torch, one picture at a time on {fast['threads']} threads")
+    print(f"certificate {done.path}.certificate.json")

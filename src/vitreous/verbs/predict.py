@@ -1,0 +1,149 @@
+"""vitreous predict"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from vitreous.data.images import BadPicture
+    from vitreous.predict import Answer
+
+HELP = "Answer about pictures, with calibrated probabilities."
+NOT_SURE = "not sure"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "start", metavar="MODEL", help="a run, weights, or an exported .onnx file (which needs no torch)"
+    )
+    parser.add_argument("pictures", nargs="+", metavar="PICTURES", help="files and folders; - reads paths, one a line")
+    parser.add_argument("--format", choices=("table", "jsonl", "csv"), default="table", help="(default: table)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
+    parser.add_argument(
+        "--coverage", type=float, metavar="P", help="add the set that holds the right class with this probability"
+    )
+    parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="less probable answers are: not sure")
+    parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+
+
+def run(options: argparse.Namespace) -> None:
+    from vitreous.predict import Answer, Predictor, no_such_coverage
+    from vitreous.terminal import Bar
+
+    _check(options)
+    predictor = Predictor.load(options.start, options.device)
+    if options.coverage is not None and options.coverage not in dict(predictor.thresholds):
+        raise UserError(no_such_coverage(options.coverage, predictor.thresholds))
+    from_stdin = options.pictures == ["-"]
+    listed = [] if from_stdin else _listed(options.pictures)
+    named, read = tee(_lines(sys.stdin) if from_stdin else listed)
+    answers = predictor.answers(read, options.batch or (1 if from_stdin else 16))
+    print_row = FORMATS[options.format](options, max(map(len, predictor.classes)))
+    num, num_bad = 0, 0
+    # Where the rows go to a terminal, they are progress enough.
+    is_silent = from_stdin or sys.stdout.isatty() or not sys.stderr.isatty()
+    with Bar("predicting", len(listed), silent=is_silent) as bar:
+        for path, answer in zip(named, answers, strict=True):
+            print_row(_record(path, answer, options))
+            num, num_bad = num + 1, num_bad + (not isinstance(answer, Answer))
+            bar.update(num)
+    if num_bad == num:
+        raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to answer about")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.top < 1:
+        raise UserError(f"--top {options.top}: name at least one class")
+    if options.batch is not None and options.batch < 1:
+        raise UserError(f"--batch {options.batch}: at least one picture at a time")
+    if not 0 <= options.abstain <= 1:
+        raise UserError(f"--abstain {options.abstain}: a probability lies between 0 and 1")
+    if "-" in options.pictures and len(options.pictures) > 1:
+        raise UserError("- stands alone: its paths come from the standard input")
+
+
+def _listed(words: list[str]) -> list[str]:
+    from vitreous.predict import picture_files
+
+    found: list[str] = []
+    for word in words:
+        found += [str(path) for path in picture_files(Path(word))] if Path(word).is_dir() else [word]
+    return found
+
+
+def _lines(stream: Iterable[str]) -> Iterator[str]:
+    return (line.rstrip("\r\n") for line in stream if line.strip())
+
+
+def _record(path: str, answer: "Answer | BadPicture", options: argparse.Namespace) -> dict[str, Any]:
+    """What is said of a picture: the same in every format."""
+    from vitreous.predict import Answer
+
+    if not isinstance(answer, Answer):
+        return {"picture": path, "error": str(answer)}
+    is_sure = answer.is_sure(options.abstain)
+    record: dict[str, Any] = {"picture": path, "answer": answer.best if is_sure else None}
+    record["probability"] = round(answer.confidence, 6)
+    record["top"] = [[name, round(probability, 6)] for name, probability in answer.top(options.top)]
+    if options.coverage is not None:
+        record["set"] = list(answer.prediction_set(options.coverage))
+    return record
+
+
+# ---- formats: each prints what stands above the rows, and answers what prints a row
+
+
+def _json_lines(options: argparse.Namespace, width: int) -> Any:
+    return lambda record: print(json.dumps(record), flush=True)
+
+
+def _csv(options: argparse.Namespace, width: int) -> Any:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    places = [f"{what}_{place}" for place in range(2, options.top + 1) for what in ("class", "probability")]
+    sets = ["set"] if options.coverage is not None else []
+    writer.writerow(["picture", "answer", "probability", *places, *sets, "error"])
+
+    def print_row(record: dict[str, Any]) -> None:
+        others = [part for pair in record.get("top", [])[1:] for part in pair]
+        others += [""] * (len(places) - len(others))
+        answer = "" if "error" in record else record["answer"] or NOT_SURE
+        chosen = ["|".join(record.get("set", []))] if sets else []
+        row = [record["picture"], answer, record.get("probability", ""), *others, *chosen, record.get("error", "")]
+        writer.writerow([part.encode(errors="replace").decode() if isinstance(part, str) else part for part in row])
+        sys.stdout.flush()
+
+    return print_row
+
+
+def _table(options: argparse.Namespace, width: int) -> Any:
+    """The picture comes last: how long the paths are is not known before they are read."""
+    width = min(max(width, len(NOT_SURE)), 30)
+
+    def print_row(record: dict[str, Any]) -> None:
+        if "error" in record:
+            print(f"{'-':{width}}  {'':6}  {_shown(record['picture'])}: {_shown(record['error'])}", flush=True)
+            return
+        top = record["top"] if record["answer"] is None else record["top"][1:]
+        also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
+        chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
+        answer = record["answer"] or NOT_SURE
+        line = f"{answer:{width}}  {record['probability']:6.1%}  {record['picture']}{chosen}{also and f'  ({also})'}"
+        print(_shown(line), flush=True)
+
+    return print_row
+
+
+def _shown(text: str) -> str:
+    """Names of files and classes come from anywhere: a terminal is to show them, not to obey them."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+FORMATS = {"table": _table, "jsonl": _json_lines, "csv": _csv}
