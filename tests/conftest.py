@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest_plugins = ("browser",)  # chromium_page
+
 # torchvision from PyPI does not import beside a CPU build of torch, because its compiled operators are missing. It
 # serves here as an oracle only; declaring the two operators its Python code names at import is enough for that.
 _OPERATORS = None

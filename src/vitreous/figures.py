@@ -76,4 +76,4 @@ def svg(drawn: Figure) -> str:
     assert found is not None
     inline = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", found.group(), count=1)
     inline = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", inline, count=1)
-    return inline.replace(INK, "currentColor")
+    return inline.replace(f": {INK}", ": currentColor")

@@ -6,11 +6,15 @@ the dotted settings it was given, as text: `run(options, changes)`, and prints i
 
 # name -> module, in the order of `vitreous --help`
 VERBS = {
+    "fit": "fit",
     "list": "listing",
     "train": "train",
     "finetune": "finetune",
     "evaluate": "evaluate",
     "inspect": "inspect",
+    "predict": "predict",
+    "export": "export",
+    "study": "study",
     "convert": "convert",
     "demo": "demo",
 }

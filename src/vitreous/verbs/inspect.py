@@ -108,12 +108,12 @@ def _readers(options: argparse.Namespace) -> "Readers":
     from functools import partial
 
     from vitreous.data.images import read_picture
-    from vitreous.jobs import _part
+    from vitreous.jobs import part
 
     if options.given:
         paths = [path for where in options.given for path in _files(Path(where).expanduser())]
         return [(path.name, partial(read_picture, path)) for path in paths]
-    source = _part(options.start, None, "test")
+    source = part(options.start, None, "test")
     return [(source.classes[label], partial(source.read, index)) for index, label in enumerate(source.labels)]
 
 

@@ -1,0 +1,106 @@
+"""Budget: how fast a recipe goes here, and what of a given time is left for training."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+
+from vitreous import jobs
+from vitreous.data.check import DataReport
+from vitreous.data.sources import Splits
+from vitreous.fitting.drafts import NUM_VALIDATIONS
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.base import Task
+from vitreous.training.devices import WARM_UP_STEPS, World
+
+FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast a recipe goes here, measured."""
+
+    step_s: float
+    start_s: float  # before steps come at that pace: compilation, first touches of memory
+    answer_s: float  # a picture's answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Of the whole command, in seconds."""
+
+    total_s: float
+    before_s: float  # gone when training begins: reading, checking, measuring
+    after_s: float  # kept for calibration, evaluation, inspection, report
+    train_s: float  # what is left for training and its validations
+    pace: Pace
+
+
+Measure = Callable[[Recipe, float], Pace]  # a recipe, and for how many seconds
+Clock = Callable[[], float]  # seconds since the command began
+
+
+def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> Budget:
+    after_s = _after(report, pace)
+    return Budget(
+        total_s=total_s,
+        before_s=before_s,
+        after_s=after_s,
+        train_s=max(0.0, total_s - before_s - after_s),
+        pace=pace,
+    )
+
+
+def _after(report: DataReport, pace: Pace) -> float:
+    """What calibration, evaluation, few-shot probes, inspection and report will take."""
+    held_out = sum(part.pictures for part in report.parts[1:])
+    probed = min(report.num_train, 100 * len(report.classes))
+    return FIGURES_S + pace.answer_s * (2 * held_out + probed)
+
+
+def epochs_within(budget: Budget, recipe: Recipe, report: DataReport) -> float:
+    """That fit into the time for training; below 0 where there is none."""
+    val = report.part("val")
+    # Raw and averaged weights at each validation, and once more at the end.
+    answers = 0 if val is None else val.pictures * (2 * NUM_VALIDATIONS + 1)
+    left_s = budget.train_s - budget.pace.start_s - budget.pace.answer_s * answers
+    return left_s / (budget.pace.step_s * (report.num_train // recipe.training.batch_size))
+
+
+def measured(recipe: Recipe, splits: Splits, seconds: float) -> Pace:
+    """Some real steps of a recipe, on a model that is thrown away."""
+    world = World.join(recipe.training.device)
+    objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
+    loop = jobs.build_loop(recipe, splits, objective, world)
+
+    def now() -> float:
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        return time.monotonic()
+
+    began, steps, first = now(), 0, 0.0
+    with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
+        for step, given in enumerate(inputs):
+            loop.run_step(*given)
+            if step == WARM_UP_STEPS:  # and with it the capture of a CUDA graph
+                first = now()
+            elif step > WARM_UP_STEPS:
+                steps = step - WARM_UP_STEPS
+                if steps % 4 == 0 and now() - first >= seconds:
+                    break
+    last = now()
+    step_s = (last - first) / steps
+    batch = next(iter(loop.data.inputs(0, 1)))
+    images = loop.data.prepare(*batch).images
+    assert isinstance(objective, Task)
+    with torch.no_grad():
+        objective.eval().predict(images)
+        before = now()
+        objective.predict(images)
+    return Pace(
+        step_s=step_s,
+        start_s=max(0.0, first - began - (WARM_UP_STEPS + 1) * step_s),
+        answer_s=(now() - before) / len(images),
+    )

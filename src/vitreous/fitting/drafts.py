@@ -1,0 +1,293 @@
+"""Drafts: what would be done with this data on this machine, without a look at the clock."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from vitreous import settings
+from vitreous.data.check import DataReport
+from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.models import ModelSettings, ViTSettings, model_settings
+from vitreous.recipes.finetune import cell
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.trained import Trained
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettings, SGDSettings
+from vitreous.training.schedule import ScheduleSettings
+
+Balance = Literal["auto", "none", "sampling", "weights"]
+
+SHRINK = 1.5  # times the model's picture size: what is left of large training pictures to crop from
+IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances
+SMALL_PX = 40  # pictures up to this size are trained on as they are
+STRONG_EPOCHS = 60  # from which augmentation is strong: fewer passes overfit less than they would be held up
+NUM_VALIDATIONS = 5  # along the run, for its curves
+COOLDOWN = 0.5  # share of a run in which the rate falls; before, its length may still be corrected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    kind: Literal["cpu", "cuda"]
+    name: str
+
+    @classmethod
+    def here(cls, device: str = "auto") -> "Hardware":
+        place = World.join(device).device
+        if place.type == "cuda":
+            return cls(kind="cuda", name=torch.cuda.get_device_name(place))
+        threads = torch.get_num_threads()
+        return cls(kind="cpu", name=f"{threads} CPU thread{'s' if threads > 1 else ''} of {os.cpu_count()}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the user asked for."""
+
+    start: str | None = None  # weights to start from
+    balance: Balance = "auto"
+    seconds: float | None = None  # of the whole command
+    changes: Mapping[str, str]  # of the recipe, by dotted name
+
+    def gives(self, *names: str) -> bool:
+        return any(given == name or given.startswith(f"{name}.") for given in self.changes for name in names)
+
+
+def drafts(report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes) -> list[Recipe]:
+    """The first is the default, later ones are larger."""
+    data = _prepared(data, report, wishes)
+    draft = _finetuning if wishes.start is not None else _from_scratch
+    models = _given_models(wishes.start) if wishes.start is not None else _new_models(report, hardware)
+    if wishes.gives("model"):
+        models = models[:1]
+    if "model" in wishes.changes:
+        models = [_named(wishes.changes["model"], models[0].picture_px[0])]
+    recipes = [draft(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
+    return [_changed(recipe, wishes) for recipe in recipes]
+
+
+def _prepared(data: DataSettings, report: DataReport, wishes: Wishes) -> DataSettings:
+    """Without the pictures that stand in two parts, and balanced where that is due or asked for."""
+    given = parse_numbers(data.leave_out) if data.leave_out else []
+    balance = data.balance if wishes.gives("data.balance") else _balances(report, wishes, "sampling")
+    return replace(data, leave_out=written_numbers([*given, *report.left_out]), balance=balance)
+
+
+def _shrunk(data: DataSettings, model: ModelSettings, report: DataReport) -> DataSettings:
+    """Pictures much larger than the model's are kept smaller: decoded once, and cut in a fraction of the time."""
+    px, side = round(SHRINK * min(model.picture_px)), min(report.heights[1], report.widths[1])
+    gb = report.num_train * 3 * px * px * max(report.aspects[1], 1 / report.aspects[1]) / 1e9
+    if data.shrink_px is not None or side < SHRINK * px or gb > data.keep_gb:
+        return data
+    return replace(data, shrink_px=px)
+
+
+def _new_models(report: DataReport, hardware: Hardware) -> list[ModelSettings]:
+    """From small to large. Mean pooling and no class token: better where data is small, and cheaper."""
+    side = min(report.heights[1], report.widths[1])
+    on_cpu = hardware.kind == "cpu"
+    if side > SMALL_PX:
+        sizes = (64,) if on_cpu else (64, 96, 128, 224)
+        side = max(size for size in sizes if size <= max(side, sizes[0]))
+    coarse, fine = (_patch(side, cells) for cells in (4, 8 if side < 128 else 14))
+    shapes = (
+        ((64, 5, 4, coarse), (96, 6, 4, coarse), (128, 6, 4, fine), (192, 8, 6, fine))
+        if on_cpu
+        else ((256, 8, 8, fine), (384, 12, 6, fine))
+    )
+    return [
+        ViTSettings(
+            picture_px=(_whole(side, patch), _whole(side, patch)),
+            patch=patch,
+            width=width,
+            depth=depth,
+            heads=heads,
+            pool="mean",
+            num_prefix=0,
+            positions="learned" if on_cpu else "sincos",
+            stochastic_depth=0.0 if on_cpu else 0.1,
+            gelu="erf" if on_cpu else "tanh",
+        )
+        for width, depth, heads, patch in shapes
+    ]
+
+
+def _patch(side: int, cells: int) -> int:
+    """The patch that cuts a side into about so many, and exactly, where one does."""
+    near = sorted(range(1, side + 1), key=lambda patch: (abs(side / patch - cells), patch))
+    exact = [patch for patch in near if side % patch == 0 and 0.75 <= side / patch / cells <= 1.5]
+    return (exact or near)[0]
+
+
+def _whole(side: int, patch: int) -> int:
+    """The side in whole patches."""
+    return max(1, round(side / patch)) * patch
+
+
+def _given_models(start: str) -> list[ModelSettings]:
+    return [Trained.load(start).card.model]
+
+
+def _named(name: str, side: int) -> ModelSettings:
+    model = model_settings(name)
+    side = _whole(max(side, 32), max(cell(model)))
+    return replace(model, picture_px=(side, side))
+
+
+def _from_scratch(
+    model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
+) -> Recipe:
+    on_cpu = hardware.kind == "cpu"
+    batch = _batch(report.num_train, 128 if on_cpu else 256)
+    seen = 345_000 if on_cpu else 10_000_000
+    epochs = min(max(seen / report.num_train, 20.0), 300.0)
+    return _planned(
+        Recipe(
+            name=f"fit-{_short(data.where)}",
+            data=data,
+            model=model,
+            objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+            normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
+            optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
+            schedule=_schedule(0.05),
+            training=_training(batch, report, data, hardware),
+        ),
+        epochs,
+        report,
+    )
+
+
+def _finetuning(
+    model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
+) -> Recipe:
+    assert wishes.start is not None
+    batch = _batch(report.num_train, 64)
+    epochs = min(max(500 * batch / report.num_train, 10.0), 50.0)
+    # Layer-wise decay (BEiT) spares the early layers, so that one rate suits most weights; convolutions take SGD (BiT).
+    optimizer: OptimizerSettings = SGDSettings(lr=0.003)
+    if isinstance(model, ViTSettings):
+        optimizer = AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.75)
+    return _planned(
+        Recipe(
+            name=f"fit-{_short(data.where)}",
+            data=data,
+            model=model,
+            start=wishes.start,
+            objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+            normalise=Trained.load(wishes.start).card.preprocessing,
+            optimizer=optimizer,
+            schedule=_schedule(0.1),
+            training=_training(batch, report, data, hardware),
+        ),
+        epochs,
+        report,
+    )
+
+
+def _schedule(warmup: float) -> ScheduleSettings:
+    """A constant rate that falls in the second half (Hagele et al. 2024): nothing before depends on the length."""
+    return ScheduleSettings(warmup_fraction=warmup, decay="constant", cooldown_fraction=COOLDOWN)
+
+
+def _training(batch: int, report: DataReport, data: DataSettings, hardware: Hardware) -> TrainingSettings:
+    plain = TrainingSettings(batch_size=batch, log_every_steps=20)
+    if hardware.kind == "cpu":
+        return plain
+    (low_h, _, height), (low_w, _, width) = report.heights, report.widths
+    gb = sum(part.pictures for part in report.parts) * 3 * height * width / 1e9
+    # Small models wait for the launch of their kernels, unless a step is one graph; it needs pictures on the device.
+    on_device = low_h == height and low_w == width and gb <= data.keep_gb
+    return replace(plain, precision="bf16", cuda_graph=on_device, workers=min(8, os.cpu_count() or 1))
+
+
+def _planned(recipe: Recipe, epochs: float, report: DataReport) -> Recipe:
+    """The recipe with this length, and all that depends on it."""
+    training = replace(recipe.training, epochs=round(epochs, 4))
+    steps = training.num_steps(report.num_train // training.batch_size)
+    # An average over the last tenth or so.
+    average = AverageSettings(kind="ema", factor=round(min(max(1 - 12 / steps, 0.9), 0.9999), 6))
+    return replace(
+        recipe,
+        augmentation=_augmentation(recipe.model, report, strong=epochs >= STRONG_EPOCHS),
+        average=average,
+        training=replace(training, evaluate_every_epochs=round(epochs / NUM_VALIDATIONS, 4)),
+    )
+
+
+def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Augmentation:
+    side = min(model.picture_px)
+    if min(report.heights[1], report.widths[1]) <= SMALL_PX:
+        light = Augmentation(crop="pad", pad_px=max(1, side // 28))
+    else:
+        light = Augmentation(crop="random-resized", scale=(0.35, 1.0))
+    if not strong:
+        return light
+    return replace(
+        light,
+        pad_px=max(2, side // 8),
+        padding="reflect",
+        randaugment_ops=2,
+        randaugment_magnitude=10,
+        randaugment_spread=True,
+        erase=0.25,
+        mixup=0.8,
+        cutmix=1.0,
+        mix_probability=0.5,
+    )
+
+
+def _batch(num: int, most: int) -> int:
+    """A power of two that leaves an epoch eight steps or more."""
+    batch = most
+    while batch > max(1, num // 8):
+        batch //= 2
+    return batch
+
+
+def _crop(report: DataReport) -> Literal["squash", "centre"]:
+    low, _, high = report.aspects
+    return "squash" if high / low < 1.25 else "centre"
+
+
+def _short(where: str) -> str:
+    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
+
+
+# ---- class balance
+
+
+def _balances(report: DataReport, wishes: Wishes, way: Literal["sampling", "weights"]) -> bool:
+    if wishes.balance == "auto":
+        return way == "sampling" and report.imbalance > IMBALANCE
+    return wishes.balance == way
+
+
+def _weights(report: DataReport, wishes: Wishes) -> tuple[float, ...]:
+    """Every class counts the same in sum; a picture counts 1 on average."""
+    if not _balances(report, wishes, "weights"):
+        return ()
+    counts = report.train_counts
+    share = sum(counts) / sum(count > 0 for count in counts)
+    return tuple(round(share / count, 6) if count else 1.0 for count in counts)
+
+
+# ---- changes
+
+
+def _changed(recipe: Recipe, wishes: Wishes) -> Recipe:
+    """As the user wishes; what is about the data was done when it was opened."""
+    given = {name: text for name, text in wishes.changes.items() if name != "model" and not name.startswith("data.")}
+    return settings.changed(recipe, given)
+
+
+def lengthened(recipe: Recipe, epochs: float, report: DataReport, wishes: Wishes) -> Recipe:
+    """The recipe with another length, unless one was given."""
+    if wishes.gives("training.epochs", "training.steps"):
+        return recipe
+    return _changed(_planned(recipe, max(epochs, 1.0), report), wishes)

@@ -1,0 +1,356 @@
+"""The main job: a folder of pictures in, a trained model and an honest account of it out."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitreous import jobs, settings
+from vitreous.data.check import DataReport, check
+from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
+from vitreous.data.splits import limited
+from vitreous.errors import UserError
+from vitreous.evaluation.answers import Answers, answers
+from vitreous.evaluation.features import pooled_features
+from vitreous.evaluation.full import Evaluation, evaluate_fully
+from vitreous.evaluation.probes import SHOTS, FewShot, few_shot
+from vitreous.fitting.budget import Pace, measured
+from vitreous.fitting.drafts import Balance, Hardware, Wishes
+from vitreous.fitting.plan import RECHECKS, Plan, corrected, plan, rechecks
+from vitreous.inspection.findings import Findings, look_inside
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.base import Task
+from vitreous.terminal import duration, table
+from vitreous.trained import Trained
+from vitreous.training.devices import World, autocast
+
+NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
+NUM_SHOWN = 8  # pictures whose attention is kept
+LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for: the same again goes on with the run."""
+
+    data: str
+    start: str | None = None
+    minutes: float | None = None
+    balance: Balance = "auto"
+    changes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """plan.json: what was asked for, and what was made of it; measured once, so that resuming is exact."""
+
+    request: Request
+    plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """Everything that a report needs."""
+
+    out: Path  # the run directory: recipe.json, environment.json, metrics.jsonl, results.json, model/
+    request: Request
+    data: DataReport
+    plan: Plan
+    splits: Splits  # what was trained on, chosen on, tested on
+    results: Mapping[str, Any]  # results.json of the run
+    val: Answers | None
+    test: Answers
+    evaluation: Evaluation
+    few_shot: tuple[FewShot, ...]
+    findings: Findings | str  # or why there are none
+    timings: Mapping[str, float]  # stage -> seconds
+
+
+def fit(
+    data: str,
+    out: str | Path | None = None,
+    *,
+    start: str | None = None,
+    minutes: float | None = None,
+    balance: Balance = "auto",
+    changes: Mapping[str, str] | None = None,
+    began: float | None = None,
+) -> FitResult:
+    """Check, split, plan, train, calibrate, evaluate, look inside. The same call again goes on where it stopped.
+
+    `minutes` count from `began`, a reading of `time.monotonic()`; without it from now.
+    """
+    request = Request(data=data, start=start, minutes=minutes, balance=balance, changes=tuple((changes or {}).items()))
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--minutes {minutes:g}: a time budget is more than 0")
+    if World.join("cpu").size > 1:
+        raise UserError("fit is for one process; train its recipe.json with torchrun and `vitreous train` instead")
+    clock = Stages(began)
+    clock.begin("data", f"Looking at {data}")
+    out = Path(out) if out is not None else Path("runs") / f"fit-{_short(data)}"
+    begun = _begun(out, request)
+    source = _data_settings(request)
+    splits = source.build()
+    report = _checked(splits, source, out, resumed=begun is not None)
+    parts = Parts(replace(splits, train=without(splits.train, report.left_out)) if report.left_out else splits)
+    clock.begin("plan", "Choosing model and recipe")
+    chosen = begun.plan if begun else _planned(request, report, source, parts, clock)
+    splits = parts.of(chosen.recipe)
+    _write(out, "plan", settings.to_json(Begun(request=request, plan=chosen)))
+    print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
+    clock.begin("train", f"Training on {len(splits.train):,} pictures")
+    chosen, results = _trained(Begun(request=request, plan=chosen), out, report, splits, None if begun else clock)
+    clock.begin("evaluate", "Calibrating on the validation part, testing once")
+    task, val, test, evaluation, shots = _evaluated(chosen.recipe, out, splits)
+    print(evaluation.summary(), flush=True)
+    clock.begin("inspect", "Looking inside")
+    findings = _inspected(task, chosen.recipe, splits)
+    result = FitResult(
+        out=out,
+        request=request,
+        data=report,
+        plan=chosen,
+        splits=splits,
+        results=results,
+        val=val,
+        test=test,
+        evaluation=evaluation,
+        few_shot=shots,
+        findings=findings,
+        timings=clock.timings(),
+    )
+    _write(out, "fit", {"timings": dict(result.timings), "few_shot": [one.to_json() for one in shots]})
+    return result
+
+
+class Stages:
+    """Says what is being done, and keeps the time of it."""
+
+    names = ("data", "plan", "train", "evaluate", "inspect", "report")  # the last is the caller's
+
+    def __init__(self, began: float | None = None) -> None:
+        self.began = time.monotonic() if began is None else began
+        self._starts: dict[str, float] = {}
+
+    def __call__(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def begin(self, name: str, what: str) -> None:
+        self._starts[name] = self()
+        say(name, what)
+
+    def timings(self) -> dict[str, float]:
+        ends = [*list(self._starts.values())[1:], self()]
+        return {name: round(end - at, 2) for (name, at), end in zip(self._starts.items(), ends, strict=True)}
+
+
+def say(stage: str, what: str) -> None:
+    print(f"\n[{Stages.names.index(stage) + 1}/{len(Stages.names)}] {what}", flush=True)
+
+
+# ---- the data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    data: DataSettings
+
+
+def _data_settings(request: Request) -> DataSettings:
+    given = {name: text for name, text in request.changes if name.startswith("data.")}
+    return settings.changed(_Data(data=DataSettings(where=request.data)), given).data
+
+
+def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
+    if splits.test is None:
+        raise UserError(
+            f"{source.where}: nothing is left to test on, so nothing could be said of the model. Give every class two "
+            "pictures or more, or a test part"
+        )
+    path = out / "data.json"
+    report = settings.load(DataReport, path) if resumed and path.is_file() else check(splits, source.where)
+    if len(report.left_out) > LEAKED * len(splits.train):
+        raise UserError(
+            f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also stand in the "
+            f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or give one part alone"
+        )
+    print("\n".join(f"  {line}" for line in report.summary()), flush=True)
+    _write(out, "data", settings.to_json(report))
+    return report
+
+
+# ---- the plan
+
+
+def _begun(out: Path, request: Request) -> Begun | None:
+    """What an earlier call left, if it was the same call."""
+    path = out / "plan.json"
+    if not path.is_file():
+        return None
+    begun = settings.load(Begun, path)
+    if begun.request != request:
+        there, here = settings.to_json(begun.request), settings.to_json(request)
+        differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        raise UserError(
+            f"{out} holds another fit ({'; '.join(differing)}). "
+            "Give another --out, or the same options to go on with it"
+        )
+    return begun
+
+
+class Parts:
+    """What a recipe's `data.build()` would give, from pictures that are there already."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+        self._made: dict[int, Splits] = {}  # by the size that train is kept at
+
+    def of(self, recipe: Recipe) -> Splits:
+        px = recipe.data.shrink_px
+        if px is None:
+            return self.splits
+        if px not in self._made:
+            self._made = {px: replace(self.splits, train=InMemory(self.splits.train, px))}
+        return self._made[px]
+
+
+def _planned(request: Request, report: DataReport, source: DataSettings, parts: Parts, clock: Stages) -> Plan:
+    def measure(recipe: Recipe, seconds: float) -> Pace:
+        return measured(recipe, parts.of(recipe), seconds)
+
+    hardware = Hardware.here(dict(request.changes).get("training.device", "auto"))
+    return plan(report, source, hardware, _wishes(request), measure=measure, clock=clock)
+
+
+def _wishes(request: Request) -> Wishes:
+    return Wishes(
+        start=request.start,
+        balance=request.balance,
+        seconds=None if request.minutes is None else 60 * request.minutes,
+        changes=dict(request.changes),
+    )
+
+
+# ---- training
+
+
+def _trained(
+    begun: Begun, out: Path, report: DataReport, splits: Splits, clock: Stages | None
+) -> tuple[Plan, dict[str, Any]]:
+    """With a budget, and from its start, the run is stopped now and then, and its length corrected."""
+
+    def train(until: int | None = None) -> dict[str, Any]:
+        return jobs.train(chosen.recipe, out, read_test=False, open_data=lambda _: splits, until=until)
+
+    chosen, done = begun.plan, 0
+    if (out / "recipe.json").is_file() and not (out / "results.json").is_file():
+        settings.save(
+            chosen.recipe, out / "recipe.json"
+        )  # a correction may have been interrupted between the two files
+    for number in range(len(RECHECKS) if clock else 0):
+        assert clock is not None
+        steps = chosen.recipe.training.num_steps(len(splits.train) // chosen.recipe.training.batch_size)
+        until = next(iter(rechecks(chosen, _wishes(begun.request), steps)[number:]), 0)
+        if until <= done:
+            continue
+        at = clock()
+        train(until)
+        step_s = (clock() - at) / (until - done)
+        chosen, done = corrected(chosen, report, until, step_s, clock()), until
+        _write(out, "plan", settings.to_json(replace(begun, plan=chosen)))
+        settings.save(chosen.recipe, out / "recipe.json")
+    return chosen, train()
+
+
+# ---- after training
+
+
+def _evaluated(
+    recipe: Recipe, out: Path, splits: Splits
+) -> tuple[Task, Answers | None, Answers, Evaluation, tuple[FewShot, ...]]:
+    """Temperature and sets are fitted on val and go into the model's card; test is measured."""
+    assert splits.test is not None
+    world, model = World.join(recipe.training.device), Trained.load(out)
+    task = model.task().to(world.device)
+    with autocast(world.device, recipe.training.precision):
+        val, test = (
+            None if part is None else answers(task, jobs.eval_batches(part, recipe, world), model.card.classes)
+            for part in (splits.val, splits.test)
+        )
+        shots = _few_shot(task, recipe, splits, world)
+    assert test is not None
+    evaluation = evaluate_fully(val, test)
+    card = replace(model.card, temperature=evaluation.temperature, sets=evaluation.card_sets)
+    replace(model, card=card).save(out / "model")
+    _write(out, "evaluation", evaluation.to_json())
+    return task, val, test, evaluation, shots
+
+
+def _few_shot(task: Task, recipe: Recipe, splits: Splits, world: World) -> tuple[FewShot, ...]:
+    """From a part of train: a seed takes no more than the greatest number of shots of a class."""
+    assert splits.test is not None
+    train = splits.train
+    num = 4 * max(SHOTS) * len(train.classes)
+    some = train if num >= len(train) else Subset(train, limited(train.labels, num, recipe.data.split_seed))
+    features = [
+        pooled_features(task.encoder, jobs.eval_batches(part, recipe, world), world.device)
+        for part in (some, splits.test)
+    ]
+    return few_shot(features[0], features[1])
+
+
+def _inspected(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
+    assert splits.test is not None
+    try:
+        return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
+    except UserError as error:  # a network without attention
+        return str(error)
+
+
+def inspected(source: Source) -> Source:
+    """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
+    ones, which are shown, are spread evenly over these."""
+    places = np.unique(np.linspace(0, len(source) - 1, NUM_INSPECTED).round().astype(np.int64))
+    shown = places[np.unique(np.linspace(0, len(places) - 1, NUM_SHOWN).round().astype(np.int64))]
+    return Subset(source, np.concatenate([shown, np.setdiff1d(places, shown)]))
+
+
+def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:
+    """(P, 3, h, w): those that can be read, as the model takes them."""
+    batches = jobs.eval_batches(inspected(source), recipe, World(0, 1, torch.device("cpu")))
+    return torch.cat([batch.images for batch in batches])
+
+
+# ---- words and files
+
+
+def ending(result: FitResult, seconds: float) -> str:
+    """The last words, after so many seconds."""
+    budget = result.plan.budget
+    asked = "" if budget is None else f" of {duration(budget.total_s)} asked for"
+    return (
+        f"\nTest accuracy {result.evaluation.scores.top1.percent()}, {duration(seconds)}{asked}. "
+        f"Everything lies in {result.out}:\n"
+        "  report.html the account   model/ the model, calibrated   plan.json the choices   data.json the check   "
+        "evaluation.json the numbers"
+    )
+
+
+def _write(out: Path, name: str, document: Any) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        settings.write_json(document, out / f"{name}.json")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+
+
+def _short(where: str) -> str:
+    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
+
+
+__all__ = ["FitResult", "Request", "ending", "fit"]

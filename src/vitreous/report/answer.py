@@ -1,0 +1,205 @@
+"""The answer first: how good the model is, what was chosen, what to be careful about."""
+
+from collections.abc import Iterator
+
+from vitreous.evaluation.baseline import Baseline
+from vitreous.evaluation.metrics import ClassScores, Estimate, wilson
+from vitreous.fitting.fit import FitResult
+from vitreous.fitting.plan import IMBALANCE
+from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
+from vitreous.report.words import counted, interval, percent, short
+
+FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
+FEW_TO_CALIBRATE = 100  # validation pictures
+UNEVEN = 0.03  # between accuracy and balanced accuracy, from which the difference is named
+
+
+def headline(result: FitResult, baseline: Baseline | None) -> Html:
+    accuracy = result.evaluation.scores.top1
+    return tag.header(
+        paragraph("Vitreous fit report", class_="eyebrow"),
+        tag.h1(name(title(result))),
+        paragraph(percent(accuracy.value), class_="score"),
+        paragraph(
+            f"of {counted(len(result.test), 'test picture')} are named correctly "
+            f"(95 % interval: {interval(accuracy)}). ",
+            _compared(result, baseline),
+            class_="lead",
+        ),
+        id="answer",
+    )
+
+
+def title(result: FitResult) -> str:
+    return short(result.data.where)
+
+
+def _compared(result: FitResult, baseline: Baseline | None) -> Html:
+    frequent, share = most_frequent(result)
+    regression = "" if baseline is None else f", and logistic regression on the pixels {percent(baseline.accuracy)}"
+    return together(
+        "For comparison: always answering the most frequent class, ",
+        name(frequent),
+        f", gives {percent(share.value)}{regression}.",
+    )
+
+
+def most_frequent(result: FitResult) -> tuple[str, Estimate]:
+    """Of the training pictures; and how often it is right on test."""
+    counts = result.data.train_counts
+    place = counts.index(max(counts))
+    return result.data.classes[place], wilson(int((result.test.labels == place).sum()), len(result.test))
+
+
+def account(result: FitResult, baseline: Baseline | None) -> Html:
+    choices = [
+        (one.what, together(tag.b(name(one.value)), tag.div(one.why, class_="why"))) for one in result.plan.choices
+    ]
+    return together(
+        tag.h3("What to be careful about"),
+        bullets(_cautions(result, baseline)),
+        tag.h3("What was chosen, and why"),
+        facts(choices),
+        paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
+    )
+
+
+# ---- What to be careful about
+
+
+def _cautions(result: FitResult, baseline: Baseline | None) -> Iterator[Html]:
+    for heading, *words in (
+        *_about_accuracy(result, baseline),
+        *_about_classes(result),
+        *_about_data(result),
+        *_about_confidence(result),
+    ):
+        yield together(tag.b(heading), " ", *words)
+    yield together(
+        tag.b("Other pictures."),
+        " All numbers hold for pictures like the test pictures: other cameras, places or years may be harder.",
+    )
+
+
+def _about_accuracy(result: FitResult, baseline: Baseline | None) -> Iterator[tuple[Content, ...]]:
+    accuracy, num = result.evaluation.scores.top1, len(result.test)
+    frequent, share = most_frequent(result)
+    if accuracy.low <= share.value:
+        yield (
+            "Not clearly better than guessing.",
+            "The interval of its accuracy reaches down to what always answering ",
+            name(frequent),
+            f" gives ({percent(share.value)}). Do not rely on this model.",
+        )
+    if baseline is not None and accuracy.low <= baseline.accuracy:
+        yield (
+            "Not clearly better than logistic regression",
+            f"on the pixels ({percent(baseline.accuracy)}): a longer run or a larger model is worth a try.",
+        )
+    half = 100 * (accuracy.high - accuracy.low) / 2
+    yield (
+        "How sure the number is.",
+        f"{counted(num, 'test picture')} tell the accuracy to about ±{half:.1f} points; smaller differences "
+        "between two models may be chance.",
+    )
+
+
+def _about_classes(result: FitResult) -> Iterator[tuple[Content, ...]]:
+    scores, data = result.evaluation.scores, result.data
+    seen = [one for one in scores.per_class if one.recall is not None]
+    weakest = min(seen, key=_recall)
+    if len(seen) > 1 and _recall(weakest) < scores.top1.low:
+        yield (
+            "The weakest class",
+            "is ",
+            name(weakest.name),
+            f": {percent(_recall(weakest))} of its {counted(weakest.pictures, 'picture')} are recognised",
+            *_mostly_taken_for(result, scores.per_class.index(weakest)),
+            ".",
+        )
+    if data.imbalance > IMBALANCE:
+        balance = next((one for one in result.plan.choices if one.what == "balance"), None)
+        if balance is not None:
+            yield "Unequal classes.", f"Balance: {balance.value}; {balance.why}."
+    if abs(scores.top1.value - scores.balanced.value) > UNEVEN:
+        yield (
+            "Accuracy depends on the mix of classes.",
+            f"With every class counted the same it is {percent(scores.balanced.value)} ({interval(scores.balanced)}).",
+        )
+    few = sum(one.pictures < FEW_OF_A_CLASS for one in scores.per_class)
+    if few:
+        yield (
+            "Rough numbers of single classes.",
+            f"{few} of {len(scores.per_class)} classes have fewer than {FEW_OF_A_CLASS} test pictures.",
+        )
+    if data.small_classes:
+        yield "Too few to learn from.", f"Training pictures by class: {', '.join(data.small_classes[:8])}."
+
+
+def _recall(one: ClassScores) -> float:
+    return 0.0 if one.recall is None else one.recall.value
+
+
+def _mostly_taken_for(result: FitResult, label: int) -> tuple[Content, ...]:
+    wrong = [(num, answer) for row, answer, num in result.evaluation.scores.confusion if row == label != answer]
+    return ("; the others are mostly taken for ", name(result.data.classes[max(wrong)[1]])) if wrong else ()
+
+
+def _about_data(result: FitResult) -> Iterator[tuple[Content, ...]]:
+    data = result.data
+    if data.left_out:
+        num = len(data.left_out)
+        yield (
+            "Leaks.",
+            f"{counted(num, 'training picture')} also {'stands' if num == 1 else 'stand'} in the validation or test "
+            "part; left out of training. The test part is as it was.",
+        )
+    others = len([leak for leak in data.leaks if leak.part != "train"])
+    if others:
+        yield (
+            "Validation and test overlap.",
+            f"{counted(others, 'picture')} in both: calibration may look a little better than it is.",
+        )
+    if data.num_two_labels:
+        yield (
+            "Labels that contradict.",
+            f"{counted(data.num_two_labels, 'picture')} under two classes: no model can be right about both.",
+        )
+    unreadable = sum(len(part.unreadable) for part in data.parts)
+    if unreadable:
+        yield "Unreadable files.", f"{counted(unreadable, 'file')} passed over; named below."
+
+
+def _about_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
+    found = result.evaluation
+    if found.before is None or found.after is None:
+        return
+    if not found.validation_pictures:
+        yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
+        return
+    confidence, accuracy = found.before.confidence, found.before.accuracy
+    manner = (
+        "too sure of itself"
+        if confidence > accuracy.high
+        else "not sure enough"
+        if confidence < accuracy.low
+        else "on the whole as sure as it is right"
+    )
+    yield (
+        "Confidence.",
+        f"As trained the model was {manner} (mean confidence {percent(confidence)}). A temperature of "
+        f"{found.temperature:.2f} brings the calibration error from {percent(found.before.ece.value)} to "
+        f"{percent(found.after.ece.value)}.",
+    )
+    if found.validation_pictures < FEW_TO_CALIBRATE:
+        yield (
+            "Roughly calibrated.",
+            f"Only {counted(found.validation_pictures, 'validation picture')} gave temperature and prediction sets.",
+        )
+    missed = [f"{one.coverage:.0%}" for one in found.sets if not one.holds]
+    if missed:
+        yield (
+            "Prediction sets that promise too much.",
+            f"At {', '.join(missed)} they hold the right class less often than chance explains; test pictures differ "
+            "from validation pictures.",
+        )

@@ -1,0 +1,144 @@
+"""The data: how much of what, what is wrong with it, what it looks like."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from vitreous.data.check import NAMED, DataReport
+from vitreous.fitting.fit import FitResult
+from vitreous.report.html import Html, facts, folded, name, paragraph, path, table, tag, together
+from vitreous.report.pictures import picture, readable
+from vitreous.report.words import counted, percent
+
+CHARTED = 30  # classes in the chart of balance; of more, the largest and the smallest
+SHEET_CLASSES, SHEET_PICTURES, SHEET_PX = 24, 8, 72  # of the contact sheet
+LISTED = 20  # problems of a kind that are named; data.json has more
+
+
+def section(result: FitResult) -> Html:
+    data = result.data
+    return together(
+        _parts(data),
+        facts(_looks(data)),
+        tag.h3("Pictures of each class"),
+        _balance(data),
+        tag.h3("Problems found"),
+        _problems(data),
+        tag.h3("Contact sheet"),
+        _contact_sheet(result),
+    )
+
+
+def _parts(data: DataReport) -> Html:
+    uses = {"train": "learned from", "val": "for choices and calibration", "test": "measured on"}
+    rows = [
+        (
+            tag.b(part.name),
+            f"{part.pictures:,}",
+            f"{sum(count > 0 for count in part.counts):,}",
+            uses[part.name] + (f"; {len(data.left_out):,} left out" if part.name == "train" and data.left_out else ""),
+        )
+        for part in data.parts
+    ]
+    return table(("part", "pictures", "classes", "use"), rows, numbers=(1, 2))
+
+
+def _looks(data: DataReport) -> Iterable[tuple[str, str | Html]]:
+    (low_h, height, high_h), (low_w, width, high_w) = data.heights, data.widths
+    yield "source", path(data.where)
+    if (low_h, low_w) == (high_h, high_w):
+        yield "size", f"{width} x {height} px, all of them"
+    else:
+        yield "size", f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}"
+    grey = {0.0: "in colour", 1.0: "all grey"}
+    yield "colour", grey.get(data.grey_share, f"{percent(data.grey_share)} grey")
+    if data.imbalance == 1:
+        yield "balance", "every class of train has as many pictures"
+    else:
+        yield "balance", f"{data.imbalance:.1f} pictures of the largest class of train for one of the smallest"
+
+
+def _balance(data: DataReport) -> Html:
+    """Bars of train, drawn by the page itself: names in any writing, at any width."""
+    order = sorted(range(len(data.classes)), key=lambda place: -data.train_counts[place])
+    most = data.train_counts[order[0]]
+
+    def bars(places: Sequence[int]) -> Html:
+        return tag.div(
+            [
+                tag.div(
+                    tag.span(name(data.classes[place]), class_="label"),
+                    tag.span(tag.span(style=f"width: {100 * data.train_counts[place] / most:.2f}%"), class_="track"),
+                    tag.span(" + ".join(f"{part.counts[place]:,}" for part in data.parts), class_="number"),
+                )
+                for place in places
+            ],
+            class_="bars",
+        )
+
+    note = f"Bars: train. Numbers: {' + '.join(part.name for part in data.parts)}."
+    if len(order) > CHARTED:
+        half = CHARTED // 2
+        note = f"The {half} largest and the {half} smallest of {len(order):,} classes. {note}"
+        order = [*order[:half], *order[-half:]]
+    return together(bars(order), paragraph(note, class_="note"))
+
+
+# ---- Problems
+
+
+def _problems(data: DataReport) -> Html:
+    unreadable = [(part.name, name(one)) for part in data.parts for one in part.unreadable]
+    leaks = [(f"{one.part} / {one.also_in}", path(one.picture), path(one.twin), _how(one.equal)) for one in data.leaks]
+    twins = [(path(one.one), path(one.other), _how(one.equal)) for one in data.twins]
+    conflicts = [(path(one.one), path(one.other), _how(one.equal)) for one in data.two_labels]
+    pairs = ("picture", "twin", "equal")
+    more = " or more"
+    return together(
+        _problem(f"Pictures in two parts: {len(data.leaks):,}", ("parts", *pairs), leaks),
+        _problem(f"The same picture under two classes: {data.num_two_labels:,}", pairs, conflicts),
+        _problem(f"Duplicates within a part: {data.num_equal:,} exact, {data.num_near:,} near", pairs, twins),
+        _problem(f"Unreadable files: {len(unreadable):,}", ("part", "file, and why"), unreadable),
+        _problem(
+            f"Tiny pictures: {len(data.tiny):,}{more * (len(data.tiny) == NAMED)}",
+            ("picture",),
+            [(path(one),) for one in data.tiny],
+        ),
+        _problem(
+            f"Pictures of one colour: {len(data.flat):,}{more * (len(data.flat) == NAMED)}",
+            ("picture",),
+            [(path(one),) for one in data.flat],
+        ),
+    )
+
+
+def _how(equal: bool) -> str:
+    return "in every pixel" if equal else "nearly"
+
+
+def _problem(heading: str, header: tuple[str, ...], rows: Sequence[tuple[str | Html, ...]]) -> Html:
+    if not rows:
+        return paragraph(heading, class_="fine")
+    rest = f"The first {LISTED} are shown; data.json names more." if len(rows) > LISTED else ""
+    return folded(heading, table(header, rows[:LISTED]), paragraph(rest, class_="note") if rest else None)
+
+
+# ---- Contact sheet
+
+
+def _contact_sheet(result: FitResult) -> Html:
+    train = result.splits.train
+    sheet = []
+    for label in range(min(len(train.classes), SHEET_CLASSES)):
+        places = np.flatnonzero(train.labels == label)
+        chosen = places[np.unique(np.linspace(0, len(places) - 1, min(SHEET_PICTURES, len(places))).astype(int))]
+        shown = [
+            picture(pixels, train.where(index), most_px=SHEET_PX, square=True)
+            for index, pixels in readable(train, chosen.tolist())
+        ]
+        sheet.append(tag.div(tag.div(name(train.classes[label]), class_="label"), tag.div(shown, class_="strip")))
+    left = len(train.classes) - SHEET_CLASSES
+    note = "Training pictures, spread evenly over each class; the middle of each is shown."
+    if left > 0:
+        note += f" {counted(left, 'further class', 'further classes')} not shown."
+    return together(tag.div(sheet, class_="sheet"), paragraph(note, class_="note"))

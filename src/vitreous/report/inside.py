@@ -1,0 +1,128 @@
+"""A look inside: attention (the paper's Figure 6), filters, positions and distances (Figure 7), few-shot accuracy."""
+
+from functools import partial
+
+import torch
+
+from vitreous.data.base import Subset
+from vitreous.data.images import Picture
+from vitreous.evaluation.figures import few_shot_curve
+from vitreous.fitting.fit import FitResult, inspected
+from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
+from vitreous.inspection.findings import Findings
+from vitreous.inspection.pictures import overlay
+from vitreous.report.figures import inline
+from vitreous.report.html import Html, name, paragraph, table, tag, together
+from vitreous.report.pictures import enlarged, picture, readable
+from vitreous.report.words import percent
+
+SHOWN_PX = 112  # of a picture beside its attention
+MOST_TILES = 160  # of the gallery of all heads
+
+
+def attention(result: FitResult) -> Html:
+    found = result.findings
+    if isinstance(found, str):
+        return paragraph(f"Nothing to show: {found}.")
+    shown = _shown(result, len(found.maps))
+    depth, heads = found.heads.shape[1:3]
+    title = found.look.title(found.layout, depth)
+    gallery = None
+    if depth * heads <= MOST_TILES and shown:
+        gallery = together(
+            tag.h3("Every layer and head, for the first picture"),
+            inline(
+                partial(layers_figure, shown[0][1], found.heads[0]),
+                "Attention of every head in every layer",
+                caption="Brighter is more attention; each tile has its own scale.",
+                wide=True,
+            ),
+        )
+    return together(
+        paragraph(
+            "Where the model looks to give its answer: a test picture, and beside it the same picture as bright as the "
+            f"attention that falls on each place ({title})."
+        ),
+        tag.div([_pair(result, found, number, *one) for number, one in enumerate(shown)], class_="cards pairs"),
+        gallery,
+    )
+
+
+def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
+    """The pictures whose attention was kept, by number in the test part, as the model sees them."""
+    test = result.splits.test
+    assert test is not None
+    some = inspected(test)
+    assert isinstance(some, Subset)
+    prepared = result.plan.recipe.preprocessing
+    found: list[tuple[int, Picture]] = []
+    for index, pixels in readable(some, range(len(some))):
+        if len(found) == num:
+            break
+        found.append((int(some.indices[index]), prepared.resized(pixels).permute(1, 2, 0).numpy()))
+    return found
+
+
+def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: Picture) -> Html:
+    large = enlarged(pixels, SHOWN_PX)
+    label = result.data.classes[int(result.splits.test.labels[index])]  # type: ignore[union-attr]
+    (place,) = torch.nonzero(result.test.ids == index)[0].tolist()
+    answer = result.test.classes[int(result.test.best()[place])]
+    return tag.figure(
+        tag.div(
+            picture(large, f"test picture of {label}", most_px=SHOWN_PX),
+            picture(overlay(large, found.maps[number], stretch=True), "what the model looks at", most_px=SHOWN_PX),
+            class_="pair",
+        ),
+        tag.figcaption(
+            name(label), " \N{CHECK MARK}" if answer == label else together(" \N{RIGHTWARDS ARROW} ", name(answer))
+        ),
+    )
+
+
+def figure7(result: FitResult) -> Html:
+    found = result.findings
+    if isinstance(found, str):
+        return paragraph(f"Nothing to show: {found}.")
+    positions = (
+        inline(partial(positions_figure, found.positions), "Similarity of position embeddings")
+        if found.biases is None
+        else inline(partial(biases_figure, found.biases), "Position biases of each head")
+    )
+    return together(
+        paragraph(
+            "What the first layer looks for in a patch, which places the model takes to be near each other, and how "
+            "far each head looks. In a well trained model filters are smooth, positions know rows and columns, and "
+            "heads of the first layers differ in reach."
+        ),
+        tag.div(
+            inline(partial(filters_figure, found.filters), "Principal components of the patch embedding"),
+            positions,
+            inline(partial(distances_figure, found.distances, found.layout), "Mean attention distance by layer"),
+            class_="figures",
+        ),
+    )
+
+
+def few_shot(result: FitResult) -> Html:
+    if not result.few_shot:
+        return paragraph("No class has enough pictures.")
+    rows = [
+        (one.shots, percent(one.mean), f"{100 * one.spread:.1f}", one.short_classes or "\N{EN DASH}")
+        for one in result.few_shot
+    ]
+    chance = 1 / len(result.data.classes)
+    curve = partial(few_shot_curve, {"features of this model": result.few_shot}, chance)
+    return together(
+        paragraph(
+            "What the frozen features know: a linear layer by least squares on a few training pictures a class (the "
+            "paper's protocol, section 4.1), measured on the test part. These features were trained on the same "
+            "classes, so this says how well they separate, not how they transfer."
+        ),
+        inline(curve, "Few-shot accuracy"),
+        table(
+            ("pictures a class", "accuracy", "deviation over seeds (points)", "classes with fewer"),
+            rows,
+            numbers=range(4),
+        ),
+    )

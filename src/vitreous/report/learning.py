@@ -1,0 +1,26 @@
+"""How training went, from metrics.jsonl."""
+
+from functools import partial
+
+from vitreous.fitting.fit import FitResult
+from vitreous.report.figures import accuracy_curve, inline, loss_curve, rate_curve
+from vitreous.report.html import Html, paragraph, tag, together
+from vitreous.training.run import RunDirectory
+
+
+def section(result: FitResult) -> Html:
+    rows, recipe = RunDirectory(result.out).rows(), result.plan.recipe
+    if not rows:
+        return paragraph("metrics.jsonl is empty: the run was too short to write into it.")
+    notes = []
+    if recipe.objective.label_smoothing or recipe.augmentation.mixup or recipe.augmentation.cutmix:
+        notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
+    if any("val_average/accuracy" in row for row in rows):
+        notes.append("The model that was kept has the averaged weights.")
+    curves = [inline(partial(loss_curve, rows), "Loss by epoch", caption="Loss")]
+    if any("val/accuracy" in row for row in rows):
+        curves.append(inline(partial(accuracy_curve, rows), "Validation accuracy by epoch", caption="Accuracy"))
+    if any("rate_factor" in row for row in rows):
+        peak = recipe.optimizer.lr
+        curves.append(inline(partial(rate_curve, rows, peak), "Learning rate by epoch", caption="Learning rate"))
+    return together(tag.div(curves, class_="figures"), paragraph(" ".join(notes), class_="note") if notes else None)

@@ -1,0 +1,71 @@
+"""The page: sections in their order, one style, one file."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from vitreous.errors import UserError
+from vitreous.evaluation.baseline import Baseline
+from vitreous.fitting.fit import FitResult
+from vitreous.report import answer, cost, dataset, inside, learning, provenance, results, trust, usage
+from vitreous.report.html import Html, tag, together
+
+# Nothing is fetched and nothing runs, whatever the data are called.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def write_report(result: FitResult, path: Path, *, baseline: Baseline | None = None) -> Path:
+    """The whole account of a fit as one HTML file, which opens from disk and needs no network and no script.
+
+    `baseline`, of the same split, is named beside the model's accuracy.
+    """
+    markup = report(result, baseline).markup
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        # File names need not be text; their odd bytes are shown as such.
+        beside.write_bytes(markup.encode("utf-8", "backslashreplace"))
+        beside.rename(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+    return path
+
+
+def report(result: FitResult, baseline: Baseline | None = None) -> Html:
+    sections = (
+        ("account", "In plain words", answer.account(result, baseline)),
+        ("data", "The data", dataset.section(result)),
+        ("training", "Training", learning.section(result)),
+        ("results", "Results", results.scores(result, baseline)),
+        ("confusion", "Confusions", results.confusions(result)),
+        ("mistakes", "Surest mistakes", results.mistakes(result)),
+        ("calibration", "Calibration", trust.calibration(result)),
+        ("sets", "Prediction sets", trust.sets(result)),
+        ("abstention", "Abstention", trust.abstention(result)),
+        ("attention", "Attention", inside.attention(result)),
+        ("figure7", "Filters, positions, distances", inside.figure7(result)),
+        ("few-shot", "Few-shot accuracy", inside.few_shot(result)),
+        ("cost", "Cost", cost.section(result)),
+        ("use", "How to use it", usage.section(result)),
+        ("provenance", "Provenance", provenance.section(result)),
+    )
+    links = [tag.li(tag.a(title, href=f"#{name}")) for name, title, _ in sections]
+    body = (
+        tag.nav(tag.ol(tag.li(tag.a("The answer", href="#answer")), links), aria_label="Contents"),
+        tag.main(
+            answer.headline(result, baseline),
+            [tag.section(tag.h2(title), content, id=name) for name, title, content in sections],
+        ),
+    )
+    return _document(f"{answer.title(result)}: fit report", together(*body))
+
+
+def _document(title: str, body: Html) -> Html:
+    css = files("vitreous.report").joinpath("page.css").read_text(encoding="utf-8")
+    head = tag.head(
+        tag.meta(charset="utf-8"),
+        tag.meta(http_equiv="Content-Security-Policy", content=POLICY),
+        tag.meta(name="viewport", content="width=device-width, initial-scale=1"),
+        tag.meta(name="color-scheme", content="light dark"),
+        tag.title(title),
+        tag.style(Html(css)),
+    )
+    return together(Html("<!doctype html>\n"), tag.html(head, tag.body(body), lang="en"))

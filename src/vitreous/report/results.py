@@ -1,0 +1,115 @@
+"""What was measured on the test part: scores, classes, confusions, the surest mistakes."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from vitreous.evaluation.answers import confident_mistakes
+from vitreous.evaluation.baseline import Baseline
+from vitreous.evaluation.figures import NAMED, confusion
+from vitreous.evaluation.metrics import ClassScores, Scores
+from vitreous.fitting.fit import FitResult
+from vitreous.report.answer import most_frequent
+from vitreous.report.figures import inline
+from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
+from vitreous.report.pictures import picture, readable
+from vitreous.report.words import cell, counted, number, percent, share, short
+
+LISTED = 30  # classes in the open table; of more, those with the lowest recall
+NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160
+
+
+def scores(result: FitResult, baseline: Baseline | None) -> Html:
+    found = result.evaluation.scores
+    frequent, always = most_frequent(result)
+    rows: list[tuple[Content, ...]] = [(tag.b("accuracy (top-1)"), tag.b(share(found.top1)))]
+    if len(found.per_class) > 5:
+        rows.append(("top-5 accuracy", share(found.top5)))
+    rows.append(("balanced accuracy: every class counts the same", share(found.balanced)))
+    rows.append(("log-loss", number(found.log_loss)))
+    rows.append((together("always ", name(frequent)), share(always)))
+    if baseline is not None:
+        rows.append((f"logistic regression on pixels, penalty {baseline.penalty:g}", percent(baseline.accuracy)))
+    return together(
+        table((counted(found.pictures, "test picture"), "measured (95 % interval)"), rows, numbers=(1,)),
+        tag.h3("By class"),
+        _classes(found),
+    )
+
+
+def _classes(found: Scores) -> Html:
+    worst = sorted(found.per_class, key=lambda one: -1.0 if one.recall is None else one.recall.value)
+    meaning = paragraph(
+        "Recall: of the pictures of a class, how many are recognised. Precision: of the answers that name it, how "
+        "many are right. F1 joins both.",
+        class_="note",
+    )
+    if len(worst) <= LISTED:
+        return together(_class_table(found.per_class), meaning)
+    low = [one for one in worst if one.recall is not None][:LISTED]
+    return together(
+        paragraph(f"The {len(low)} classes with the lowest recall, of {len(worst):,}:"),
+        _class_table(low),
+        folded("All classes", _class_table(found.per_class)),
+        meaning,
+    )
+
+
+def _class_table(classes: Sequence[ClassScores]) -> Html:
+    rows = [
+        (name(one.name), f"{one.pictures:,}", cell(one.recall), cell(one.precision), cell(one.f1)) for one in classes
+    ]
+    return table(("class", "pictures", "recall (%)", "precision (%)", "F1 (%)"), rows, numbers=(1, 2, 3, 4))
+
+
+def confusions(result: FitResult) -> Html:
+    found = result.evaluation.scores
+    wrong = sorted(((num, label, answer) for label, answer, num in found.confusion if label != answer), reverse=True)
+    rows = [
+        (
+            name(found.per_class[label].name),
+            name(found.per_class[answer].name),
+            f"{num:,}",
+            percent(num / found.per_class[label].pictures),
+        )
+        for num, label, answer in wrong[:NUM_CONFUSIONS]
+    ]
+    caption = "A row is a class, a column an answer; what is not on the diagonal is wrong."
+    if len(found.per_class) > NAMED:
+        caption += " Classes are numbered from 0, in the order of the table of all classes."
+    frequent = table(("pictures of", "taken for", "how many", "of the class"), rows, numbers=(2, 3)) if rows else None
+    return together(
+        inline(
+            partial(confusion, found),
+            "Confusion matrix: rows are labels, columns are answers",
+            caption=caption,
+            wide=True,
+        ),
+        tag.h3("Most frequent confusions"),
+        frequent or paragraph("None: every test picture is named correctly."),
+    )
+
+
+def mistakes(result: FitResult) -> Html:
+    test = result.splits.test
+    assert test is not None
+    worst = {one.id: one for one in confident_mistakes(result.test, NUM_MISTAKES, result.evaluation.temperature)}
+    cards = [
+        tag.figure(
+            picture(pixels, test.where(index), most_px=MISTAKE_PX),
+            tag.figcaption(
+                tag.div(tag.b(name(worst[index].answer)), f" {percent(worst[index].confidence)}"),
+                tag.div("labelled ", name(worst[index].label)),
+                tag.div(name(short(test.where(index))), class_="path"),
+            ),
+        )
+        for index, pixels in readable(test, worst)
+    ]
+    if not cards:
+        return paragraph("None: every test picture is named correctly.")
+    return together(
+        paragraph(
+            "The wrong answers the model was surest of, in bold, with its calibrated confidence. Wrong labels show "
+            "here first: look at each and ask who is mistaken."
+        ),
+        tag.div(cards, class_="cards"),
+    )

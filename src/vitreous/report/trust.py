@@ -1,0 +1,110 @@
+"""How far its confidence can be trusted: calibration, prediction sets, abstention."""
+
+from functools import partial
+
+from vitreous.evaluation.calibration import Calibration
+from vitreous.evaluation.figures import abstention_curve, reliability
+from vitreous.fitting.fit import FitResult
+from vitreous.report.figures import inline
+from vitreous.report.html import Content, Html, paragraph, table, tag, together
+from vitreous.report.words import counted, number, percent, share
+
+
+def calibration(result: FitResult) -> Html:
+    found = result.evaluation
+    if found.before is None or found.after is None:
+        return paragraph("Several labels a picture: calibration is measured for one label each.")
+    if not found.validation_pictures:
+        return together(
+            paragraph("There was no validation part to fit a temperature on: this is the model as trained."),
+            _calibration_table(found.before),
+            _diagram(found.before, "Reliability as trained"),
+        )
+    return together(
+        paragraph(
+            "A calibrated model that says 80 % is right four times of five: its points lie on the diagonal. One "
+            f"number, a temperature of {found.temperature:.3f}, was fitted on "
+            f"{counted(found.validation_pictures, 'validation picture')} and is stored with the model."
+        ),
+        tag.div(
+            _diagram(found.before, "Reliability before calibration"),
+            _diagram(found.after, "Reliability after calibration"),
+            class_="figures",
+        ),
+        _calibration_table(found.before, found.after),
+    )
+
+
+def _diagram(found: Calibration, alt: str) -> Html:
+    return inline(partial(reliability, found), alt)
+
+
+def _calibration_table(*shown: Calibration) -> Html:
+    rows: list[tuple[Content, ...]] = [
+        ("expected calibration error", *(share(one.ece) for one in shown)),
+        ("the same, bins of equal size", *(share(one.adaptive_ece) for one in shown)),
+        ("Brier score", *(number(one.brier) for one in shown)),
+        ("log-loss", *(number(one.log_loss) for one in shown)),
+        ("mean confidence", *(percent(one.confidence) for one in shown)),
+        ("accuracy", *(share(one.accuracy) for one in shown)),
+    ]
+    header = ("on the test part", *(("as trained", "calibrated")[: len(shown)]))
+    return table(header, rows, numbers=range(1, 1 + len(shown)))
+
+
+def sets(result: FitResult) -> Html:
+    found = result.evaluation.sets
+    if not found:
+        return paragraph("There are none: their thresholds are fitted on a validation part.")
+    rows = [
+        (
+            percent(one.coverage, 0),
+            share(one.measured) + ("" if one.holds else " missed"),
+            f"{100 * one.expected_low:.1f} to {percent(one.expected_high)}",
+            f"{one.mean_size.value:.2f}",
+            percent(one.empty.value),
+            f"{one.threshold:.3f}",
+        )
+        for one in found
+    ]
+    return together(
+        paragraph(
+            "In place of one answer, a set that holds the right class with a promised probability: small where the "
+            "picture is clear, large where it is not, empty where nothing is likely."
+        ),
+        table(
+            ("promised", "measured on test", "to be expected", "mean size", "empty", "least probability"),
+            rows,
+            numbers=range(6),
+        ),
+    )
+
+
+def abstention(result: FitResult) -> Html:
+    found = result.evaluation
+    rows = [
+        (
+            percent(one.wished, 0),
+            "not reached for sure" if one.threshold is None else f"{one.threshold:.3f}",
+            share(one.answered),
+            share(one.accuracy),
+        )
+        for one in found.silences
+    ]
+    return together(
+        paragraph("The model may stay silent where it is not sure. Fewer answers, of which more are right:"),
+        inline(partial(abstention_curve, found.abstention), "Accuracy of the answers against the share answered"),
+        table(
+            ("wished accuracy", "answer from confidence", "share answered", "accuracy on test"), rows, numbers=range(4)
+        )
+        if rows
+        else None,
+        paragraph(
+            "Thresholds were chosen on validation pictures, such that the lower end of the interval reaches the wish; ",
+            tag.code("vitreous predict --abstain"),
+            " applies one.",
+            class_="note",
+        )
+        if rows
+        else None,
+    )

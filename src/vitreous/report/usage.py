@@ -1,0 +1,40 @@
+"""What to do with the model: commands that work as they stand."""
+
+import shlex
+
+from vitreous.fitting.fit import FitResult
+from vitreous.report.html import Html, command, paragraph, tag, together
+
+
+def section(result: FitResult) -> Html:
+    run = shlex.quote(str(result.out))
+    coverage = max((one.coverage for one in result.evaluation.sets if one.coverage < 0.95), default=None)
+    sets = "" if coverage is None else f" --coverage {coverage:g}"
+    python = f"""\
+from vitreous.predict import Predictor
+
+predictor = Predictor.load({str(result.out)!r})
+answer = predictor("picture.jpg")
+print(answer.best, answer.confidence)
+print(answer.top(3))"""
+    if coverage is not None:
+        python += f"\nprint(answer.prediction_set({coverage:g}))"
+    uses = (
+        ("Ask it about pictures", f"vitreous predict {run} picture.jpg{sets}"),
+        ("Measure it again, or on other pictures of the same classes", f"vitreous evaluate {run}"),
+        ("Look inside", f"vitreous inspect {run} picture.jpg"),
+        ("Teach it other classes", f"vitreous finetune {run} FOLDER_OF_PICTURES"),
+        ("Take it elsewhere, as an ONNX file with a certificate", f"vitreous export {run} --to onnx"),
+        ("Serve it, with a page to try it on", f"vitreous serve {run}"),
+    )
+    return together(
+        [together(paragraph(what, class_="use"), command(words)) for what, words in uses],
+        paragraph("From Python", class_="use"),
+        command(python),
+        paragraph(
+            "Paths are as they were when this page was written, in the folder ",
+            tag.code(str(result.out.absolute())),
+            ".",
+            class_="note",
+        ),
+    )

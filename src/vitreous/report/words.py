@@ -1,0 +1,51 @@
+"""Numbers as words of the page, always written the same way."""
+
+from vitreous.evaluation.metrics import Estimate
+from vitreous.terminal import duration
+
+DASH = "\N{EN DASH}"
+NARROW = "\N{NARROW NO-BREAK SPACE}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f}{NARROW}%"
+
+
+def interval(found: Estimate, digits: int = 1) -> str:
+    return f"{100 * found.low:.{digits}f} to {percent(found.high, digits)}"
+
+
+def share(found: Estimate | None, digits: int = 1) -> str:
+    """With its interval."""
+    return DASH if found is None else f"{percent(found.value, digits)} ({interval(found, digits)})"
+
+
+def cell(found: Estimate | None) -> str:
+    """The same in a column whose head says that these are per cents."""
+    return DASH if found is None else f"{100 * found.value:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
+
+
+def number(found: Estimate) -> str:
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def counted(num: int, one: str, many: str = "") -> str:
+    """'1 picture', '1,200 pictures'."""
+    return f"{num:,} {one if num == 1 else many or one + 's'}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s" if value < 60 else f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
+
+
+def large(value: float) -> str:
+    """1234567 -> '1.23 M'; FLOPs are counted in these."""
+    for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g} "
+
+
+def short(where: str) -> str:
+    """The last part of a path."""
+    return where.rstrip("/").rsplit("/", maxsplit=1)[-1] or where

@@ -1,0 +1,54 @@
+"""vitreous fit"""
+
+import argparse
+import time
+
+from vitreous.errors import UserError
+
+HELP = "From pictures to a trained, calibrated, tested model and its report; the same command again resumes."
+TAKES_SETTINGS = True
+SETTINGS_HELP = (
+    "Model, resolution, recipe and length are chosen from the data and the hardware, and explained. Every choice can "
+    "be overridden by its dotted name, such as --model.width 96, --training.epochs 5 or --data.val_fraction 0.2; "
+    "--model takes a name of `vitreous list models`."
+)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = SETTINGS_HELP
+    parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
+    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/fit- and the data's name)")
+    parser.add_argument(
+        "--from", dest="start", metavar="WEIGHTS", help="start from a run, or any weights that can be read"
+    )
+    parser.add_argument("--minutes", type=float, metavar="N", help="the time that all of it may take")
+    parser.add_argument(
+        "--balance",
+        choices=("auto", "none", "sampling", "weights"),
+        default="auto",
+        help="of classes of unequal size (default: sampling where one has over 3 times the pictures of another)",
+    )
+
+
+def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
+    if options.help:
+        options.parser.print_help()
+        return
+    if options.data is None:
+        raise UserError("fit needs data: vitreous fit FOLDER_OF_PICTURES")
+    began = time.monotonic()  # importing counts
+    from vitreous.fitting.fit import ending, fit, say
+    from vitreous.report import write_report
+
+    result = fit(
+        options.data,
+        options.out,
+        start=options.start,
+        minutes=options.minutes,
+        balance=options.balance,
+        changes=changes,
+        began=began,
+    )
+    say("report", "Writing the report")
+    write_report(result, result.out / "report.html")
+    print(ending(result, time.monotonic() - began))

@@ -1,0 +1,200 @@
+import argparse
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from scenes import encoded, recompressed, scene, write_scenes
+from vitreous import jobs, settings
+from vitreous.errors import UserError
+from vitreous.fitting.fit import fit
+from vitreous.predict import Predictor
+from vitreous.recipes.recipe import Recipe
+from vitreous.trained import Trained
+from vitreous.verbs import fit as verb
+
+TINY = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.epochs": "4", "training.device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three classes of unequal size, a broken file, and a picture that stands in train and test."""
+    root = tmp_path_factory.mktemp("pictures")
+    write_scenes(root / "train", {"dark": 160, "grey": 60, "light": 30}, size=(20, 20))
+    write_scenes(root / "test", {"dark": 20, "grey": 20, "light": 20}, first=1000, size=(20, 20))
+    (root / "train" / "dark" / "0007.png").write_bytes(b"\x89PNG\r\n\x1a\n, but no more")
+    shutil.copy(root / "test" / "light" / "0003.png", root / "train" / "light" / "copy.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    return fit(str(folder), out, changes=TINY)
+
+
+def test_everything_a_report_needs(run, folder):
+    assert [part.pictures for part in run.data.parts] == [225, 25, 60]
+    assert "0007.png" in run.data.parts[0].unreadable[0]
+    assert [leak.picture for leak in run.data.leaks] == [str(folder / "train" / "light" / "copy.png")]
+    assert len(run.splits.train) == len(run.splits.train.labels) == 224
+    assert run.plan.recipe.data.balance, "5 to 1"
+    assert run.evaluation.scores.top1.value > 0.6, "brightness is easily learned"
+    assert len(run.test) == 60 and len(run.val) == 25
+    assert run.few_shot[0].shots == 1
+    assert run.findings.maps.shape[0] == 8
+    assert list(run.timings) == ["data", "plan", "train", "evaluate", "inspect"]
+    assert "test" not in run.results, "the test part is read by the evaluation, once"
+    for name in ("plan", "data", "evaluation", "fit", "recipe", "results", "environment"):
+        assert json.loads((run.out / f"{name}.json").read_text())
+
+
+def test_the_model_is_calibrated(run, folder):
+    card = Trained.load(run.out).card
+    assert card.temperature == run.evaluation.temperature != 1
+    assert card.sets == run.evaluation.card_sets and len(card.sets) == 3
+    answer = Predictor.load(run.out)(folder / "test" / "dark" / "0000.png")
+    (place,) = np.flatnonzero([run.splits.test.where(int(i)).endswith("dark/0000.png") for i in run.test.ids])
+    expected = run.test.probabilities(card.temperature)[place].numpy()
+    np.testing.assert_allclose(np.asarray(answer.probabilities), expected, atol=1e-4)
+
+
+def test_the_recipe_alone_gives_the_same_model(run, tmp_path):
+    jobs.train(settings.load(Recipe, run.out / "recipe.json"), tmp_path)
+    ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+
+
+def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder, capsys):
+    before = (run.out / "model" / "model.safetensors").read_bytes()
+    again = fit(str(folder), run.out, changes=TINY)
+    assert "this run has finished" in capsys.readouterr().out
+    assert again.plan == run.plan and again.data == run.data
+    assert again.evaluation.to_json() == run.evaluation.to_json()
+    assert (run.out / "model" / "model.safetensors").read_bytes() == before
+    with pytest.raises(UserError, match=r"holds another fit \(minutes None there, 3 here\)"):
+        fit(str(folder), run.out, minutes=3, changes=TINY)
+
+
+def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
+    for name in ("plan.json", "data.json"):
+        shutil.copy(run.out / name, tmp_path)
+    jobs.train(run.plan.recipe, tmp_path, read_test=False, until=30)
+    resumed = fit(str(folder), tmp_path, changes=TINY)
+    ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+    assert resumed.evaluation.to_json() == run.evaluation.to_json()
+
+
+def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):
+    root = write_scenes(tmp_path / "pictures", {"a": 20, "b": 20}, size=(180, 160))
+    found = fit(str(root), tmp_path / "out", changes={**TINY, "training.epochs": "1"})
+    assert found.plan.recipe.data.shrink_px == 96 == found.splits.train.read(0).shape[0]
+    assert found.splits.train.pictures.shape[1:] == (96, 108, 3)
+    assert found.splits.test.read(0).shape == (160, 180, 3), "what is tested on stays as it is"
+    jobs.train(settings.load(Recipe, tmp_path / "out" / "recipe.json"), tmp_path / "again")
+    ours, again = (Trained.load(tmp_path / name).weights for name in ("out", "again"))
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+
+
+def test_starting_from_weights(run, folder, tmp_path, capsys):
+    found = fit(str(folder), tmp_path, start=str(run.out), balance="weights", changes={"training.epochs": "1"})
+    assert found.plan.recipe.start == str(run.out)
+    assert found.plan.recipe.objective.class_weights[0] < 1 < found.plan.recipe.objective.class_weights[2]
+    assert "the weights you gave" in capsys.readouterr().out
+
+
+def test_a_network_without_attention_has_no_findings(folder, tmp_path):
+    changes = {"model": "bit_r50x1", "model.depths": "1,1", "model.base_width": "16", "training.steps": "2"}
+    found = fit(str(folder), tmp_path, changes=changes)
+    assert isinstance(found.findings, str)
+
+
+# ---- Bad input: one line
+
+
+def one_class(root):
+    write_scenes(root, {"a": 20})
+
+
+def all_broken(root):
+    write_scenes(root, {"a": 10, "b": 10})
+    for file in root.rglob("*.png"):
+        file.write_bytes(b"broken")
+
+
+def one_picture_each(root):
+    write_scenes(root, {"a": 1, "b": 1, "c": 1})
+
+
+def test_only(root):
+    write_scenes(root / "test", {"a": 10, "b": 10})
+
+
+test_only.__test__ = False
+
+
+def test_is_train(root):
+    write_scenes(root / "train", {"a": 20, "b": 20})
+    write_scenes(root / "test", {"a": 20, "b": 20})
+
+
+test_is_train.__test__ = False
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: None, "no sub-folders"),
+        (lambda root: (root / "a").mkdir(), "no pictures in this class folder"),
+        (one_class, "one class only"),
+        (all_broken, "pictures cannot be read"),
+        (one_picture_each, "nothing is left to test on"),
+        (test_only, "no training pictures, only test"),
+        (test_is_train, "also stand in the validation or test part"),
+    ],
+    ids=["empty", "empty class", "one class", "all broken", "one picture each", "test only", "test is train"],
+)
+def test_bad_data_is_one_clear_line(make, message, tmp_path):
+    make(tmp_path)
+    with pytest.raises(UserError, match=message) as error:
+        fit(str(tmp_path), tmp_path / "out", changes=TINY)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0}, "more than 0"),
+        ({"start": "nowhere"}, "no such run"),
+        ({"changes": {"model": "vit_x16"}}, "no model is called"),
+        ({"changes": {"data.val_fractoin": "0.2"}}, "--data.val_fractoin: there is no such setting"),
+        ({"changes": {"training.batch_size": "9999"}}, "batch_size"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options, message, folder, tmp_path):
+    with pytest.raises(UserError, match=message):
+        fit(str(folder), tmp_path, **options)
+
+
+def test_tiny_classes_do_not_break_it(tmp_path, capsys):
+    root = write_scenes(tmp_path / "pictures", {"a": 30, "b": 12, "few": 3, "one": 1}, size=(16, 16))
+    (root / "b" / "noise.png").write_bytes(encoded(recompressed(scene(999, (16, 16)), 50)))
+    found = fit(str(root), tmp_path / "out", changes={**TINY, "training.epochs": "2"})
+    assert "classes with too few training pictures to learn from: few" in capsys.readouterr().out
+    assert found.plan.recipe.data.balance
+    assert found.evaluation.scores.pictures == len(found.test)
+
+
+def test_the_verb(folder, tmp_path):
+    parser = argparse.ArgumentParser(add_help=False)
+    verb.add(parser)
+    parser.add_argument("--help", action="store_true")
+    options = parser.parse_args([str(folder), "--out", str(tmp_path), "--balance", "none"])
+    verb.run(options, {**TINY, "training.steps": "3"})
+    assert json.loads((tmp_path / "plan.json").read_text())["request"]["balance"] == "none"
+    assert "<html" in (tmp_path / "report.html").read_text()
+    with pytest.raises(UserError, match="fit needs data"):
+        verb.run(parser.parse_args([]), {})

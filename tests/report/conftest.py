@@ -1,0 +1,32 @@
+"""One small fit on pictures whose classes and files have hostile names, and its report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from odd_names import write_hostile
+
+from vitreous.evaluation.baseline import Baseline
+from vitreous.fitting.fit import FitResult, fit
+from vitreous.report import write_report
+
+TINY = {"model.width": "16", "model.depth": "2", "model.heads": "2", "training.epochs": "3", "training.device": "cpu"}
+
+
+@dataclass(frozen=True)
+class Reported:
+    result: FitResult
+    baseline: Baseline
+    path: Path
+
+    @property
+    def markup(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory) -> Reported:
+    out, baseline = tmp_path_factory.mktemp("report"), Baseline(0.123, 1e-3, {})
+    result = fit(str(write_hostile(out / "pictures")), out / "run", changes=TINY)
+    path = write_report(result, out / "run" / "report.html", baseline=baseline)
+    return Reported(result, baseline, path)

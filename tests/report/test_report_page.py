@@ -1,0 +1,197 @@
+import argparse
+import json
+import re
+import shlex
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+from odd_names import HOSTILE, ODD_FILE
+from parsed_page import Element, read
+
+from vitreous.report import report
+
+SECTIONS = [
+    *("answer", "account", "data", "training", "results", "confusion", "mistakes", "calibration", "sets"),
+    *("abstention", "attention", "figure7", "few-shot", "cost", "use", "provenance"),
+]
+TEXT = {"title", "p", "h1", "h2", "h3", "b", "bdi", "span", "code", "pre"}
+BLOCKS = {
+    "html",
+    "head",
+    "meta",
+    "style",
+    "body",
+    "nav",
+    "main",
+    "header",
+    "section",
+    "div",
+    "ul",
+    "ol",
+    "li",
+    "a",
+    "dl",
+}
+BLOCKS |= {"dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption", "img"}
+DRAWN = {"svg", "g", "defs", "path", "use", "text", "image", "clippath", "rect"}
+
+
+@pytest.fixture(scope="module")
+def page(reported) -> Element:
+    return read(reported.markup)
+
+
+def plain(element: Element) -> str:
+    return re.sub(r"\s+", " ", element.text)
+
+
+# ---- Safe
+
+
+def test_nothing_is_fetched_and_nothing_runs(page):
+    kinds = {one.kind for one in page.all()}
+    assert not kinds & {"script", "link", "iframe", "object", "embed", "base", "form", "input", "audio", "video"}
+    (policy,) = [one for one in page.all("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.attributes["content"] == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    for one in page.all():
+        for name, value in one.attributes.items():
+            assert not name.startswith("on"), f"<{one.kind} {name}>"
+            if name in ("src", "href", "xlink:href", "action", "srcset"):
+                assert re.match(r"#|data:image/(png|jpeg);base64,", value), f"<{one.kind} {name}={value[:60]}>"
+            elif name not in ("title", "alt"):
+                assert "://" not in (value or ""), f"<{one.kind} {name}={value[:60]}>"
+
+
+def test_there_are_no_elements_but_our_own(page):
+    assert {one.kind for one in page.all()} - {"document"} <= TEXT | BLOCKS | DRAWN
+    assert all(one.attributes["src"].startswith("data:image/") for one in page.all("img")), "not x"
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_every_class_name_is_shown_as_it_is(page, label):
+    shown = [one.text for one in page.all("bdi")]
+    assert shown.count(label) >= 4, "balance, contact sheet, results, attention or confusions"
+    ticks = [one.text for one in page.by_id("confusion").all("text")]
+    short = " ".join(label.split())
+    assert any(tick == short or (tick.endswith("…") and short.startswith(tick[:-1])) for tick in ticks), ticks
+
+
+def test_file_names_are_text_too(page):
+    assert ODD_FILE in page.by_id("data").text
+
+
+def test_names_of_parts_are_not_shared(page):
+    ids = [one.attributes["id"] for one in page.all() if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+    targets = {one.attributes.get("xlink:href", one.attributes.get("href")) for one in page.all("use") + page.all("a")}
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
+
+
+# ---- True
+
+
+def test_all_sections_are_there_and_in_the_contents(page):
+    named = [one.attributes["id"] for one in page.all("header") + page.all("section")]
+    assert named == SECTIONS
+    assert [one.attributes["href"] for one in page.all("nav")[0].all("a")] == [f"#{name}" for name in SECTIONS]
+    for name in SECTIONS:
+        assert len(plain(page.by_id(name))) > 50, name
+
+
+def test_the_headline_is_the_result(page, reported):
+    top1 = reported.result.evaluation.scores.top1
+    always = np.mean(reported.result.test.labels.numpy() == 0)
+    words = plain(page.by_id("answer"))
+    for value in (top1.value, top1.high, always, reported.baseline.accuracy):
+        assert f"{100 * value:.1f} %" in words
+    assert f"{100 * top1.low:.1f} to" in words
+    assert f"of {len(reported.result.test)} test pictures" in words and HOSTILE[0] in words
+
+
+def test_the_numbers_are_those_of_the_evaluation(page, reported):
+    found = reported.result.evaluation
+    results = plain(page.by_id("results"))
+    for one in (found.scores.top1, found.scores.top5, found.scores.balanced):
+        assert f"{100 * one.value:.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f} %)" in results
+    rows = [[plain(cell) for cell in row.all("td")] for row in page.by_id("results").all("tr")]
+    for one in found.scores.per_class:
+        (row,) = [row for row in rows if row and row[0] == plain(Element("", {}, [one.name])) and len(row) == 5]
+        assert row[1] == str(one.pictures) and row[2].startswith(f"{100 * one.recall.value:.1f} (")
+    calibration = plain(page.by_id("calibration"))
+    for one in (found.before.ece, found.after.ece):
+        assert f"{100 * one.value:.1f} %" in calibration
+    assert f"{found.temperature:.3f}" in calibration
+    for one in found.sets:
+        assert f"{100 * one.measured.value:.1f} %" in plain(page.by_id("sets"))
+    for one in reported.result.few_shot:
+        assert f"{100 * one.mean:.1f} %" in plain(page.by_id("few-shot"))
+    assert f"{reported.result.results['parameters']:,}" in page.by_id("cost").text
+
+
+def test_problems_of_the_data_are_told(page, reported):
+    data, account = plain(page.by_id("data")), plain(page.by_id("account"))
+    assert f"Pictures in two parts: {len(reported.result.data.leaks)}" in data and ODD_FILE in data
+    assert "Unreadable files: 1" in data and "1-20.png" in data
+    assert "The same picture under two classes: 1" in data
+    for caution in ("Leaks.", "Labels that contradict.", "Unequal classes.", "Unreadable files.", "Confidence."):
+        assert caution in account
+    for choice in reported.result.plan.choices:
+        assert choice.why in account and choice.value in account
+
+
+def test_mistakes_are_shown_as_pictures(page, reported):
+    wrong = int((~reported.result.test.right()).sum())
+    assert len(page.by_id("mistakes").all("img")) == min(wrong, 12) > 0
+    assert len(page.by_id("attention").all("img")) == 16, "8 pictures, each with its attention"
+    assert len(page.by_id("data").all("img")) == 8 * len(HOSTILE)
+
+
+def test_provenance_is_complete(page, reported):
+    where = page.by_id("provenance")
+    recipe = json.loads((reported.result.out / "recipe.json").read_text())
+    assert any(json.loads(one.text) == recipe for one in where.all("pre"))
+    manifest = json.loads((reported.result.out / "model" / "manifest.json").read_text())
+    assert manifest["files"]["model.safetensors"]["sha256"] in where.text
+    environment = json.loads((reported.result.out / "environment.json").read_text())[-1]
+    assert environment["versions"]["torch"] in where.text and environment["platform"] in where.text
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "finetune", "export", "serve", "inspect", "train"])
+def test_commands_are_what_the_verbs_take(page, reported, verb):
+    commands = [shlex.split(one.text) for one in page.all("pre") if one.text.startswith("vitreous ")]
+    (words,) = [words[2:] for words in commands if words[1] == verb]
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    import_module(f"vitreous.verbs.{verb}").add(parser)
+    given = parser.parse_args(words)
+    assert str(reported.result.out) in str(given)
+
+
+def test_the_python_snippet_runs(page, reported, capsys):
+    (snippet,) = [one.text for one in page.by_id("use").all("pre") if one.text.startswith("from vitreous")]
+    picture = reported.result.splits.test.where(0)
+    exec(compile(snippet.replace('"picture.jpg"', repr(picture)), "snippet", "exec"), {})
+    assert any(label in capsys.readouterr().out for label in HOSTILE)
+
+
+def test_it_is_small(reported):
+    assert reported.path.stat().st_size < 5e6
+
+
+# ---- What there may not be
+
+
+def test_a_network_without_attention_and_without_validation_part(reported):
+    bare = replace(
+        reported.result,
+        findings="this network has no attention",
+        few_shot=(),
+        val=None,
+        evaluation=replace(reported.result.evaluation, validation_pictures=0, sets=(), silences=(), temperature=1.0),
+    )
+    page = read(report(bare).markup)
+    assert "this network has no attention" in page.by_id("attention").text
+    assert "Not calibrated." in page.by_id("account").text
+    assert "no validation part" in page.by_id("calibration").text
+    assert "logistic regression" not in page.text
