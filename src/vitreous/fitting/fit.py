@@ -249,9 +249,8 @@ def _trained(
 
     chosen, done = begun.plan, 0
     if (out / "recipe.json").is_file() and not (out / "results.json").is_file():
-        settings.save(
-            chosen.recipe, out / "recipe.json"
-        )  # a correction may have been interrupted between the two files
+        # A correction may have been interrupted between the two files.
+        settings.save(chosen.recipe, out / "recipe.json")
     for number in range(len(RECHECKS) if clock else 0):
         assert clock is not None
         steps = chosen.recipe.training.num_steps(len(splits.train) // chosen.recipe.training.batch_size)

@@ -12,11 +12,8 @@ from vitreous.models import ModelSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
-RECHECKS = (
-    0.1,
-    0.25,
-    0.4,
-)  # shares of a run with a budget after which its length is corrected by the pace it really has
+# Shares of a run with a budget after which its length is corrected by the pace it really has
+RECHECKS = (0.1, 0.25, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "Pre-train, fine-tune and evaluate on the embedded data, in five minutes on two cores."
+HELP = "Pre-train on the embedded data, then fit from it at a higher resolution; five minutes on two cores."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
