@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types slow clean
+.PHONY: demo test lint types slow stress-serve clean
 
 demo: .venv/core  ## pre-train, fine-tune and evaluate on the embedded data
 	$(BIN)/vitreous demo
@@ -21,6 +21,9 @@ types: .venv/dev
 
 slow: .venv/dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+stress-serve: .venv/dev  ## the service under load, for minutes; wants a quiet machine
+	$(BIN)/python benchmarks/serve.py --seconds 60 --out docs/results/serving.json
 
 clean:
 	rm -rf .venv runs

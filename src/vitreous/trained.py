@@ -12,6 +12,7 @@ from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.base import Encoder
+from vitreous.models.shapes import shapes_only
 from vitreous.tasks.base import Task
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -91,7 +92,7 @@ class Trained:
         prefix = "encoder."
         weights = {name.removeprefix(prefix): value for name, value in self.weights.items() if name.startswith(prefix)}
         # Built at the size it was trained at; what depends on the size is resized once the weights are in.
-        with torch.device("meta"):
+        with shapes_only():
             encoder = replace(wanted, picture_px=self.card.model.picture_px).build()
         self._fill(encoder, weights)
         if wanted.picture_px != self.card.model.picture_px:
@@ -102,7 +103,7 @@ class Trained:
         """The encoder with its head, for pictures of the size that the preprocessing makes."""
         if self.card.task is None:
             raise UserError(f"{self.where}: an encoder without a head answers no question; fine-tune it first")
-        with torch.device("meta"):
+        with shapes_only():
             task = self.card.task.build(self.card.model.build(), self.card.classes)
         self._fill(task, {name: value for name, value in self.weights.items() if not name.startswith("extra.")})
         if self.card.preprocessing.size_px != self.card.model.picture_px:

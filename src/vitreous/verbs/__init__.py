@@ -13,6 +13,7 @@ VERBS = {
     "evaluate": "evaluate",
     "inspect": "inspect",
     "predict": "predict",
+    "serve": "serve",
     "export": "export",
     "study": "study",
     "convert": "convert",

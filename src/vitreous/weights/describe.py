@@ -1,9 +1,8 @@
 """A model in a few words, as a person would name it."""
 
-import torch
-
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.names import VIT_SIZES
+from vitreous.models.shapes import shapes_only
 from vitreous.weights.card import Card
 
 
@@ -19,7 +18,7 @@ def _name(model: ModelSettings) -> str:
     if not isinstance(model, ViTSettings):
         units = 3 * sum(model.depths) + 2
         return f"BiT R{units}x{model.base_width / 64:g}"
-    with torch.device("meta"):
+    with shapes_only():
         grid = model.build().grid
     sides = [round(side / cells) for side, cells in zip(model.picture_px, grid, strict=True)]  # what a token covers
     patch = str(sides[0]) if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"

@@ -1,0 +1,71 @@
+"""Pictures of the data a run was trained on: some to try, and those among which nearest neighbours are looked for."""
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitreous import settings
+from vitreous.data.base import Source
+from vitreous.data.images import BadPicture, Picture
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits, limited
+
+EXAMPLE_PX, THUMBNAIL_PX = 448, 96  # of the longer side
+PLAIN_PX = 64  # pictures up to this size are sent as they are, without loss
+
+
+@dataclass(frozen=True)
+class Shown:
+    number: int  # among those chosen
+    label: str
+    picture: Picture
+
+
+def own_data(where: str) -> Splits | None:
+    """The data of the run that a model belongs to, read lazily; None for a model that does not say."""
+    path = Path(where).expanduser()
+    for folder in (path, path.parent):
+        try:
+            recipe = json.loads((folder / "recipe.json").read_text())
+        except (OSError, ValueError):
+            continue
+        data = settings.from_json(DataSettings, recipe["data"], where=str(folder / "recipe.json"))
+        return replace(data, keep_gb=0).build()
+    return None
+
+
+def examples(own: Splits | None, num: int) -> Iterator[Shown]:
+    """Test pictures of several classes: of the run's own data, or else of the embedded set."""
+    source = None if own is None else own.test
+    if source is None:
+        source = DataSettings(keep_gb=0).build().test
+        assert source is not None
+    return chosen(source, num)
+
+
+def chosen(source: Source, num: int, start: int = 0) -> Iterator[Shown]:
+    """`num` pictures, all classes in proportion, from the `start`-th on. Bad ones are passed over."""
+    picks = limited(source.labels, num, seed=0) if len(source) > num else np.arange(len(source))
+    for number, index in enumerate(picks.tolist()[start:], start):
+        try:
+            yield Shown(number, source.classes[int(source.labels[index])], source.read(index))
+        except BadPicture:
+            continue
+
+
+def as_data_url(picture: Picture, longest_px: int) -> str:
+    image, stream = Image.fromarray(picture), io.BytesIO()
+    if max(image.size) <= PLAIN_PX:
+        kind = "png"
+        image.save(stream, kind)
+    else:
+        kind = "jpeg"
+        image.thumbnail((longest_px, longest_px), Image.Resampling.BICUBIC)
+        image.save(stream, kind, quality=88)
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"

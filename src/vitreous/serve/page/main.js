@@ -1,0 +1,167 @@
+// The page: pictures come in, all models are asked, and what they say is shown. The answer first, the rest after it.
+
+import { Attention } from "./attention.js";
+import { openIntake, showExamples } from "./intake.js";
+import { Panel } from "./panel.js";
+import { Problem, Server } from "./server.js";
+
+const find = (id) => document.getElementById(id);
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const EXAMPLE_TRIES = 20;
+const NEIGHBOURS_AGAIN_MS = 4000;
+
+const server = new Server((line) => {
+  find("busy").hidden = line === null;
+  find("busy").textContent = line ?? "";
+});
+let panels = [];
+let early = null; // a picture that came before the models were known
+let under = null; // the AbortController of the picture being read
+let retry = null; // what "Try again" does
+
+// ---- problems
+
+function complain(error, again = null) {
+  if (error.name === "AbortError") return;
+  find("token").hidden = error.status !== 401;
+  find("problem").hidden = error.status === 401;
+  const line = error instanceof Problem ? error.message : `Something went wrong on this page: ${error.message}`;
+  find("problem-text").textContent = line;
+  retry = again;
+  find("again").hidden = again === null;
+}
+
+function calm() {
+  find("problem").hidden = true;
+}
+
+find("dismiss").addEventListener("click", calm);
+find("again").addEventListener("click", () => {
+  calm();
+  retry();
+});
+find("token").addEventListener("submit", (event) => {
+  event.preventDefault();
+  server.useToken(event.target.querySelector("input").value.trim());
+  find("token").hidden = true;
+  retry();
+});
+
+// ---- a picture
+
+async function take(picture) {
+  if (panels.length === 0) return (early = picture);
+  under?.abort();
+  under = new AbortController();
+  const { signal } = under;
+  calm();
+  document.body.classList.add("working");
+  try {
+    const parts = panels.map((panel) => read(panel, picture, signal));
+    parts.forEach((part) => part.then(() => mark(picture.button), () => {}));
+    await Promise.all(parts);
+  } catch (error) {
+    const isHopeless = error.status >= 400 && error.status < 500 && ![401, 408, 429].includes(error.status);
+    const named = isHopeless ? new Problem(`${picture.name}: ${error.message}`, error.status) : error;
+    complain(named, isHopeless ? null : () => take(picture));
+  } finally {
+    if (!signal.aborted) document.body.classList.remove("working");
+  }
+}
+
+// What is on the page stays there until there is an answer for the new picture.
+async function read(panel, picture, signal) {
+  const { name } = panel.model;
+  const result = panel.can("predict") ? await server.predict(name, picture.blob, panel.coverage, signal) : null;
+  panel.showAnswer(result);
+  picture.image ??= decoded(picture.blob); // the server has found it small enough to be opened
+  const shown = picture.image.then((image) => signal.aborted || panel.showPlain(image));
+  if (panel.can("attention")) {
+    const [sent] = await Promise.all([server.attention(name, picture.blob, signal), shown]);
+    const attention = new Attention(sent), seen = await opened(attention.seen);
+    signal.throwIfAborted();
+    panel.showAttention(attention, seen);
+  }
+  if (panel.can("embed")) lookForNeighbours(panel, picture, signal);
+}
+
+async function lookForNeighbours(panel, picture, signal) {
+  try {
+    let found;
+    do {
+      found = await server.neighbours(panel.model.name, picture.blob, signal);
+      panel.showNeighbours(found);
+      if (found.indexed < found.total) await pause(NEIGHBOURS_AGAIN_MS);
+      signal.throwIfAborted();
+    } while (found.indexed < found.total);
+  } catch (error) {
+    if (error.name !== "AbortError") panel.lackNeighbours(error.message);
+  }
+}
+
+// As the browser shows it, until the server says what the model sees; null for formats the browser cannot read.
+async function decoded(blob) {
+  const address = URL.createObjectURL(blob);
+  try {
+    return await opened(address);
+  } catch {
+    return null;
+  } finally {
+    URL.revokeObjectURL(address);
+  }
+}
+
+async function opened(address) {
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  return image;
+}
+
+function mark(button) {
+  for (const each of find("examples").children) each.setAttribute("aria-current", each === button);
+}
+
+// ---- the start
+
+async function start() {
+  try {
+    const models = await server.models();
+    panels = models.map((model) => new Panel(model, {
+      onLook: (place, isKept) => others(model).forEach((panel) => panel.lookAt(place, isKept)),
+      speak: (text) => speak(model.name, text),
+    }));
+    find("panels").classList.toggle("two", panels.length > 1);
+    find("panels").replaceChildren(...panels.map((panel) => panel.root));
+  } catch (error) {
+    return complain(error, start);
+  }
+  if (early) take(early);
+  offerExamples().catch((error) => complain(error, start));
+}
+
+// Read aloud: one line a model, so that none drowns another.
+function speak(name, text) {
+  const known = [...find("spoken").children].find((each) => each.dataset.of === name);
+  const line = known ?? document.createElement("span");
+  line.dataset.of = name;
+  line.textContent = panels.length > 1 ? `${name}: ${text}. ` : text;
+  if (!known) find("spoken").append(line);
+}
+
+const others = (model) => panels.filter((panel) => panel.model !== model);
+
+async function offerExamples() {
+  for (let tries = 1; tries <= EXAMPLE_TRIES; tries++) {
+    const examples = await server.examples();
+    const [first] = showExamples(examples, take);
+    if (first) {
+      if (under === null) first.click(); // something to look at, unless there is already
+      return;
+    }
+    await pause(500);
+  }
+}
+
+openIntake(take, complain);
+start();

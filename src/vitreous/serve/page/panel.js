@@ -1,0 +1,194 @@
+// Everything about one model: its answer, its attention, its sentence, its neighbours.
+
+import { element, percent, showAnswer } from "./answer.js";
+import { Patches } from "./patches.js";
+import { Places } from "./places.js";
+import { Sentence } from "./sentence.js";
+import { Stage } from "./stage.js";
+
+export class Panel {
+  // onLook(place or null, isKept): this panel's user looks at a place (fractions of width and height)
+  constructor(model, { onLook, speak }) {
+    this.model = model;
+    this.speak = speak;
+    this.onLook = onLook;
+    this.root = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    this.at = (name) => this.root.querySelector(`[data-at="${name}"]`);
+    this.coverage = model.coverages.includes(0.9) ? 0.9 : model.coverages[0] ?? null;
+    this.result = this.attention = this.patches = null;
+    this.kept = this.passing = null; // tokens: chosen, and pointed at
+    this.stage = new Stage(this.at("stage"), (token, how) => this.#choose(token, how));
+    this.sentence = new Sentence(this.at("sentence"), this.at("flight"), (token, how) => this.#choose(token, how));
+    this.places = model.tokens ? new Places(this.at("map"), this.at("map-is"), model) : null;
+    this.#name();
+    this.#listen();
+  }
+
+  #name() {
+    const { model } = this;
+    this.at("name").textContent = model.name;
+    this.at("facts").textContent = [model.what, ...size(model.parameters)].join("; ");
+    this.root.setAttribute("aria-label", `The model ${model.name}`);
+    for (const radio of this.root.querySelectorAll("[type=radio]")) radio.name = `attention of ${model.name}`;
+    this.at("answer").hidden = !this.can("predict");
+    this.at("words").hidden = this.at("places").hidden = this.at("controls").hidden = !this.can("attention");
+    this.at("near").hidden = !this.can("embed");
+    if (!this.can("attention")) this.#closeStage();
+  }
+
+  #closeStage() {
+    this.at("look").textContent = "The picture";
+    this.at("how").textContent = "This model answers, but cannot be looked into.";
+    this.at("readout").hidden = true;
+    this.at("stage").setAttribute("role", "img");
+    this.at("stage").removeAttribute("tabindex");
+  }
+
+  #listen() {
+    for (const name of ["layer", "head", "shown"]) this.at(name).addEventListener("input", () => this.#draw());
+    for (const radio of this.root.querySelectorAll("[type=radio]")) radio.addEventListener("input", () => this.#draw());
+    this.at("least").addEventListener("input", () => this.#sayAnswer());
+    this.at("replay").addEventListener("click", () => this.sentence.fly(this.at("stage")));
+  }
+
+  can(what) {
+    return this.model.can.includes(what);
+  }
+
+  // ---- what comes from the server, in this order
+
+  showAnswer(result) {
+    this.root.hidden = false;
+    for (const part of [this.root, this.at("near")]) part.classList.add("stale"); // still about the picture before
+    this.result = result;
+    this.attention = null;
+    if (result) this.speak(this.#sayAnswer());
+  }
+
+  // The picture as it came; null for a format that only the server can read.
+  showPlain(image) {
+    this.stage.showPlain(image);
+  }
+
+  // seen: what the model sees of the picture
+  showAttention(attention, seen) {
+    const isFirst = this.patches === null;
+    this.root.classList.remove("stale");
+    this.attention = attention;
+    this.patches = new Patches(attention, seen);
+    this.kept = this.passing = null;
+    if (isFirst) this.#setSliders();
+    this.stage.showPatches(this.patches);
+    this.sentence.show(this.patches);
+    this.at("read").textContent = this.#howToRead();
+    this.#draw();
+    this.sentence.fly(this.at("stage"));
+  }
+
+  showNeighbours({ neighbours, indexed, total }) {
+    this.at("near").classList.remove("stale");
+    this.at("neighbours").replaceChildren(...neighbours.map(neighbour));
+    this.at("near-is").textContent = indexed < total
+      ? `Found among ${indexed} training pictures; the model is still reading the others (of ${total}).`
+      : `The most alike to the model, among ${total} training pictures it has seen.`;
+  }
+
+  lackNeighbours(why) {
+    if (this.at("near").classList.contains("stale")) this.at("neighbours").replaceChildren();
+    this.at("near").classList.remove("stale");
+    this.at("near-is").textContent = `${capital(why).replace(/\.$/, "")}.`;
+  }
+
+  #howToRead() {
+    const { hasClassToken, prefix, count } = this.patches;
+    const lines = [`Each square is a word: ${count} of them, read line by line. It looks at the underlined ones.`];
+    if (hasClassToken) lines.push("The first word, “?”, is no square but the class token, which gathers the answer.");
+    if (prefix > (hasClassToken ? 1 : 0)) lines.push("Words marked “+” are no squares: room for the model's notes.");
+    return lines.join(" ");
+  }
+
+  // ---- looking
+
+  #setSliders() {
+    const { layers, heads, heads_averaged } = this.attention;
+    this.at("layer").max = layers;
+    this.at("layer").value = layers;
+    this.at("head").max = heads;
+    this.at("head").value = 0;
+    this.at("head").dataset.fixed = heads_averaged || heads === 1 ? "yes" : "";
+  }
+
+  #choose(token, how) {
+    if (!this.attention) return;
+    if (how === "pass" && token === this.passing) return;
+    if (how === "pass") this.passing = token;
+    else [this.kept, this.passing] = [how === "stay" && token === this.kept ? null : token, null];
+    this.#draw();
+    if (how === "keys") this.speak(this.at("readout").textContent);
+    const shown = this.passing ?? this.kept;
+    this.onLook(shown !== null && shown >= this.patches.prefix ? this.patches.centre(shown) : null, how !== "pass");
+  }
+
+  // As the user of another panel does.
+  lookAt(place, isKept) {
+    if (!this.attention) return;
+    this.passing = place && this.patches.at(...place);
+    if (isKept) [this.kept, this.passing] = [this.passing, null];
+    this.#draw();
+  }
+
+  get choice() {
+    const head = Number(this.at("head").value);
+    const rollout = this.root.querySelector("[type=radio]:checked").value === "rollout";
+    return { rollout, layer: this.at("layer").value - 1, head: head === 0 ? null : head - 1 };
+  }
+
+  #draw() {
+    if (!this.attention) return;
+    const { attention, choice } = this, token = this.passing ?? this.kept ?? attention.gatherer;
+    const looks = attention.looks(token, choice), shown = this.at("shown").checked ? looks : null;
+    this.at("layer").disabled = choice.rollout;
+    this.at("head").disabled = choice.rollout || this.at("head").dataset.fixed === "yes";
+    this.at("layer-is").textContent = `${choice.layer + 1} of ${attention.layers}`;
+    const head = choice.head === null ? "mean of heads" : `${choice.head + 1} of ${attention.heads}`;
+    this.at("head-is").textContent = head;
+    this.at("head").setAttribute("aria-valuetext", head);
+    this.at("readout").textContent = this.#inWords(token, looks, choice.rollout);
+    this.stage.look(token, shown);
+    this.sentence.look(token, shown);
+    this.places.look(token, token === null ? "" : this.patches.name(token));
+  }
+
+  #inWords(token, looks, rollout) {
+    const { patches } = this, most = looks.indexOf(Math.max(...looks));
+    const where = most === token ? "itself" : patches.name(most), even = percent(1 / looks.length);
+    const what = `${this.#who(token)} most at ${where} (${percent(looks[most])}; evenly spread it would be ${even}).`;
+    return rollout ? `Through all layers: ${what}` : what;
+  }
+
+  #who(token) {
+    if (token === null) return "All squares together look";
+    if (token >= this.patches.prefix) return `The square in ${this.patches.name(token)} looks`;
+    const role = token === this.attention.gatherer ? ", which gathers the answer," : "";
+    return `${capital(this.patches.name(token))}${role} looks`;
+  }
+
+  #sayAnswer() {
+    const least = this.at("least").value / 100;
+    this.at("least-is").textContent = `${this.at("least").value} %`;
+    return this.result && showAnswer(this.at, this.result, least, this.coverage);
+  }
+}
+
+function neighbour({ label, similarity, picture }) {
+  const row = document.createElement("li"), image = new Image(), name = element("span", "", label);
+  image.src = picture;
+  image.alt = "";
+  name.title = label;
+  image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth <= 64));
+  row.append(image, name, element("span", "share", `${Math.round(100 * similarity)} % alike`));
+  return row;
+}
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const size = (count) => (count ? [`${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} M parameters`] : []);

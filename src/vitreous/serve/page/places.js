@@ -1,0 +1,68 @@
+// How alike the learnt addresses of places are: for one place, or for all of them at once.
+
+import { HEAT, onNewWidth, sharp } from "./patches.js";
+
+export class Places {
+  constructor(canvas, text, { tokens, positions }) {
+    this.canvas = canvas;
+    this.text = text;
+    [this.rows, this.columns] = tokens.grid;
+    this.prefix = tokens.prefix;
+    this.aspect = (tokens.patch_px[0] * this.rows) / (tokens.patch_px[1] * this.columns);
+    this.token = null;
+    this.why = positions.why;
+    // (place, place), as bytes: 255 is the same, 0 the opposite
+    const sent = positions.similarity;
+    this.levels = sent === null ? null : Uint8Array.from(atob(sent), (one) => one.charCodeAt(0));
+    canvas.hidden = this.levels === null;
+    onNewWidth(canvas, () => this.draw());
+  }
+
+  look(token, name) {
+    this.token = token !== null && token >= this.prefix ? token : null;
+    this.text.textContent = this.#inWords(name);
+    this.canvas.setAttribute("aria-label", this.token === null ? "Likeness of all places" : `Places like ${name}`);
+    this.draw();
+  }
+
+  #inWords(name) {
+    if (this.levels === null) return `There is no table of places to show: ${this.why}.`;
+    if (this.token === null) {
+      return "The model was never told which squares are neighbours: it has learnt an address for every place. Each "
+        + "little map is one place; colour marks places with a like address. Point at a square to enlarge its map.";
+    }
+    return `Colour marks the places whose learnt address is like that of ${name}. Often these are its neighbours, its `
+      + "row and its column: the model found out by itself how pictures are laid out.";
+  }
+
+  draw() {
+    const width = this.canvas.clientWidth;
+    if (this.levels === null || !width) return;
+    const height = width * this.aspect, context = sharp(this.canvas, width, height);
+    context.fillStyle = getComputedStyle(this.canvas).getPropertyValue("--hollow");
+    context.fillRect(0, 0, width, height);
+    const all = { x: 0, y: 0, w: width, h: height };
+    if (this.token !== null) return this.#map(context, this.token - this.prefix, all);
+    const gap = this.columns > 20 ? 1 : 2;
+    for (let place = 0; place < this.rows * this.columns; place++) {
+      this.#map(context, place, this.#cell(place, all, gap));
+    }
+  }
+
+  #cell(place, { x, y, w, h }, gap) {
+    const [wide, high] = [(w + gap) / this.columns, (h + gap) / this.rows];
+    const [row, column] = [Math.floor(place / this.columns), place % this.columns];
+    return { x: x + column * wide, y: y + row * high, w: wide - gap, h: high - gap };
+  }
+
+  #map(context, place, box) {
+    const count = this.rows * this.columns, row = this.levels.subarray(place * count, (place + 1) * count);
+    const least = Math.min(...row), span = Math.max(1, Math.max(...row) - least);
+    const gap = box.w / this.columns > 8 ? 1 : 0;
+    for (let other = 0; other < count; other++) {
+      const cell = this.#cell(other, box, gap);
+      context.fillStyle = `rgb(${HEAT.join(" ")} / ${(row[other] - least) / span})`;
+      context.fillRect(cell.x, cell.y, cell.w, cell.h);
+    }
+  }
+}

@@ -1,0 +1,115 @@
+// The picture with its patches, and where a token looks.
+
+import { HEAT, onNewWidth, relative, ring, sharp } from "./patches.js";
+
+export class Stage {
+  // onLook(token or null, how): how is "pass" (pointing), "stay" (tapped or clicked) or "keys"
+  constructor(canvas, onLook) {
+    this.canvas = canvas;
+    this.onLook = onLook;
+    this.patches = null;
+    this.plain = null; // a picture without patches, until they are known
+    this.state = { token: null, looks: null };
+    canvas.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.#point(event, "pass"));
+    canvas.addEventListener("pointerleave", () => this.patches && onLook(null, "pass"));
+    canvas.addEventListener("click", (event) => this.#point(event, "stay"));
+    canvas.addEventListener("keydown", (event) => this.#key(event));
+    onNewWidth(canvas, () => this.draw());
+  }
+
+  showPlain(image) {
+    this.patches = null;
+    this.plain = image;
+    this.draw();
+  }
+
+  showPatches(patches) {
+    this.patches = patches;
+    this.canvas.setAttribute("aria-label",
+      `The picture, cut into ${patches.count} squares. Arrow keys go from square to square, Escape back to the whole.`);
+  }
+
+  // looks: how much the token looks at each token, or null for the bare picture
+  look(token, looks) {
+    this.state = { token, looks };
+    this.draw();
+  }
+
+  draw() {
+    const width = this.canvas.clientWidth;
+    if (!width) return;
+    if (!this.patches) return this.#drawPlain(width);
+    const { patches, state } = this, scale = width / patches.width;
+    const context = sharp(this.canvas, width, patches.height * scale);
+    context.imageSmoothingEnabled = !patches.isCoarse;
+    const picture = state.looks ? patches.pale : patches.image;
+    context.drawImage(picture, 0, 0, width, patches.height * scale);
+    if (state.looks) this.#heat(context, scale);
+    this.#lines(context, scale);
+    if (state.token !== null && state.token >= patches.prefix) {
+      const place = scaled(patches.place(state.token), scale);
+      patches.draw(context, state.token, place);
+      ring(context, place);
+    }
+  }
+
+  #drawPlain(width) {
+    const { plain } = this;
+    if (!plain) return sharp(this.canvas, width, this.canvas.clientHeight); // empty
+    const height = Math.min((width * plain.naturalHeight) / plain.naturalWidth, width * 1.4);
+    const context = sharp(this.canvas, width, height);
+    const scale = Math.min(width / plain.naturalWidth, height / plain.naturalHeight);
+    const [w, h] = [plain.naturalWidth * scale, plain.naturalHeight * scale];
+    context.imageSmoothingEnabled = plain.naturalWidth > 64;
+    context.drawImage(plain, (width - w) / 2, (height - h) / 2, w, h);
+  }
+
+  #heat(context, scale) {
+    const { patches, state } = this, shares = relative(state.looks, patches.prefix);
+    for (let token = patches.prefix; token < state.looks.length; token++) {
+      const { x, y, w, h } = scaled(patches.place(token), scale);
+      context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * shares[token]})`;
+      context.fillRect(x, y, w, h);
+    }
+  }
+
+  #lines(context, scale) {
+    const { patches } = this, [w, h] = [patches.wide * scale, patches.high * scale];
+    context.fillStyle = getComputedStyle(this.canvas).getPropertyValue("--card");
+    const thick = w > 60 ? 3 : w > 24 ? 1.5 : 1;
+    for (let column = 1; column < patches.columns; column++) {
+      context.fillRect(column * w - thick / 2, 0, thick, patches.rows * h);
+    }
+    for (let row = 1; row < patches.rows; row++) context.fillRect(0, row * h - thick / 2, patches.columns * w, thick);
+  }
+
+  #point(event, how) {
+    if (!this.patches) return;
+    const box = this.canvas.getBoundingClientRect();
+    this.onLook(this.patches.at((event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height), how);
+  }
+
+  #key(event) {
+    const { patches } = this;
+    if (!patches) return;
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (step) {
+      event.preventDefault();
+      this.onLook(this.#neighbour(step), "keys");
+    } else if (event.key === "Escape" || event.key === "Home") {
+      event.preventDefault();
+      this.onLook(null, "keys");
+    }
+  }
+
+  #neighbour([down, right]) {
+    const { patches } = this, { token } = this.state;
+    if (token === null || token < patches.prefix) return patches.prefix; // from the whole to the first square
+    const index = token - patches.prefix;
+    const row = clamp(Math.floor(index / patches.columns) + down, patches.rows);
+    return patches.prefix + row * patches.columns + clamp((index % patches.columns) + right, patches.columns);
+  }
+}
+
+const clamp = (value, size) => Math.max(0, Math.min(size - 1, value));
+const scaled = ({ x, y, w, h }, scale) => ({ x: x * scale, y: y * scale, w: w * scale, h: h * scale });

@@ -1,0 +1,114 @@
+"""What goes in and out, for OpenAPI. Answers are written as they are and not checked again on their way out."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class Error(BaseModel):
+    error: str = Field(description="one line: what is wrong, and what to do")
+
+
+class Ranked(BaseModel):
+    label: str
+    probability: float = Field(ge=0, le=1, description="calibrated by the model's temperature")
+
+
+class Prediction(BaseModel):
+    label: str | None = Field(None, description="the likeliest class; null: not sure (see `abstain`)")
+    top: list[Ranked] | None = Field(None, description="the likeliest classes, best first")
+    set: list[str] | None = Field(None, description="with `coverage`: classes that hold the right one so often")
+    error: str | None = Field(None, description="in place of all else: why this picture cannot be read")
+
+
+class Predictions(BaseModel):
+    model: str
+    results: list[Prediction] = Field(description="one a picture, in their order")
+
+
+class Embedding(BaseModel):
+    embedding: list[float] | None = Field(None, description="the encoder's pooled features")
+    error: str | None = None
+
+
+class Embeddings(BaseModel):
+    model: str
+    width: int
+    results: list[Embedding]
+
+
+class NeighbourOut(BaseModel):
+    label: str
+    similarity: float = Field(description="cosine of pooled features")
+    picture: str = Field(description="a data URL")
+
+
+class Neighbours(BaseModel):
+    model: str
+    indexed: int = Field(description="training pictures looked among so far")
+    total: int = Field(description="and those that will be")
+    neighbours: list[NeighbourOut]
+
+
+class Example(BaseModel):
+    label: str
+    picture: str = Field(description="a data URL")
+
+
+class Examples(BaseModel):
+    examples: list[Example]
+
+
+class Models(BaseModel):
+    models: list[dict[str, Any]] = Field(description="the first is the default")
+
+
+class State(BaseModel):
+    status: str
+
+
+def body(num: int | None) -> dict[str, Any]:
+    """The request bodies of an endpoint that takes up to `num` pictures, or exactly one."""
+    most = num or 1
+    many = {"type": "array", "minItems": 1, "maxItems": most}
+    plain = {"schema": {"type": "string", "format": "binary"}}
+    form = {"type": "object", "required": ["pictures"]}
+    text = {"type": "string", "contentEncoding": "base64", "format": "byte"}
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "multipart/form-data": {
+                    "schema": {**form, "properties": {"pictures": {**many, "items": plain["schema"]}}}
+                },
+                "application/json": {
+                    "schema": {
+                        **form,
+                        "properties": {"pictures": {**many, "items": text}},
+                        "additionalProperties": False,
+                    }
+                },
+                "image/*": plain,
+                "application/octet-stream": plain,
+            },
+        }
+    }
+
+
+def errors(*codes: int) -> dict[int | str, dict[str, Any]]:
+    meanings = {
+        400: "malformed",
+        401: "no token, or a wrong one",
+        403: "from another site, or under another name",
+        404: "no such model, or it has none of this",
+        408: "the body came too slowly",
+        413: "too large",
+        415: "another kind of body",
+        422: "no readable picture, or an option out of range",
+        429: "too many pictures are waiting",
+        503: "the model is starting",
+    }
+    return {code: {"model": Error, "description": meanings[code]} for code in (*codes, 401, 403)}
+
+
+ASKING = (400, 404, 408, 413, 415, 422, 429, 503)

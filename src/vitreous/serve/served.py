@@ -1,0 +1,94 @@
+"""Served: a model as the service uses it. Prepared pictures in, answers out; and an exported one as such."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.images import Picture
+from vitreous.errors import UserError
+from vitreous.predict import Answer, exported_file
+
+Options = dict[str, Any]  # top, coverage, abstain
+
+
+class Served:
+    def begin_decoder(self) -> None:
+        """Called in every thread that prepares pictures, before it begins."""
+
+    def warm_up(self) -> None:
+        """Called in the thread that will ask for answers; the first pass is slow."""
+
+    def prepare(self, picture: Picture) -> Any:
+        """What is kept of a picture until its batch: little, whatever its size."""
+        raise NotImplementedError
+
+    def predict(self, prepared: Sequence[Any]) -> list[Answer]:
+        raise NotImplementedError
+
+    def embed(self, prepared: Sequence[Any]) -> NDArray[np.float32]:
+        """(B, D)"""
+        raise UserError("this model has no features to give")
+
+    def attention(self, prepared: Any, options: Options) -> bytes:
+        """The answer, and what every token looks at in every layer and head."""
+        raise UserError("this model cannot be looked into")
+
+    def describe(self) -> dict[str, Any]:
+        """What /v1/model says; names of files and folders are not in it."""
+        raise NotImplementedError
+
+
+class ExportedServed(Served):
+    """An .onnx file. Each picture is answered as it is read: at its own size there is nothing to batch it with."""
+
+    def __init__(self, path: Path, threads: int | None) -> None:
+        from vitreous.export.runtime import ExportedPredictor
+
+        self.predictor = ExportedPredictor(path, threads or 0)
+        self.turn = threading.Lock()  # it uses all cores by itself
+
+    def prepare(self, picture: Picture) -> Answer:
+        with self.turn:
+            return self.predictor(picture)
+
+    def predict(self, prepared: Sequence[Any]) -> list[Answer]:
+        return list(prepared)
+
+    def describe(self) -> dict[str, Any]:
+        usage = self.predictor.usage
+        return {
+            "what": "an exported model",
+            "classes": list(usage.classes),
+            "can": ["predict"],
+            "parameters": None,
+            "picture_px": list(usage.fitting.size_px),
+            "width": None,
+            "temperature": usage.temperature,
+            "coverages": [coverage for coverage, _ in usage.sets],
+            "card": None,
+            "tokens": None,
+            "positions": None,
+        }
+
+
+def open_served(where: str, device: str, threads: int | None) -> Served:
+    exported = exported_file(where)
+    if exported is not None:
+        return ExportedServed(exported, threads)
+    from vitreous.serve.served_torch import TorchServed
+
+    return TorchServed(where, device, threads)
+
+
+def as_json(answer: Answer, options: Options) -> dict[str, Any]:
+    best = [{"label": label, "probability": probability} for label, probability in answer.top(options["top"])]
+    found: dict[str, Any] = {"label": best[0]["label"], "top": best}
+    if options["abstain"] is not None and not answer.is_sure(options["abstain"]):
+        found["label"] = None
+    if options["coverage"] is not None:
+        found["set"] = list(answer.prediction_set(options["coverage"]))
+    return found

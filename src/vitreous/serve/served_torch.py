@@ -1,0 +1,196 @@
+"""TorchServed: a model of ours, or of anybody whose weights we read, with a look inside."""
+
+import base64
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous import settings
+from vitreous.data.images import Picture
+from vitreous.errors import UserError
+from vitreous.inspection.attention import reading
+from vitreous.inspection.layout import layout
+from vitreous.inspection.positions import position_similarity
+from vitreous.inspection.rollout import Product
+from vitreous.models.vit import ViT
+from vitreous.nn.attention import Attention
+from vitreous.predict import Answer
+from vitreous.predict_torch import TorchPredictor
+from vitreous.serve.gallery import as_data_url
+from vitreous.serve.served import Options, Served, as_json
+from vitreous.tasks.classify import Classify
+from vitreous.trained import Trained
+from vitreous.weights.describe import describe
+
+MAX_ATTENTION_BYTES = 64_000_000
+MAX_POSITIONS = 1024  # patches, in the table of similarities
+
+
+class TorchServed(Served):
+    def __init__(self, where: str, device: str, threads: int | None) -> None:
+        trained = Trained.load(where)
+        self.card, self.threads = trained.card, threads or os.cpu_count() or 1
+        device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.predictor = None if self.card.task is None else TorchPredictor(trained, device)
+        encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
+        self.encoder = encoder.to(self.device).eval()
+
+    def begin_decoder(self) -> None:
+        torch.set_num_threads(1)
+
+    def warm_up(self) -> None:
+        # Of the calling thread alone: decoders keep the one thread they have.
+        torch.set_num_threads(self.threads)
+        self.embed([torch.zeros(3, *self.card.preprocessing.size_px, dtype=torch.uint8)])
+
+    # ---- pictures
+
+    def prepare(self, picture: Picture) -> Tensor:
+        """(3, h, w) uint8: the part of a picture that the model sees, at its size."""
+        return self.card.preprocessing.resized(picture)
+
+    def _images(self, prepared: Sequence[Tensor]) -> Tensor:
+        return self.card.preprocessing.normalised(torch.stack(list(prepared)).to(self.device))
+
+    # ---- answers
+
+    @torch.inference_mode()
+    def predict(self, prepared: Sequence[Tensor]) -> list[Answer]:
+        assert self.predictor is not None
+        return self._answers(self.predictor.task.predict(self._images(prepared)))
+
+    def _answers(self, logits: Tensor) -> list[Answer]:
+        assert self.predictor is not None
+        probabilities = self.predictor.calibrated(logits).cpu().numpy()
+        return [Answer(self.card.classes, row, self.card.sets) for row in probabilities]
+
+    @torch.inference_mode()
+    def embed(self, prepared: Sequence[Tensor]) -> NDArray[np.float32]:
+        pooled: Tensor = self.encoder(self._images(prepared)).pooled
+        return pooled.float().cpu().numpy()
+
+    # ---- attention
+
+    @torch.inference_mode()
+    def attention(self, prepared: Tensor, options: Options) -> bytes:
+        """The answer, and what every token looks at in every layer and head, as bytes: see `packed`."""
+        place, blocks = layout(self.encoder), _blocks(self.encoder)
+        num, heads = place.num_tokens, max(block.heads for block in blocks)
+        averaged = len(blocks) * heads * num * num > MAX_ATTENTION_BYTES
+        if averaged and len(blocks) * num * num > MAX_ATTENTION_BYTES:
+            raise UserError(f"the attention of {num} tokens in {len(blocks)} layers is too large to send")
+        rollout = Product(residual=True)
+        scales, rows = [], []
+
+        def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
+            weights = module.weights(x, None, pairs)[0]  # (heads, N, N)
+            mean = weights.mean(dim=0)
+            rollout.add(mean)
+            scale, quantised = _quantised(mean[None] if averaged else weights)
+            scales.append(scale)
+            rows.append(quantised)
+
+        with reading(self.encoder, read):
+            features = self.encoder(self._images([prepared]))
+        assert rollout.value is not None
+        rollout_scale, rolled = _quantised(rollout.value)
+        task = None if self.predictor is None else self.predictor.task
+        answer = self._answers(task.head(features))[0] if isinstance(task, Classify) else None
+        header = {
+            "answer": None if answer is None else as_json(answer, options),
+            "layers": len(blocks),
+            "heads": 1 if averaged else heads,
+            "heads_averaged": averaged,
+            "tokens": num,
+            "prefix": place.num_prefix,
+            "grid": list(place.grid),
+            "patch_px": list(place.pitch_px),
+            "picture_px": list(place.picture_px),
+            "pool": place.pool,
+            "seen": as_data_url(prepared.permute(1, 2, 0).numpy(), max(place.picture_px)),
+        }
+        arrays = {
+            "weights_scale": torch.stack(scales),  # (layers, heads, N)
+            "rollout_scale": rollout_scale,  # (N,)
+            "weights": torch.stack(rows),  # (layers, heads, N, N)
+            "rollout": rolled,  # (N, N)
+        }
+        return packed(header, arrays)
+
+    # ---- description
+
+    def describe(self) -> dict[str, Any]:
+        module = self.encoder if self.predictor is None else self.predictor.task
+        model: dict[str, Any] = {
+            "what": describe(self.card),
+            "classes": list(self.card.classes),
+            "can": ["embed"],
+            "parameters": sum(each.numel() for each in module.parameters()),
+            "picture_px": list(self.card.preprocessing.size_px),
+            "width": self.encoder.width,
+            "temperature": self.card.temperature,
+            "coverages": [coverage for coverage, _ in self.card.sets],
+            "card": {**settings.to_json(self.card), "classes": len(self.card.classes)},
+            "tokens": None,
+            "positions": None,
+        }
+        if self.predictor is not None:
+            model["can"].append("predict")
+        if isinstance(self.encoder, ViT):
+            model["can"].append("attention")
+            place, blocks = layout(self.encoder), _blocks(self.encoder)
+            model["tokens"] = {
+                "grid": list(place.grid),
+                "prefix": place.num_prefix,
+                "patch_px": list(place.pitch_px),
+                "layers": len(blocks),
+                "heads": max(block.heads for block in blocks),
+                "pool": place.pool,
+            }
+            model["positions"] = self._positions()
+        return model
+
+    def _positions(self) -> dict[str, Any]:
+        """Similarities from -1 to 1 as bytes from 0 to 255; or a line that says why there are none."""
+        try:
+            similarity = position_similarity(self.encoder)
+        except UserError as error:
+            return {"similarity": None, "why": str(error)}
+        num = layout(self.encoder).grid.cells
+        if num > MAX_POSITIONS:
+            return {"similarity": None, "why": f"the table of {num} x {num} places is too large to send"}
+        levels = ((similarity.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "why": None}
+
+
+def _blocks(encoder: nn.Module) -> list[Attention]:
+    assert isinstance(encoder, ViT)
+    found = [block.attention for block in encoder.blocks]
+    return [attention for attention in found if isinstance(attention, Attention)]
+
+
+def _quantised(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (..., N) as bytes, 255 being the largest of each, and that largest value (...)."""
+    scale = weights.amax(dim=-1)
+    return scale.cpu(), (weights / scale.unsqueeze(-1) * 255).round().to(torch.uint8).cpu()
+
+
+def packed(header: dict[str, Any], arrays: dict[str, Tensor]) -> bytes:
+    """Four bytes (little-endian): the length of what follows; JSON, padded to a multiple of four; then the arrays,
+    whose names, types, shapes and places, counted from the end of the JSON, stand in the JSON."""
+    places, offset = [], 0
+    for name, values in arrays.items():
+        dtype = str(values.dtype).removeprefix("torch.")
+        places.append({"name": name, "dtype": dtype, "shape": list(values.shape), "offset": offset})
+        offset += values.numel() * values.element_size()
+    text = json.dumps({**header, "arrays": places}).encode()
+    text += b" " * (-len(text) % 4)
+    data = [values.contiguous().numpy().tobytes() for values in arrays.values()]
+    return b"".join([len(text).to_bytes(4, "little"), text, *data])

@@ -1,0 +1,113 @@
+"""From settings to a running server, and to its end."""
+
+import ipaddress
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from vitreous.errors import UserError
+from vitreous.serve.api import Service, build_app
+from vitreous.serve.files import page_files
+from vitreous.serve.guard import PROBES, Doors, Guard, Scope
+from vitreous.serve.protocol import PatientProtocol
+from vitreous.serve.settings import ServeSettings
+
+KEEP_ALIVE_S = 5
+GRACE_S = 25  # for accepted requests when told to stop; Kubernetes kills after 30 s
+
+
+def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bool = False) -> None:
+    """Serves until told to stop (SIGTERM, Ctrl-C). Raises UserError where it cannot begin."""
+    listening = _bound(settings)
+    port = listening.getsockname()[1]
+    address = listening.getsockname()[0]
+    service = Service(settings, _names(settings.models))
+    files = page_files()
+    doors = Doors(address, port, settings.host_names, settings.token)
+    public = frozenset((*files, *PROBES))
+    known = {*public, "/v1/predict", "/v1/embed", "/v1/attention", "/v1/neighbours", "/v1/model", "/v1/examples"}
+
+    def count(scope: Scope, status: int) -> None:
+        path = scope["path"] if scope["path"] in known else "other"
+        service.metrics.requests.labels(path, str(status)).inc()
+
+    PatientProtocol.max_connections = settings.max_connections
+    config = uvicorn.Config(
+        Guard(build_app(service, files), doors, public, count, lambda: service.is_stopping),
+        http=PatientProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, service)
+    shown = f"[{address}]" if ":" in address else address
+    url = f"http://{shown if not ipaddress.ip_address(address).is_unspecified else 'localhost'}:{port}/"
+    say(f"{', '.join(service.models)}: {url} (Ctrl-C stops it)")
+    if opens:
+        threading.Thread(target=_open_when_ready, args=(service, url), daemon=True).start()
+    # uvicorn raises the signal that ended it again once all is done: then this ends the program quietly.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server.run(sockets=[listening])
+    failures = [f"{name}: {model.failure}" for name, model in service.models.items() if model.failure is not None]
+    if failures:
+        raise UserError(failures[0])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    async def on_tick(self, counter: int) -> bool:
+        if any(model.failure is not None for model in self.service.models.values()):
+            self.should_exit = True
+        self.service.is_stopping = self.should_exit
+        return await super().on_tick(counter)
+
+
+def _bound(settings: ServeSettings) -> socket.socket:
+    """A socket at the address; a UserError where that is taken, or open to others without a token."""
+    try:
+        found = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise UserError(f"--address {settings.address}: {error.strerror or error}") from None
+    family, _, _, _, place = found[0]
+    if settings.token is None and not ipaddress.ip_address(place[0]).is_loopback:
+        raise UserError(
+            f"--address {settings.address} can be reached from other machines: give --token-file FILE or set "
+            "VITREOUS_TOKEN, or leave it at 127.0.0.1"
+        )
+    try:
+        return socket.create_server(place[:2], family=family, backlog=512)
+    except OSError as error:
+        raise UserError(f"{settings.address}, port {settings.port}: {error.strerror}; choose another --port") from None
+
+
+def _names(models: tuple[str, ...]) -> list[str]:
+    """Short names: the last part of each path, never the path itself."""
+    names = []
+    for where in models:
+        path = Path(where)
+        name = path.parent.name if path.name == "model" and path.parent.name else path.name or "model"
+        names.append(name if name not in names else f"{name}-2")
+    return names
+
+
+def _open_when_ready(service: Service, url: str) -> None:
+    import webbrowser
+
+    while not all(model.is_ready for model in service.models.values()):
+        time.sleep(0.1)
+    webbrowser.open(url)

@@ -1,0 +1,248 @@
+"""ModelProcess: a model's process as the HTTP side sees it. Starts it, admits pictures, matches answers, restarts."""
+
+import asyncio
+import math
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.serve import frames
+from vitreous.serve.body import Refused
+from vitreous.serve.settings import ServeSettings
+
+ANSWER_S = 60.0  # after which a process that gives no answer is taken for stuck, and ended
+BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before starts that follow failures
+STOP_S = 3.0  # for a process to end by itself
+
+
+@dataclass(frozen=True)
+class Reply:
+    result: Any
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    label: str
+    picture: str
+    similarity: float
+
+
+class Index:
+    """Pooled features of training pictures, of length 1, and how to show them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.why: str | None = None  # there is none
+        self.rows: list[NDArray[np.float32]] = []
+        self.shown: list[tuple[str, str]] = []  # label, picture
+        self.next = 0  # picture to be indexed
+
+    def add(self, number: int, label: str, picture: str, pooled: NDArray[np.float32]) -> None:
+        self.rows.append(_unit(pooled))
+        self.shown.append((label, picture))
+        self.next = number + 1
+
+    def nearest(self, pooled: NDArray[np.float32], num: int) -> list[Neighbour]:
+        if not self.rows:
+            return []
+        similarity = np.stack(self.rows) @ _unit(pooled)
+        order = np.argsort(-similarity, kind="stable")[:num]
+        found = [(self.shown[place], float(similarity[place])) for place in order.tolist()]
+        return [Neighbour(label, picture, value) for (label, picture), value in found]
+
+
+def _unit(pooled: NDArray[np.float32]) -> NDArray[np.float32]:
+    unit: NDArray[np.float32] = pooled / np.maximum(np.linalg.norm(pooled), np.float32(1e-12))
+    return unit
+
+
+class ModelProcess:
+    def __init__(self, name: str, where: str, settings: ServeSettings, on_batch: Callable[[str, int], None]) -> None:
+        self.name, self.where, self.settings, self.on_batch = name, where, settings, on_batch
+        self.description: dict[str, Any] | None = None  # known once it was ready for the first time
+        self.is_ready = False
+        self.failure: str | None = None  # why the first start came to nothing
+        self.examples: list[tuple[str, str]] = []  # label, picture
+        self.index = Index()
+        self.num_starts = 0
+        self.admitted = 0  # pictures: waiting, or in work
+        self.picture_s = 0.1  # recent time of a picture, in batches
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._next = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    # ---- admission
+
+    def check_room(self, num: int = 1) -> None:
+        """Refuses at once when there is no model, or no room for so many pictures."""
+        if not self.is_ready:
+            raise Refused(503, "the model is starting; try again", retry_s=2)
+        if self.admitted + num > self.settings.queue:
+            raise Refused(429, "too many pictures are waiting; try again", retry_s=self.retry_s)
+
+    @property
+    def retry_s(self) -> int:
+        """By when today's queue will have been worked off."""
+        return max(1, math.ceil(self.admitted * self.picture_s))
+
+    # ---- questions
+
+    async def ask(self, kind: str, pictures: list[bytes], options: dict[str, Any]) -> "list[Reply | Refused]":
+        """The replies in the order of the pictures. Whoever cancels this takes back what is not yet in a batch."""
+        self.check_room(len(pictures))
+        numbers = [self._send(kind, picture, options) for picture in pictures]
+        futures = [self._waiting[number] for number in numbers]
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await asyncio.wait(futures)
+        except TimeoutError:
+            self.kill()
+            raise Refused(503, "the model gave no answer in time; try again", retry_s=5) from None
+        except asyncio.CancelledError:
+            for number, future in zip(numbers, futures, strict=True):
+                if not future.done():
+                    self._write({"drop": number})
+            raise
+        return [_outcome(future) for future in futures]
+
+    def _send(self, kind: str, picture: bytes, options: dict[str, Any]) -> int:
+        self._next += 1
+        number = self._next
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        self.admitted += 1
+        self._write({"id": number, "kind": kind, "options": options}, picture)
+        return number
+
+    def _write(self, header: dict[str, Any], blob: bytes = b"") -> None:
+        # No drain: the queue bounds what can be under way.
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(frames.pack(header, blob))
+
+    def _settle(self, number: int, reply: Reply | Refused) -> None:
+        """The picture's place is free when its process says so: a dropped one may be in a batch already."""
+        future = self._waiting.pop(number, None)
+        if future is None:
+            return
+        self.admitted -= 1
+        if future.cancelled():
+            return
+        if isinstance(reply, Refused):
+            future.set_exception(reply)
+            future.exception()  # marks it as seen: a client that left asks no more
+        else:
+            future.set_result(reply)
+
+    # ---- the process
+
+    async def start(self) -> None:
+        self._supervision = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """Ends the process, and waits for its end."""
+        self._is_stopping = True
+        self.is_ready = False
+        if self._supervision is not None:
+            self._supervision.cancel()
+            await asyncio.gather(self._supervision, return_exceptions=True)
+        await self._end()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _supervise(self) -> None:
+        failures = 0
+        while not self._is_stopping and self.failure is None:
+            await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+            reader = await self._spawn()
+            failures += 1
+            try:
+                while True:
+                    if self._handle(*await frames.read(reader)):
+                        failures = 0
+            except (asyncio.IncompleteReadError, OSError):
+                pass
+            finally:
+                self.is_ready = False
+                for number in list(self._waiting):
+                    self._settle(number, Refused(503, "the model's process ended; try again", retry_s=2))
+            await self._end()
+
+    async def _spawn(self) -> asyncio.StreamReader:
+        here, there = socket.socketpair()
+        # -P: what lies in the current folder must not be imported in place of a library.
+        command = [sys.executable, "-P", "-m", "vitreous.serve.worker"]
+        with there:
+            self._process = await asyncio.create_subprocess_exec(*command, stdin=there.fileno(), stdout=sys.stderr)
+        reader, self._writer = await asyncio.open_unix_connection(sock=here)
+        self.num_starts += 1
+        self._write(
+            {
+                "where": self.where,
+                "device": self.settings.device,
+                "threads": self.settings.threads,
+                "max_batch": self.settings.max_batch,
+                "max_pixels": self.settings.max_pixels,
+                "examples": 0 if self.examples else self.settings.examples,
+                "neighbours": self.settings.neighbours,
+                "indexed": self.index.next,
+            }
+        )
+        return reader
+
+    async def _end(self) -> None:
+        """Closing the connection ends the process; one that does not notice is killed."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_S)
+            except TimeoutError:
+                self.kill()
+                await self._process.wait()
+            self._process = None
+
+    def _handle(self, header: frames.Header, blob: bytes) -> bool:
+        """Whether the process has proved to work."""
+        if "id" in header:
+            if "error" in header:
+                self._settle(header["id"], Refused(header["status"], header["error"]))
+            else:
+                self._settle(header["id"], Reply(header.get("result"), blob))
+        elif "batch" in header:
+            self.on_batch(self.name, header["batch"])
+            self.picture_s += 0.1 * (header["seconds"] / header["batch"] - self.picture_s)
+        elif "ready" in header:
+            self.description, self.is_ready = header["ready"], True
+        elif "failed" in header:
+            if self.description is None:
+                self.failure = header["failed"]
+            return False
+        elif "examples" in header:
+            self.examples = [(label, picture) for label, picture in header["examples"]]
+        elif "no_neighbours" in header:
+            self.index.why = header["no_neighbours"]
+        elif "to_index" in header:
+            self.index.total = header["to_index"]
+        elif "indexed" in header:
+            pooled = np.frombuffer(blob, dtype=np.float32)
+            self.index.add(header["indexed"], header["label"], header["picture"], pooled)
+        return "ready" in header or "id" in header
+
+
+def _outcome(future: "asyncio.Future[Reply]") -> Reply | Refused:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    assert isinstance(error, Refused)
+    return error

@@ -1,0 +1,255 @@
+"""The process that holds a model. It reads frames, decodes pictures, runs whatever waits as one batch, and answers.
+
+Every job gets exactly one answer, with its own number on it. The process ends when the HTTP process does: its end of
+the connection is then closed, however that one ended.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from vitreous.data.images import BadPicture, read_picture
+from vitreous.errors import UserError
+from vitreous.serve import frames
+from vitreous.serve.served import Served, as_json, open_served
+
+NUM_DECODERS = 2  # so that one huge picture does not hold up all others
+NUM_SPARE = 4  # training pictures decoded ahead
+
+
+@dataclass(eq=False)
+class Job:
+    number: int
+    kind: str  # predict, embed, attention
+    options: dict[str, Any]
+    data: bytes
+    prepared: Any = None
+    is_dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A training picture that is to be indexed when nobody asks anything."""
+
+    number: int
+    label: str
+    thumbnail: str
+    prepared: Any
+
+
+class Inbox:
+    """Jobs that are ready for the model; and, for when there are none, pictures to index."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.known: dict[int, Job] = {}  # not yet in a batch
+        self.ready: deque[Job] = deque()
+        self.spare: deque[Spare] = deque()
+
+    def expect(self, job: Job) -> None:
+        with self.changed:
+            self.known[job.number] = job
+
+    def put(self, job: Job) -> None:
+        with self.changed:
+            if not job.is_dropped:
+                self.ready.append(job)
+                self.changed.notify_all()
+
+    def forget(self, number: int) -> bool:
+        """Whether it could still be taken back."""
+        with self.changed:
+            job = self.known.pop(number, None)
+            if job is None:
+                return False
+            job.is_dropped = True
+            if job in self.ready:
+                self.ready.remove(job)
+            return True
+
+    def put_spare(self, spare: Spare) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.spare) < NUM_SPARE)
+            self.spare.append(spare)
+            self.changed.notify_all()
+
+    def take(self, max_batch: int) -> list[Job] | Spare:
+        """All that is ready and of one kind with the oldest, in order, without waiting for more."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.ready or self.spare)
+            if not self.ready:
+                self.changed.notify_all()
+                return self.spare.popleft()
+            kind = self.ready[0].kind
+            limit = 1 if kind == "attention" else max_batch
+            batch = [job for job in self.ready if job.kind == kind][:limit]
+            for job in batch:
+                self.ready.remove(job)
+                del self.known[job.number]
+            return batch
+
+
+class Worker:
+    def __init__(self, connection: socket.socket, start: dict[str, Any]) -> None:
+        self.connection, self.start = connection, start
+        self.sending = threading.Lock()
+        self.inbox = Inbox()
+        self.served: Served
+
+    def send(self, header: dict[str, Any], blob: bytes = b"") -> None:
+        try:
+            with self.sending:
+                self.connection.sendall(frames.pack(header, blob))
+        except OSError:
+            os._exit(0)  # nobody is there to answer
+
+    def run(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self._load()
+        except UserError as error:
+            self.send({"failed": str(error)})
+            return
+        self.send({"ready": self.served.describe()})
+        threading.Thread(target=self._show, daemon=True).start()
+        while True:
+            taken = self.inbox.take(self.start["max_batch"])
+            if isinstance(taken, list):
+                self._answer(taken)
+            else:
+                self._index(taken)
+
+    def _load(self) -> None:
+        told = self.start
+        self.served = open_served(told["where"], told["device"], told["threads"])
+        begun = threading.Barrier(NUM_DECODERS + 1)
+
+        def begin() -> None:
+            self.served.begin_decoder()
+            begun.wait()
+
+        self.decoders = ThreadPoolExecutor(NUM_DECODERS, "decoder", begin)
+        for _ in range(NUM_DECODERS):
+            self.decoders.submit(time.monotonic)
+        begun.wait()  # what the decoders set for themselves must not come after what the model is given
+        self.served.warm_up()
+
+    # ---- jobs
+
+    def _read(self) -> None:
+        while True:
+            frame = frames.receive(self.connection)
+            if frame is None:
+                os._exit(0)  # the HTTP process has ended
+            header, blob = frame
+            if "drop" in header:
+                if self.inbox.forget(header["drop"]):
+                    self.send({"id": header["drop"], "dropped": True})
+                continue
+            job = Job(header["id"], header["kind"], header["options"], blob)
+            self.inbox.expect(job)
+            self.decoders.submit(self._decode, job)
+
+    def _decode(self, job: Job) -> None:
+        if job.is_dropped:
+            return
+        try:
+            job.prepared = self.served.prepare(read_picture(job.data, self.start["max_pixels"]))
+        except BadPicture as error:
+            self._refuse(job, 422, str(error))
+        except MemoryError:
+            self._refuse(job, 413, "it needs more memory than there is")
+        except Exception:
+            self._fail([job])
+        else:
+            job.data = b""
+            self.inbox.put(job)
+
+    def _refuse(self, job: Job, status: int, reason: str) -> None:
+        if self.inbox.forget(job.number):  # or else it was dropped, and answered then
+            self.send({"id": job.number, "status": status, "error": reason})
+
+    def _fail(self, jobs: list[Job]) -> None:
+        traceback.print_exc()
+        for job in jobs:
+            self.inbox.forget(job.number)
+            self.send({"id": job.number, "status": 500, "error": "the model failed on this picture"})
+
+    def _answer(self, batch: list[Job]) -> None:
+        began = time.monotonic()
+        try:
+            results = self._results(batch)
+        except UserError as error:
+            for job in batch:
+                self.send({"id": job.number, "status": 422, "error": str(error)})
+            return
+        except Exception:
+            self._fail(batch)
+            return
+        self.send({"batch": len(batch), "seconds": time.monotonic() - began})
+        for job, (result, blob) in zip(batch, results, strict=True):
+            self.send({"id": job.number, "result": result}, blob)
+
+    def _results(self, batch: list[Job]) -> list[tuple[Any, bytes]]:
+        prepared = [job.prepared for job in batch]
+        if batch[0].kind == "predict":
+            answers = self.served.predict(prepared)
+            return [(as_json(answer, job.options), b"") for answer, job in zip(answers, batch, strict=True)]
+        if batch[0].kind == "embed":
+            return [(None, row.tobytes()) for row in self.served.embed(prepared)]
+        return [(None, self.served.attention(prepared[0], batch[0].options))]
+
+    # ---- pictures of the model's own data
+
+    def _show(self) -> None:
+        """Examples first, then what is to be indexed, from where an earlier process of this model stopped."""
+        from vitreous.serve.gallery import EXAMPLE_PX, THUMBNAIL_PX, as_data_url, chosen, examples, own_data
+
+        why = "this model does not say what it was trained on, so there are no pictures to look among"
+        try:
+            own = own_data(self.start["where"])
+        except Exception as error:  # data may lie anywhere, in any state; the service does without
+            print(f"no training pictures to show: {error}", file=sys.stderr)
+            own, why = None, "the data that this model was trained on cannot be read here"
+        if self.start["examples"]:
+            shown = [
+                (each.label, as_data_url(each.picture, EXAMPLE_PX)) for each in examples(own, self.start["examples"])
+            ]
+            self.send({"examples": shown})
+        num = self.start["neighbours"]
+        if own is None or not num or "embed" not in self.served.describe()["can"]:
+            self.send(
+                {"no_neighbours": why if own is None else "this service keeps no training pictures to look among"}
+            )
+            return
+        self.send({"to_index": min(num, len(own.train))})
+        for each in chosen(own.train, num, self.start["indexed"]):
+            thumbnail = as_data_url(each.picture, THUMBNAIL_PX)
+            self.inbox.put_spare(Spare(each.number, each.label, thumbnail, self.served.prepare(each.picture)))
+
+    def _index(self, spare: Spare) -> None:
+        pooled = self.served.embed([spare.prepared])[0]
+        self.send({"indexed": spare.number, "label": spare.label, "picture": spare.thumbnail}, pooled.tobytes())
+
+
+def main() -> None:
+    # Ctrl-C and a service manager signal all processes of the group; when to end is the HTTP process's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = socket.socket(fileno=0)
+    frame = frames.receive(connection)
+    if frame is None:
+        sys.exit(0)
+    Worker(connection, frame[0]).run()
+
+
+if __name__ == "__main__":
+    main()

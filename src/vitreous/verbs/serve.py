@@ -1,0 +1,69 @@
+"""vitreous serve"""
+
+import argparse
+
+from vitreous.errors import UserError
+
+HELP = "Answer questions about pictures over HTTP, with a page to look inside the model."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="a run or weights; a second one to compare with")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0: any free one (default: 8000)")
+    parser.add_argument(
+        "--address", default="127.0.0.1", help="where to listen; any but this machine's own needs a token"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="clients must show its text (or that of VITREOUS_TOKEN)")
+    parser.add_argument("--host-name", action="append", default=[], metavar="NAME", help="a name it is reached by")
+    parser.add_argument("--queue", type=int, default=32, metavar="N", help="admitted pictures a model (default: 32)")
+    parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="pictures run together (default: 16)")
+    parser.add_argument("--max-body-mb", type=float, default=16, metavar="N", help="of a request (default: 16)")
+    parser.add_argument("--neighbours", type=int, default=2000, metavar="N", help="training pictures to look among")
+    parser.add_argument("--threads", type=int, metavar="N", help="of a model (default: all cores)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
+
+
+def run(options: argparse.Namespace) -> None:
+    from vitreous.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        models=tuple(options.models),
+        port=options.port,
+        address=options.address,
+        token=token(options.token_file),
+        host_names=tuple(options.host_name),
+        queue=options.queue,
+        max_batch=options.max_batch,
+        max_body_mb=options.max_body_mb,
+        neighbours=options.neighbours,
+        threads=options.threads,
+        device=options.device,
+    )
+    try:
+        from vitreous.serve.server import serve
+    except ImportError as error:
+        raise UserError(f"serving needs {error.name}, which is not installed: pip install 'vitreous[serve]'") from None
+
+    serve(settings, lambda line: print(line, flush=True), opens=not options.no_open and has_display())
+
+
+def token(path: str | None) -> str | None:
+    import os
+    from pathlib import Path
+
+    if path is None:
+        return os.environ.get("VITREOUS_TOKEN")
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file {path}: {getattr(error, 'strerror', None) or 'no text'}") from None
+
+
+def has_display() -> bool:
+    import os
+    import sys
+
+    return sys.stdout.isatty() and (
+        sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    )
