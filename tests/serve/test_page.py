@@ -448,7 +448,8 @@ def test_busy_restarted_and_gone(chromium_page, hostile):  # noqa: F811
     person = visit(chromium_page, hostile)
     example, busy = person.page.locator("#examples button").nth(1), person.page.locator("#busy")
 
-    hostile.wait_for(lambda: hostile.metric("vitreous_queue_pictures") == 0)
+    settled = person.part("near-is").get_by_text("The most alike")  # the page asks nothing more
+    settled.wait_for()
     hostile.signal_workers(signal.SIGSTOP)
     waiting = threading.Thread(target=lambda: hostile.predict(*[png(1)] * QUEUE))
     waiting.start()
@@ -462,6 +463,7 @@ def test_busy_restarted_and_gone(chromium_page, hostile):  # noqa: F811
     )
     waiting.join()
     assert not busy.is_visible()
+    person.page.wait_for_function("() => !document.querySelector('.stale')")
 
     for worker in hostile.workers():
         os.kill(worker, signal.SIGKILL)
