@@ -13,7 +13,18 @@ from vitreous.report import write_report
 from vitreous.terminal import table
 
 LARGER_PX = 35  # five patches of 7 px where pre-training had four
-FINETUNE_EPOCHS = 5
+# Muon at the rate of pre-training: on held-out pictures, what `fit` would choose for anybody's weights gave two points
+# less in the same time.
+CHANGES = {
+    "model.picture_px": f"{LARGER_PX},{LARGER_PX}",
+    "optimizer.kind": "Muon",
+    "optimizer.lr": "0.002",
+    "optimizer.weight_decay": "0.2",
+    "optimizer.adam_lr": "0.002",
+    "training.batch_size": "128",
+    "training.epochs": "6",
+    "training.device": "cpu",
+}
 
 
 def demo(out: str | Path) -> None:
@@ -22,12 +33,7 @@ def demo(out: str | Path) -> None:
     recipe = fashion_vit()
     print(f"[0/6] Pre-training a ViT at {recipe.model.picture_px[0]} px; `fit` fine-tunes it at {LARGER_PX} px")
     pretrained = jobs.train(recipe, out / "pretrain", read_test=False)
-    changes = {
-        "model.picture_px": f"{LARGER_PX},{LARGER_PX}",
-        "training.epochs": str(FINETUNE_EPOCHS),
-        "training.device": "cpu",
-    }
-    result = fit("fashion", out / "fit", start=str(out / "pretrain"), changes=changes)
+    result = fit("fashion", out / "fit", start=str(out / "pretrain"), changes=CHANGES)
     say("report", "Logistic regression on the same pixels and split, for comparison; then the report")
     baseline = compare(result.splits)
     write_report(result, result.out / "report.html", baseline=baseline)
