@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from vitreous.data.transforms import Preprocessing
-from vitreous.export.certificate import versions
 from vitreous.export.job import export
 from vitreous.export.runtime import ExportedPredictor, open_session
 from vitreous.models import model_settings
 from vitreous.tasks import ClassifySettings
 from vitreous.trained import Trained
+from vitreous.training.environment import environment
 from vitreous.weights.card import Card
 
 # torchvision, which timm imports, needs these two beside a CPU build of torch.
@@ -92,6 +92,10 @@ def contenders(folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
     return found
 
 
+PAUSE_S = 0.3  # a library's threads wait for more work by turning in circles, and would take the next one's time
+PASSES = 3  # timed together
+
+
 @torch.inference_mode()
 def measure_speed(rounds: int, threads: int, cpu_time: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
@@ -100,11 +104,13 @@ def measure_speed(rounds: int, threads: int, cpu_time: bool) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
+            time.sleep(PAUSE_S)
             run()  # the one before left its own weights in the cache
             start = clock()
-            run()
+            for _ in range(PASSES):
+                run()
             if number:  # the first round warms up
-                times[name].append(1000 * (clock() - start))
+                times[name].append(1000 * (clock() - start) / PASSES)
     result = {}
     for name, found in times.items():
         ratios = [base / one for base, one in zip(times[BASE], found, strict=True)]
@@ -146,7 +152,7 @@ def main() -> None:
     words = parser.parse_args()
     threads = 1 if words.cpu_time else words.threads
     torch.set_num_threads(threads)
-    result: dict[str, Any] = {"versions": versions()}
+    result: dict[str, Any] = {"environment": environment()}
     if words.rounds:
         result["speed"] = measure_speed(words.rounds, threads, words.cpu_time)
     if words.runs:

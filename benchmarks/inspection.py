@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    cases = [("cpu", {"batch_size": size, "half": False, "times": 1}) for size in (1, 8)]
+    cases = [("cpu", {"batch_size": size, "half": False, "times": times}) for size, times in ((1, 5), (8, 1))]
     if torch.cuda.is_available():
         cases += [
             ("cuda", {"batch_size": size, "half": half, "times": 10}) for size in (1, 64, 256) for half in (False, True)

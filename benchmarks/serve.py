@@ -232,11 +232,16 @@ def measure_capacity(running: Running, seconds: float) -> float:
     return rate_of(found, skip_s=1.0)
 
 
-def measure_batches(running: Running, bare: dict[int, float], seconds: float) -> dict[str, Any]:
-    """As many clients as pictures in a batch: throughput as a share of the bare model's at that size."""
+def measure_batches(model: Path, bare: dict[int, float], seconds: float) -> dict[str, Any]:
+    """A service with batches of that size, kept busy by twice as many clients: as a share of the bare model's rate."""
     shares = {}
     for size, rate in bare.items():
-        found = Load(running.port, kind="closed", num=size, seconds=seconds).result()["found"]
+        running = Running(model, 2 * size, size)
+        try:
+            wait_until_ready(running)
+            found = Load(running.port, kind="closed", num=2 * size, seconds=seconds).result()["found"]
+        finally:
+            running.process.kill()
         shares[str(size)] = {"per_s": round(rate_of(found, 0.5), 2), "of_bare": round(rate_of(found, 0.5) / rate, 3)}
     return shares
 
@@ -316,11 +321,11 @@ def main() -> None:
         model = Path(folder) / "vit_s16"
         save_model(model)
         bare = bare_rates(model, 6 * pace)
+        batches = measure_batches(model, bare, 9 * pace)
+        again = bare_rates(model, 6 * pace)  # a machine's speed drifts
         running = Running(model, words.queue, words.max_batch)
         try:
             wait_until_ready(running)
-            batches = measure_batches(running, bare, 9 * pace)
-            again = bare_rates(model, 6 * pace)  # the service idles; a machine's speed drifts
             capacity = measure_capacity(running, 18 * pace)
             overload = measure_overload(running, capacity, words.seconds)
             kill = measure_kill(running, capacity)
@@ -354,6 +359,9 @@ def main() -> None:
         },
     }
     print(json.dumps(result, indent=2))
+    from vitreous.training.environment import environment  # not before: the clients' process needs no torch
+
+    result = {"environment": environment(), **result}
     if words.out:
         words.out.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -49,7 +49,9 @@ class Running:
         self.address = ("127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self.port}"
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers)
+        # A server with many clients ends idle connections: none is kept.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers, limits=limits)
         if waits:
             self.wait_until_ready()
 

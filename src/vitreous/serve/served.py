@@ -16,6 +16,8 @@ Options = dict[str, Any]  # top, coverage, abstain
 
 
 class Served:
+    shares_cores = False  # whether its batches run on the cores that decode pictures
+
     def begin_decoder(self) -> None:
         """Called in every thread that prepares pictures, before it begins."""
 

@@ -38,6 +38,7 @@ class TorchServed(Served):
         self.card, self.threads = trained.card, threads or os.cpu_count() or 1
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        self.shares_cores = self.device.type == "cpu"
         self.predictor = None if self.card.task is None else TorchPredictor(trained, device)
         encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()

@@ -23,6 +23,7 @@ from vitreous.serve.served import Served, as_json, open_served
 
 NUM_DECODERS = 2  # so that one huge picture does not hold up all others
 NUM_SPARE = 4  # training pictures decoded ahead
+PATIENCE_S = 0.05  # for pictures that are being decoded to join a batch
 
 
 @dataclass(eq=False)
@@ -46,9 +47,15 @@ class Spare:
 
 
 class Inbox:
-    """Jobs that are ready for the model; and, for when there are none, pictures to index."""
+    """Jobs that are ready for the model; and, for when there are none, pictures to index.
+
+    On the CPU a batch takes all cores, each of which waits for the slowest at every step: a picture that is decoded
+    beside it costs it several times the core it takes. So there pictures are decoded between batches.
+    """
 
     def __init__(self) -> None:
+        self.decodes_between = False  # whether decoding waits for the end of a batch
+        self.is_running = False  # a batch
         self.changed = threading.Condition()
         self.known: dict[int, Job] = {}  # not yet in a batch
         self.ready: deque[Job] = deque()
@@ -57,6 +64,11 @@ class Inbox:
     def expect(self, job: Job) -> None:
         with self.changed:
             self.known[job.number] = job
+
+    def wait_for_turn(self) -> None:
+        """Until a picture may be decoded."""
+        with self.changed:
+            self.changed.wait_for(lambda: not (self.decodes_between and self.is_running))
 
     def put(self, job: Job) -> None:
         with self.changed:
@@ -73,6 +85,7 @@ class Inbox:
             job.is_dropped = True
             if job in self.ready:
                 self.ready.remove(job)
+            self.changed.notify_all()
             return True
 
     def put_spare(self, spare: Spare) -> None:
@@ -82,12 +95,21 @@ class Inbox:
             self.changed.notify_all()
 
     def take(self, max_batch: int) -> list[Job] | Spare:
-        """All that is ready and of one kind with the oldest, in order, without waiting for more."""
+        """All that is ready and of one kind with the oldest, in order; only for what has arrived is waited a moment."""
         with self.changed:
-            self.changed.wait_for(lambda: self.ready or self.spare)
-            if not self.ready:
-                self.changed.notify_all()
-                return self.spare.popleft()
+            self.is_running = False
+            self.changed.notify_all()
+            while True:
+                self.changed.wait_for(lambda: self.ready or (self.spare and not self.known))
+                if self.decodes_between:
+                    self.changed.wait_for(lambda: len(self.ready) >= min(max_batch, len(self.known)), PATIENCE_S)
+                if self.ready:
+                    break
+                if self.spare and not self.known:
+                    self.is_running = True
+                    self.changed.notify_all()
+                    return self.spare.popleft()
+            self.is_running = True
             kind = self.ready[0].kind
             limit = 1 if kind == "attention" else max_batch
             batch = [job for job in self.ready if job.kind == kind][:limit]
@@ -130,6 +152,7 @@ class Worker:
     def _load(self) -> None:
         told = self.start
         self.served = open_served(told["where"], told["device"], told["threads"])
+        self.inbox.decodes_between = self.served.shares_cores
         begun = threading.Barrier(NUM_DECODERS + 1)
 
         def begin() -> None:
@@ -159,6 +182,7 @@ class Worker:
             self.decoders.submit(self._decode, job)
 
     def _decode(self, job: Job) -> None:
+        self.inbox.wait_for_turn()
         if job.is_dropped:
             return
         try:
