@@ -17,6 +17,8 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.tasks import ClassifySettings
+from vitreous.trained import Trained
+from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.clip import FORMATS, OpenAiClip, TransformersClip
 from vitreous.weights.formats import Given
@@ -212,3 +214,26 @@ def test_other_models_are_not_written(format: TransformersClip | OpenAiClip) -> 
     headed = Card(model=model, task=ClassifySettings(), classes=("a",), preprocessing=Preprocessing())
     with pytest.raises(UserError, match="head"):
         format.rules(headed)
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick-gelu", "gelu"])
+def test_open_clip_itself_answers_the_same_and_takes_it_back(quick: bool, tmp_path: Path) -> None:
+    """The real library: a whole CLIP as it saves one, its visual tower through `vitreous.load`, and back."""
+    library = pytest.importorskip("open_clip.model")
+    vision = {"layers": 2, "width": 128, "head_width": 32, "patch_size": 8, "image_size": 24}
+    text = {"context_length": 7, "vocab_size": 9, "width": 16, "heads": 2, "layers": 1}
+    peer = library.CLIP(20, library.CLIPVisionCfg(**vision), library.CLIPTextCfg(**text), quick_gelu=quick).eval()
+    randomise(peer)
+    model = {"embed_dim": 20, "vision_cfg": vision, "text_cfg": text} | ({"quick_gelu": True} if quick else {})
+    save_file(peer.state_dict(), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model, "preprocess_cfg": {}}))
+    trained = Trained.load(tmp_path, strict=False)  # the words' tower is not ours
+    assert trained.format == "clip" and trained.card.model.gelu == ("quick" if quick else "erf")
+    images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+        with torch.no_grad():
+            ours = trained.encoder().eval().to(dtype)(images.to(dtype)).pooled
+            assert_close_relative(ours, peer.to(dtype).visual(images.to(dtype)), tolerance)
+    back = formats.write(trained.card, trained.weights, OpenAiClip()).tensors
+    tower = {f"visual.{name}": value for name, value in peer.float().visual.state_dict().items()}
+    assert back.keys() == tower.keys() and all(torch.equal(value, tower[name]) for name, value in back.items())
