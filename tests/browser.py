@@ -31,8 +31,9 @@ class Opened:
         return self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """Not for the whole session: its driver keeps an event loop in this thread, beside which no other can run."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no chromium or google-chrome on PATH: pages are not tested in a browser")
