@@ -36,15 +36,11 @@ model = timm.create_model(path.rsplit("/", 1)[-1].removesuffix(".safetensors"))
 save_file({name: torch.randn_like(value) * 0.02 for name, value in model.state_dict().items()}, path)
 """
 OURS = """
+import vitreous.trained
 from vitreous.weights import formats
-from vitreous.weights.files import open_weights
+formats.formats()
 before, begin = memory("VmRSS"), time.perf_counter()
-given = open_weights(path)
-card, weights, report = formats.read(given, formats.recognised(given))
-assert report.is_exact, report
-with torch.device("meta"):
-    model = card.task.build(card.model.build(), card.classes)
-model.load_state_dict(weights, assign=True)
+model = vitreous.trained.load(path).task()
 """
 TIMM = """
 import timm
