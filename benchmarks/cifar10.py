@@ -20,6 +20,7 @@ import torch
 from vitreous import jobs
 from vitreous.cli import dotted
 from vitreous.models.flops import training_flops
+from vitreous.models.shapes import shapes_only
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.recipes.cifar10 import cifar10_finetune
 from vitreous.studies.grid import DecodedOnce
@@ -29,7 +30,7 @@ from vitreous.training.environment import environment
 def run(recipe: Recipe, folder: Path, choose: bool, open_data: jobs.OpenData) -> dict[str, Any]:
     recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1 if choose else 0.0))
     results = jobs.train(recipe, folder, read_test=not choose, open_data=open_data)
-    with torch.device("meta"):
+    with shapes_only():
         per_picture = training_flops(recipe.model.build())
     pictures = results["steps"] * recipe.training.batch_size
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,12 +1,12 @@
 """Assess: everything that can be measured of a trained model on data. What `vitreous evaluate` prints."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous import jobs, settings
 from vitreous.data.loader import EvalLoader
-from vitreous.data.sources import DataSettings, Source, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, with_classes
 from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES
@@ -14,7 +14,6 @@ from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_feat
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, read_label_sets, set_accuracy
-from vitreous.tasks.base import Task
 from vitreous.terminal import table
 from vitreous.trained import Trained
 from vitreous.training.devices import World
@@ -75,55 +74,56 @@ def assess(
     label_sets: Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
     mapping: Path | None = None,  # JSON: which of the model's classes stand for each class of the data (ObjectNet)
 ) -> Assessment:
-    """A model on a split of its own data, or of other data. Temperature and thresholds are the model's own where it
-    carries them; otherwise they are fitted on the validation part of its data, where it has one."""
+    """A model on a split of its own data, or of other data. The temperature is the one that the model carries; where it
+    carries none, and for prediction sets, the validation part of its own data is fitted."""
     for name in probes:
         if name not in PROBES:
             raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
     model, world = Trained.load(where), World.join(device)
-    probed = _probed(model, where, data, split, world=world, probes=probes) if probes else ()
+    own = _own_splits(where, data)
+    probed = _probed(model, own or _other_splits(where, data), split, world=world, probes=probes) if probes else ()
     if model.card.task is None:
         if not probes:
             raise UserError(f"{where}: an encoder without a head; give --probe {','.join(PROBES)} to measure it")
         return Assessment(None, probes=probed)
-    task = model.task().to(world.device)
-    source = jobs.part(where, data, split)
-    right = None
+    task, classes = model.task().to(world.device), model.card.classes
+
+    def answered(source: Source) -> Answers:
+        return answers(task, _batches(source, model, world), classes)
+
+    source = jobs.part(where, data, split) if own is None else getattr(own, split)
+    if source is None:
+        raise UserError(f"{where}: there is no {split} part")
     if mapping is not None:
-        found = answers(task, _batches(source, model, world), model.card.classes)
-        test, val = mapped(found, source.classes, ClassMapping.read(mapping)), None
-    else:
-        test = answers(task, _batches(with_classes(source, model.card.classes), model, world), model.card.classes)
-        val = _validation(task, model, where, world) if split == "test" else None
-        right = None if label_sets is None else set_accuracy(test, read_label_sets(label_sets, model.card.classes))
+        found = mapped(answered(source), source.classes, ClassMapping.read(mapping))
+        return Assessment(evaluate_fully(None, found, temperature=model.card.temperature), probes=probed)
+    test = answered(with_classes(source, classes))
+    val = None if own is None or own.val is None or split != "test" else answered(with_classes(own.val, classes))
+    right = None if label_sets is None else set_accuracy(test, read_label_sets(label_sets, classes))
     known = model.card.temperature if model.card.temperature != 1 else None
     return Assessment(evaluate_fully(val, test, temperature=known, coverages=coverages), right, probed)
 
 
-def _validation(task: Task, model: Trained, where: str | Path, world: World) -> Answers | None:
-    """Of the data the run was trained on, as it was split then."""
-    try:
-        source = jobs.part(where, None, "val")
-    except UserError:
-        return None
-    return answers(task, _batches(with_classes(source, model.card.classes), model, world), model.card.classes)
+def _own_splits(where: str | Path, data: str | None) -> Splits | None:
+    """The data that the run was trained on, as it was split then, where that is what is asked for."""
+    own = jobs.data_of(where)
+    return own.build() if own is not None and data in (None, own.where) else None
+
+
+def _other_splits(where: str | Path, data: str | None) -> Splits:
+    if data is None:
+        raise UserError(f"{where} does not say what it was trained on; name the data to probe it on")
+    return DataSettings(where=data).build()
 
 
 def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
     return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)
 
 
-def _probed(
-    model: Trained, where: str | Path, data: str | None, split: str, *, world: World, probes: tuple[str, ...]
-) -> tuple[Probed, ...]:
-    own = jobs.data_of(where)
-    if data is None and own is None:
-        raise UserError(f"{where} does not say what it was trained on; name the data to probe it on")
-    chosen = own if own is not None and data in (None, own.where) else DataSettings(where=str(data))
-    splits = replace(chosen, train_limit=None).build()
+def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes: tuple[str, ...]) -> tuple[Probed, ...]:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
-        raise UserError(f"{data or where}: probes are fitted on train and need another part to be scored, not {split}")
+        raise UserError(f"probes are fitted on train and need another part to be scored, not {split}")
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]
     encoder = model.encoder()

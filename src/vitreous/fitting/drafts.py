@@ -13,7 +13,7 @@ from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.models import ModelSettings, ViTSettings, model_settings
 from vitreous.recipes.finetune import cell
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
@@ -149,7 +149,7 @@ def _from_scratch(
     epochs = min(max(seen / report.num_train, 20.0), 300.0)
     return _planned(
         Recipe(
-            name=f"fit-{_short(data.where)}",
+            name=f"fit-{short_name(data.where)}",
             data=data,
             model=model,
             objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
@@ -175,7 +175,7 @@ def _finetuning(
         optimizer = AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.75)
     return _planned(
         Recipe(
-            name=f"fit-{_short(data.where)}",
+            name=f"fit-{short_name(data.where)}",
             data=data,
             model=model,
             start=wishes.start,
@@ -253,10 +253,6 @@ def _batch(num: int, most: int) -> int:
 def _crop(report: DataReport) -> Literal["squash", "centre"]:
     low, _, high = report.aspects
     return "squash" if high / low < 1.25 else "centre"
-
-
-def _short(where: str) -> str:
-    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
 
 
 # ---- class balance

@@ -22,7 +22,7 @@ from vitreous.fitting.budget import Pace, measured
 from vitreous.fitting.drafts import Balance, Hardware, Wishes
 from vitreous.fitting.plan import RECHECKS, Plan, corrected, plan, rechecks
 from vitreous.inspection.findings import Findings, look_inside
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.base import Task
 from vitreous.terminal import duration, table
 from vitreous.trained import Trained
@@ -91,7 +91,7 @@ def fit(
         raise UserError("fit is for one process; train its recipe.json with torchrun and `vitreous train` instead")
     clock = Stages(began)
     clock.begin("data", f"Looking at {data}")
-    out = Path(out) if out is not None else Path("runs") / f"fit-{_short(data)}"
+    out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
     begun = _begun(out, request)
     source = _data_settings(request)
     splits = source.build()
@@ -346,10 +346,6 @@ def _write(out: Path, name: str, document: Any) -> None:
         settings.write_json(document, out / f"{name}.json")
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-
-
-def _short(where: str) -> str:
-    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
 
 
 __all__ = ["FitResult", "Request", "ending", "fit"]

@@ -7,12 +7,11 @@ rate is chosen on a held-out part of train; then the model is trained on all of 
 from dataclasses import replace
 from typing import Literal
 
-import torch
-
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
 from vitreous.models import ModelSettings, ViTSettings
-from vitreous.recipes.recipe import Recipe
+from vitreous.models.shapes import shapes_only
+from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
@@ -44,7 +43,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         epochs=10, steps=steps, batch_size=512, clip=1.0, evaluate_every_epochs=1, log_every_steps=10, workers=2
     )
     return Recipe(
-        name=f"finetune-{_short(start)}-{_short(data)}",
+        name=f"finetune-{short_name(start)}-{short_name(data)}",
         data=DataSettings(where=data, val_fraction=0.1),
         model=model,
         start=start,
@@ -77,7 +76,7 @@ def paper_finetune(
     recipe = finetune(start, data, picture_px // cell_px * cell_px, steps)
     return replace(
         recipe,
-        name=f"paper_finetune-{task}-{_short(start)}",
+        name=f"paper_finetune-{task}-{short_name(start)}",
         # The labels of ImageNet's test pictures are secret: its val pictures are what everybody reports.
         data=replace(recipe.data, val_fraction=held_out, test_split="val" if task == "imagenet" else "test"),
         # The paper does not mention warm-up; its released code has 500 steps.
@@ -100,10 +99,6 @@ def cell(model: ModelSettings) -> tuple[int, int]:
     """Height and width in pixels of what becomes one token; any size will do for a network without tokens."""
     if not isinstance(model, ViTSettings):
         return 1, 1
-    with torch.device("meta"):
+    with shapes_only():
         grid = model.build().grid
     return model.picture_px[0] // grid.h, model.picture_px[1] // grid.w
-
-
-def _short(where: str) -> str:
-    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")

@@ -31,3 +31,8 @@ class Recipe:
     def preprocessing(self) -> Preprocessing:
         """The model decides the size of its pictures."""
         return replace(self.normalise, size_px=self.model.picture_px)
+
+
+def short_name(where: str) -> str:
+    """Of data or weights, for the name of a run: the last part of a path, or a name without its colon."""
+    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")

@@ -10,6 +10,7 @@ import torch
 
 from vitreous.fitting.fit import FitResult
 from vitreous.models.flops import flops, training_flops
+from vitreous.models.shapes import shapes_only
 from vitreous.predict import Predictor
 from vitreous.report.html import Html, facts, paragraph, table, tag, together
 from vitreous.report.words import counted, large, seconds
@@ -27,7 +28,7 @@ TIMED = 5  # answers, of which the median counts
 def section(result: FitResult) -> Html:
     recipe, results = result.plan.recipe, result.results
     seen = results["steps"] * recipe.training.batch_size
-    with torch.device("meta"):
+    with shapes_only():
         encoder = recipe.model.build()
     rows = [(STAGES.get(stage, stage), seconds(value)) for stage, value in result.timings.items()]
     height, width = recipe.model.picture_px

@@ -4,12 +4,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
-
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings, model_settings
 from vitreous.models.flops import num_parameters, training_flops
 from vitreous.models.names import MODELS
+from vitreous.models.shapes import shapes_only
 from vitreous.models.stems import ConvStem
 from vitreous.recipes.cifar10 import plain_vit
 
@@ -50,7 +49,7 @@ class StudyModel:
 @cache
 def size_of(model: ModelSettings) -> tuple[int, int]:
     """Parameters, and FLOPs of one picture's training step."""
-    with torch.device("meta"):
+    with shapes_only():
         encoder = model.build()
     return num_parameters(encoder), training_flops(encoder)
 

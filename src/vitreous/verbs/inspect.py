@@ -118,13 +118,11 @@ def _readers(options: argparse.Namespace) -> "Readers":
 
 
 def _files(path: Path) -> list[Path]:
-    from vitreous.data.images import SUFFIXES
+    from vitreous.predict import picture_files
 
     if not path.exists():
         raise UserError(f"{path}: no such picture or folder")
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    return picture_files(path) if path.is_dir() else [path]
 
 
 def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str], Tensor]":
