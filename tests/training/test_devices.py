@@ -19,11 +19,18 @@ from vitreous.training.devices import GraphedStep, World, autocast
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 
-# What every rank runs. A rank other than the first must not write below the run directory.
+# What every rank runs. A rank other than the first must not write below the run directory, and the threads of the
+# process group must have ended before the interpreter does: what is left of them then aborts the process at times.
 RANK = """
-import os, sys
+import atexit, os, sys
 from pathlib import Path
 recipe, out = sys.argv[1:]
+
+@atexit.register
+def look_for_threads():
+    left = [name for file in Path("/proc/self/task").glob("*/comm") if "gloo" in (name := file.read_text().strip())]
+    if left:
+        print("STILL RUNNING", left, flush=True)
 
 def watch(event, arguments):
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):

@@ -35,6 +35,10 @@ class World:
         if place.type == "cuda":
             torch.cuda.set_device(place)
         if size > 1 and not dist.is_initialized():
+            # That module takes the group of its import's time as a default. Imported later, as torch.compile does, it
+            # would keep the group and its threads alive to the very end, where they now and then abort the process.
+            from torch.distributed.nn import functional  # noqa: F401
+
             # Words between hosts go by gloo even on GPUs: they must not wait for the device.
             dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
             atexit.register(dist.destroy_process_group)
