@@ -18,7 +18,9 @@ from vitreous.errors import UserError
 from vitreous.evaluation.score import score
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
+from vitreous.tasks import TaughtSettings, task_settings
 from vitreous.tasks.base import Task
+from vitreous.teachers import Teacher
 from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Evaluate, Loop
@@ -95,6 +97,8 @@ def _train(
         splits = open_data(recipe.data)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         loop = build_loop(recipe, splits, objective, world)
+        if not directory.checkpoints.paths():
+            objective.look(eval_batches(splits.train, recipe, world))
         began = time.monotonic()
         loop.run(directory, _validation(recipe, splits, directory, world), until)
         if until is not None and until < loop.num_steps:
@@ -129,6 +133,14 @@ def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
     torch.manual_seed(recipe.training.seed)
     encoder = Trained.load(recipe.start).encoder(recipe.model) if recipe.start else recipe.model.build()
     encoder.checkpointing = recipe.training.checkpointing
+    if isinstance(recipe.objective, TaughtSettings):
+        if recipe.teacher is None:
+            raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
+        return recipe.objective.build(encoder, classes, Teacher.load(recipe.teacher, recipe.preprocessing))
+    if recipe.teacher is not None:
+        raise UserError(
+            f"{recipe.name} has no use for a teacher: leave --teacher out, or choose another --objective.kind"
+        )
     return recipe.objective.build(encoder, classes)
 
 
@@ -144,6 +156,7 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
         rank=world.rank,
         world=world.size,
         balance=recipe.data.balance,
+        more_views=recipe.more_views,
     )
     return Loop(
         objective,
@@ -167,9 +180,9 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
     batches = eval_batches(splits.val, recipe, world)
 
     def evaluate(objective: Objective) -> dict[str, float]:
-        if not isinstance(objective, Task):
+        if not isinstance(objective.task, Task):
             return {}
-        scores = score(objective, batches)
+        scores = score(objective.task, batches)
         if keeps_best and world.is_first:
             _keep_if_best(directory.path / BEST, objective, scores)
         return scores
@@ -205,13 +218,14 @@ def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits,
         "parameters": sum(p.numel() for p in objective.parameters()),
     }
     with loop.average.swapped(), torch.no_grad(), autocast(world.device, recipe.training.precision):
-        if isinstance(objective, Task):
+        task = objective.task
+        if isinstance(task, Task):
             if recipe.training.keep == "best":
                 objective.load_state_dict(own.load_model(directory.path / BEST)[0])
             if splits.val is not None:
-                results["val"] = score(objective, eval_batches(splits.val, recipe, world))
+                results["val"] = score(task, eval_batches(splits.val, recipe, world))
             if read_test and splits.test is not None:
-                results["test"] = score(objective, eval_batches(splits.test, recipe, world))
+                results["test"] = score(task, eval_batches(splits.test, recipe, world))
         if world.is_first:
             trained(recipe, objective, splits.train.classes, str(directory.path)).save(directory.path / "model")
     return results | directory.timing()
@@ -219,12 +233,12 @@ def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits,
 
 def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str) -> Trained:
     """What a run leaves behind: a task with its head, or the encoder alone."""
-    is_task = isinstance(objective, Task)
-    weights = objective.state_dict() if is_task else objective.encoder.state_dict(prefix="encoder.")
+    task = objective.task
+    weights = objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict()
     card = Card(
         model=recipe.model,
-        task=recipe.objective if is_task else None,
-        classes=classes if is_task else (),
+        task=task_settings(recipe.objective),
+        classes=() if task is None else classes,
         preprocessing=recipe.preprocessing,
     )
     return Trained(card, weights, where)

@@ -4,6 +4,8 @@ The definitions are torchvision's v2 (and so Pillow's, where torchvision follows
 Operations on single levels are made as tables (B, 3, 256), so that several cost one look-up.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -77,6 +79,22 @@ def hue(images: Tensor, turn: Tensor) -> Tensor:
         return high - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
 
     return torch.stack([channel(5), channel(3), channel(1)], dim=1).round().clamp(0, 255).to(torch.uint8)
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, largest: float) -> Tensor:
+    """A blur of width `sigma` (B,) pixels, none above `largest`; the border is mirrored. Four widths are looked at on
+    either side, but never more than the picture has."""
+    radius = min(math.ceil(4 * largest), min(images.shape[-2:]) - 1)
+    offsets = torch.arange(-radius, radius + 1, device=images.device)
+    weights = torch.exp(-0.5 * (offsets / sigma.to(torch.float32)[:, None]).square())
+    weights = weights / weights.sum(dim=1, keepdim=True)  # (B, 2 radius + 1)
+    x = images.to(torch.float32)
+    for padding, axis in (((radius, radius, 0, 0), 3), ((0, 0, radius, radius), 2)):
+        padded, size = F.pad(x, padding, mode="reflect"), x.shape[axis]
+        x = torch.zeros_like(x)
+        for place, weight in enumerate(weights.unbind(1)):
+            x = x + weight[:, None, None, None] * padded.narrow(axis, place, size)
+    return x.round().clamp(0, 255).to(torch.uint8)
 
 
 # ---- Tables: what becomes of each level

@@ -21,12 +21,13 @@ from vitreous.batch import Batch
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.transforms import Augmentation, Preprocessing, View, as_tensor
+from vitreous.data.views import ViewSettings, build_views
 from vitreous.errors import UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
 
-Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures where a worker made them
+Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures, a tensor a view, where a worker made them
 Reasons = dict[int, str]  # why a picture could not be read, by its number in the source
 
 
@@ -103,6 +104,7 @@ class TrainLoader:
         rank: int = 0,
         world: int = 1,
         balance: bool = False,
+        more_views: tuple[ViewSettings, ...] = (),
     ) -> None:
         if not 1 <= batch_size <= len(source):
             raise UserError(
@@ -112,7 +114,7 @@ class TrainLoader:
         if batch_size % world:
             raise UserError(f"batch_size is {batch_size:,}, which {world} processes cannot share evenly")
         self.device, self.workers, self.world = torch.device(device), workers, world
-        self.view = augmentation.build(preprocessing)
+        self.views = build_views(augmentation, more_views, preprocessing)
         self.mixer = augmentation.build_mixer(self.device)
         share, in_memory = batch_size // world, source.pictures is not None
         # Mixing needs one sample beyond the rank's own share.
@@ -131,13 +133,12 @@ class TrainLoader:
 
     def _kept(self, pictures: Tensor) -> Tensor:
         """(N, H, W, 3) on the device; already cut to size where every epoch would cut them alike."""
-        kept, (height, width) = pictures.to(self.device), self.view.preprocessing.size_px
-        if not self.view.cuts_alike or len(kept) * 3 * height * width > KEEP_BYTES:
+        kept, view = pictures.to(self.device), self.views[0]
+        height, width = view.preprocessing.size_px
+        if len(self.views) > 1 or not view.cuts_alike or len(kept) * 3 * height * width > KEEP_BYTES:
             return kept
         parts = (part.permute(0, 3, 1, 2).contiguous() for part in torch.split(kept, 512))
-        return torch.cat(
-            [self.view.cut(part, keys=part[:, 0, 0, 0]).permute(0, 2, 3, 1) for part in parts]
-        ).contiguous()
+        return torch.cat([view.cut(part, keys=part[:, 0, 0, 0]).permute(0, 2, 3, 1) for part in parts]).contiguous()
 
     def batches(self, start: int, stop: int) -> Generator[Batch, None, None]:
         """The batches of the steps in [start, stop)."""
@@ -162,7 +163,7 @@ class TrainLoader:
             yield self.order(step)
 
     def _read(self, start: int, stop: int) -> Generator[Inputs, None, None]:
-        steps = _TrainSteps(self._source, self.view, self.order)
+        steps = _TrainSteps(self._source, self.views, self.order)
         with closing(_running(_workers(steps, range(start, stop), self.workers, self.device))) as items:
             for item in items:
                 *inputs, reasons = _checked(item)
@@ -174,19 +175,22 @@ class TrainLoader:
         """Tensors in, tensors out, on the device, with fixed shapes: for torch.compile and CUDA graphs."""
         ids, keys, *cut_by_workers = inputs
         if self._pictures is not None:
-            cut = self.view.cut(self._pictures[ids].permute(0, 3, 1, 2).contiguous(), keys)
+            pictures = self._pictures[ids].permute(0, 3, 1, 2).contiguous()
+            cut = [view.cut(pictures, keys) for view in self.views]
         else:
-            (cut,) = cut_by_workers
-        images, targets = self.view.augment(cut, keys), _targets(self._labels, ids)
+            cut = cut_by_workers
+        views = tuple(view.augment(part, keys) for view, part in zip(self.views, cut, strict=True))
+        targets = _targets(self._labels, ids)
         if self.mixer.active:
+            (images,) = views
             partners, partner_targets = _next(images, self.world), _targets(self._labels, _next(ids, self.world))
             if self.world > 1:
                 images, ids, keys = images[:-1], ids[:-1], keys[:-1]
                 targets = {name: target[:-1] for name, target in targets.items()}
-            mix = self.mixer.draw(keys, self.view.preprocessing.size_px)
-            images = self.mixer.images(mix, images, partners)
+            mix = self.mixer.draw(keys, self.views[0].preprocessing.size_px)
+            views = (self.mixer.images(mix, images, partners),)
             targets = self.mixer.targets(mix, targets, partner_targets)
-        return Batch(views=(images,), targets=targets, ids=ids, keys=keys)
+        return Batch(views=views, targets=targets, ids=ids, keys=keys)
 
 
 def _next(x: Tensor, world: int) -> Tensor:
@@ -273,26 +277,28 @@ def _read_next(source: Source, index: int, bad: BadFiles) -> tuple[int, np.ndarr
 
 
 class _TrainSteps(Dataset[Any]):
-    """By step: ids, keys, the cut pictures, and what could not be read. A UserError is handed over as a value, since
-    one raised in a worker arrives with a traceback for its message."""
+    """By step: ids, keys, the cut pictures (a tensor a view), and what could not be read. A UserError is handed over as
+    a value, since one raised in a worker arrives with a traceback for its message."""
 
-    def __init__(self, source: Source, view: View, order: Order) -> None:
-        self.source, self.view, self.order = source, view, order
+    def __init__(self, source: Source, views: list[View], order: Order) -> None:
+        self.source, self.views, self.order = source, views, order
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, Reasons] | UserError:
+    def __getitem__(self, step: int) -> tuple[Tensor | Reasons, ...] | UserError:
         drawn, keys = self.order(step)
         ids = drawn.clone()
-        cut = torch.empty(len(ids), 3, *self.view.preprocessing.size_px, dtype=torch.uint8)
+        cut = [torch.empty(len(ids), 3, *view.preprocessing.size_px, dtype=torch.uint8) for view in self.views]
         bad = BadFiles(self.source)
         try:
             for start in range(0, len(ids), CHUNK):
                 part = slice(start, start + CHUNK)
                 read = [_read_next(self.source, index, bad) for index in drawn[part].tolist()]
                 ids[part] = torch.tensor([index for index, _ in read])
-                self.view.cut_pictures([picture for _, picture in read], keys[part], cut[part])
+                pictures = [picture for _, picture in read]
+                for view, out in zip(self.views, cut, strict=True):
+                    view.cut_pictures(pictures, keys[part], out[part])
         except UserError as error:
             return error
-        return ids, keys, cut, bad.reasons
+        return ids, keys, *cut, bad.reasons
 
 
 class _EvalSteps(Dataset[Any]):

@@ -69,7 +69,8 @@ class Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What training does to a picture, in this order: crop, flip, RandAugment, colours, erase, mix."""
+    """What training does to a picture, in this order: crop, flip, RandAugment, colours, grey, blur, solarize, erase,
+    mix."""
 
     crop: Literal["random-resized", "pad", "squash", "centre"] = "random-resized"  # pad: shift within a border
     scale: tuple[float, float] = (0.08, 1.0)  # random-resized: least and greatest share of the picture's area
@@ -81,10 +82,15 @@ class Augmentation:
     randaugment_magnitude: int = 9  # RandAugment: strength, 0 to 30
     randaugment_spread: bool = False  # RandAugment: draw the strength from 0 to the magnitude
     randaugment_fill: tuple[int, int, int] = (0, 0, 0)  # RandAugment: colour of the pixels that move in
+    jitter: float = 1.0  # probability of changing the colours at all, by as much as the next four say
     brightness: float = 0.0  # colours: greatest change, as a share; brightness, contrast, saturation, hue in turn
     contrast: float = 0.0  # colours: greatest change, as a share
     saturation: float = 0.0  # colours: greatest change, as a share
     hue: float = 0.0  # colours: greatest turn of the colour circle, 0 to 0.5
+    grey: float = 0.0  # probability of taking the colours away
+    blur: float = 0.0  # probability of a Gaussian blur
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # least and greatest width of the blur, in pixels
+    solarize: float = 0.0  # probability of inverting the upper half of the levels
     erase: float = 0.0  # probability of erasing a box
     erase_scale: tuple[float, float] = (0.02, 0.33)  # least and greatest share of the area erased
     erase_ratio: tuple[float, float] = (0.3, 3.3)  # least and greatest height to width of the box
@@ -95,10 +101,12 @@ class Augmentation:
     switch_probability: float = 0.5  # probability of CutMix where Mixup is on too
 
     def __post_init__(self) -> None:
-        for name in ("flip", "erase", "mix_probability", "switch_probability"):
+        for name in (
+            *("flip", "jitter", "grey", "blur", "solarize", "erase", "mix_probability", "switch_probability"),
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}: a probability lies between 0 and 1")
-        for name in ("scale", "ratio", "erase_scale", "erase_ratio"):
+        for name in ("scale", "ratio", "blur_sigma", "erase_scale", "erase_ratio"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise UserError(f"{name} is {low}, {high}: give the least first, above 0")
@@ -173,7 +181,7 @@ class View:
             drawn = randaugment.draw(keys, purpose, a.randaugment_ops, a.randaugment_magnitude, a.randaugment_spread)
             for operation, level, sign in zip(*(part.unbind(1) for part in drawn), strict=True):
                 images = randaugment.apply(images, operation, level, sign, a.randaugment_fill)
-        images = self.preprocessing.normalised(self._jitter(images, keys))
+        images = self.preprocessing.normalised(self._filter(self._jitter(images, keys), keys))
         if a.erase:
             size = self.preprocessing.size_px
             boxes = erasing.draw(
@@ -185,7 +193,7 @@ class View:
 
     def _jitter(self, images: Tensor, keys: Tensor) -> Tensor:
         """Brightness, contrast, saturation, hue: in this order for every picture."""
-        a = self.augmentation
+        a, unchanged = self.augmentation, images
         draws = K.uniform(keys, f"{self.name}.colour", 4).double().unbind(1)
         for operation, most, draw in zip(
             (colour.brightness, colour.contrast, colour.saturation),
@@ -196,7 +204,27 @@ class View:
             if most:
                 low = max(0.0, 1 - most)
                 images = operation(images, low + (1 + most - low) * draw)
-        return colour.hue(images, a.hue * (2 * draws[3] - 1)) if a.hue else images
+        images = colour.hue(images, a.hue * (2 * draws[3] - 1)) if a.hue else images
+        return images if a.jitter == 1 else self._by_chance("jitter", a.jitter, keys, images, unchanged)
+
+    def _filter(self, images: Tensor, keys: Tensor) -> Tensor:
+        """Grey, blur, solarize: what contrastive learning adds (Chen et al. 2020, appendix A; Grill et al. 2020)."""
+        a = self.augmentation
+        if a.grey:
+            grey = colour.grey(images).to(torch.uint8).expand_as(images)
+            images = self._by_chance("grey", a.grey, keys, grey, images)
+        if a.blur:
+            low, high = a.blur_sigma
+            sigma = low + (high - low) * K.uniform(keys, f"{self.name}.sigma", 1)[:, 0]
+            images = self._by_chance("blur", a.blur, keys, colour.gaussian_blur(images, sigma, high), images)
+        if a.solarize:
+            inverted = torch.where(images >= 128, 255 - images, images)
+            images = self._by_chance("solarize", a.solarize, keys, inverted, images)
+        return images
+
+    def _by_chance(self, what: str, probability: float, keys: Tensor, changed: Tensor, unchanged: Tensor) -> Tensor:
+        chosen = resample.draw_chances(keys, f"{self.name}.{what}", probability)
+        return torch.where(chosen[:, None, None, None], changed, unchanged)
 
 
 def _resize_by_pillow(images: Tensor, size: resample.Size, interpolation: resample.Interpolation) -> Tensor:

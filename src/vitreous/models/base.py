@@ -57,6 +57,12 @@ class Encoder(nn.Module):
     checkpointing: bool = False  # keep only block inputs for the backward pass, and compute the rest again
 
     def forward(self, images: Tensor) -> Features:
+        self.check(images)
+        return self.features(images)
+
+    def features(self, images: Tensor) -> Features:
+        """The answer itself. Small crops may come here directly (multi-crop): what depends on the size is then fitted
+        to theirs in the graph, and learns from them too."""
         raise NotImplementedError
 
     def stages(self) -> list[nn.Module]:
@@ -94,7 +100,8 @@ class TokenEncoder(Encoder):
         raise NotImplementedError
 
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
-        """Add prefix tokens and positions, and run the blocks.
+        """Add prefix tokens and positions, and run the blocks. Positions of another grid than the encoder's own are
+        interpolated.
 
         at: (B, n) int64, the grid cell each token sits on, different for every sample; None: all, in order.
         depths: the blocks whose outputs are wanted besides the last (1 = the first).

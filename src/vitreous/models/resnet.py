@@ -158,8 +158,7 @@ class ResNet(Encoder):
         self.trunk, self.norm = trunk, norm
         self.width, self.channels, self.picture_px = trunk.width, channels, picture_px
 
-    def forward(self, images: Tensor) -> Features:
-        self.check(images)
+    def features(self, images: Tensor) -> Features:
         _, *maps, last = self.trunk.maps(images, self.checkpointing)
         last = F.relu(self.norm(last))
         return Features(maps=(*maps, last), prefix=None, pooled=last.mean(dim=(2, 3)))

@@ -96,8 +96,7 @@ class ViT(TokenEncoder):
         self.num_registers, self.resizing = settings.num_registers, settings.resizing
         self.num_prefix = settings.num_prefix + settings.num_registers
 
-    def forward(self, images: Tensor) -> Features:
-        self.check(images)
+    def features(self, images: Tensor) -> Features:
         tokens, grid = self.embed(images)
         encoded = self.encode(tokens, grid)
         patches = encoded.patches
@@ -118,7 +117,7 @@ class ViT(TokenEncoder):
         pairs = self._pairs(x, at)
         chosen = {}
         for depth, block in enumerate(self.blocks):
-            table = self.positions.at_depth(depth)
+            table = self.positions.at_depth(depth, grid, self.resizing)
             if table is not None:
                 rows = position_rows(table, self.num_prefix - self.num_registers, self.num_registers, at)
                 x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
@@ -131,10 +130,10 @@ class ViT(TokenEncoder):
         return Encoded(tokens=x, num_prefix=self.num_prefix, depths=chosen)
 
     def _check_sequence(self, tokens: Tensor, grid: Grid, at: Tensor | None, depths: Sequence[int]) -> None:
-        if grid != self.grid:
+        if grid != self.grid and (self._pair_positions() or self.positions.bias_table is not None):
             raise UserError(
-                f"tokens of a {grid.h} x {grid.w} grid for a model prepared for {self.grid.h} x {self.grid.w}: call "
-                "encoder.resize((height, width)) first"
+                f"tokens of a {grid.h} x {grid.w} grid for relative positions of {self.grid.h} x {self.grid.w}: call "
+                "encoder.resize((height, width)) first, or choose absolute positions for small crops"
             )
         expected = grid.cells if at is None else at.shape[-1]
         if tokens.shape[1] != expected:

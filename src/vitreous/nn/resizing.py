@@ -1,4 +1,4 @@
-"""Resizing tables of positions: once, when the picture size changes, and never inside the graph."""
+"""Resizing tables of positions: once, when the picture size changes; inside the graph for small crops alone."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ def resize_table(
 
     "zoom" is linear with aligned corners, as the released code does it.
     """
-    if grid == new_grid:
+    if tuple(grid) == tuple(new_grid):
         return table
     prefix, cells = table[:num_prefix], table[num_prefix:]
     maps = cells.reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, h, w)

@@ -156,12 +156,13 @@ class Placement(nn.Module):
         self.every_layer = every_layer
         self.bias_table = bias_table
 
-    def at_depth(self, depth: int) -> Tensor | None:
-        """The table to add before block `depth` (0 = the first), if any."""
+    def at_depth(self, depth: int, grid: tuple[int, int] | None = None, mode: Resizing = "bilinear") -> Tensor | None:
+        """The table to add before block `depth` (0 = the first), if any; interpolated where the grid is another."""
         if not len(self.tables) or (depth > 0 and not self.every_layer):
             return None
-        table: Tensor = self.tables[min(depth, len(self.tables) - 1)]()
-        return table
+        table = self.tables[min(depth, len(self.tables) - 1)]
+        assert isinstance(table, Positions)
+        return resize_table(table(), table.num_prefix, table.grid, grid or table.grid, mode)
 
     def resize(self, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
         for table in self.tables:

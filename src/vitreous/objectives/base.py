@@ -1,5 +1,7 @@
 """Objective: a batch in, named losses out. It knows no device, file, optimizer or step."""
 
+from collections.abc import Iterable, Mapping
+
 from torch import Tensor, nn
 
 from vitreous.batch import Batch
@@ -10,6 +12,20 @@ class Objective(nn.Module):
     """A learning rule around an encoder."""
 
     encoder: Encoder  # what remains when training ends (may be a property: DINO answers its teacher)
+    across_samples: bool = False  # a sample's loss depends on the others of its batch, so batches cannot be cut
+
+    @property
+    def learner(self) -> Encoder:
+        """The encoder that the gradients move."""
+        return self.encoder
+
+    @property
+    def task(self) -> "Objective | None":
+        """The part that answers questions about pictures, where there is one."""
+        return None
+
+    def look(self, batches: Iterable[Batch]) -> None:
+        """Called once, before the first step of a run, with all training pictures as they are (colour clusters)."""
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         """Named losses and other 0-d numbers worth logging; "loss" is the one that is minimised.
@@ -21,3 +37,7 @@ class Objective(nn.Module):
 
     def after_step(self, progress: Tensor) -> None:
         """Called after each optimizer step: momentum teachers, queues."""
+
+    def concern(self, numbers: Mapping[str, float]) -> str | None:
+        """A line for the user, where the logged numbers tell that something goes wrong, and why."""
+        return None

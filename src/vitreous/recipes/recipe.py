@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.views import ViewSettings
 from vitreous.models import ModelSettings
 from vitreous.tasks import ObjectiveSettings
 from vitreous.training.averages import AverageSettings
@@ -18,9 +19,11 @@ class Recipe:
     data: DataSettings
     model: ModelSettings
     start: str | None = None  # the run or folder of weights whose encoder training starts from
+    teacher: str | None = None  # the run or folder of weights that is learned from: a classifier, or a tokeniser
     objective: ObjectiveSettings
     normalise: Preprocessing = field(default_factory=Preprocessing)
     augmentation: Augmentation = field(default_factory=Augmentation)
+    more_views: tuple[ViewSettings, ...] = ()  # of every picture, beyond the one that the augmentation makes
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     average: AverageSettings = field(default_factory=AverageSettings)

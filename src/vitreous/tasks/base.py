@@ -17,6 +17,10 @@ class Metric(Protocol):
 
 
 class Task(Objective):
+    @property
+    def task(self) -> "Task":
+        return self
+
     def predict(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> the task's raw answer; for classification, (B, K) logits."""
         raise NotImplementedError

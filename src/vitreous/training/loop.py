@@ -112,9 +112,15 @@ class Loop:
                 f"training.batch_size is {settings.batch_size:,}, which {world.size} processes with "
                 f"{settings.accumulate} parts each cannot share evenly"
             )
+        if settings.accumulate > 1 and objective.across_samples:
+            raise UserError(
+                f"{type(objective).__name__} compares the samples of a batch with each other, so a batch cannot be cut "
+                "into parts: set training.accumulate to 1, and save memory with --training.checkpointing true"
+            )
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
+        self.concerned = False  # about what the numbers of the objective say
         self.losses = torch.compile(objective, dynamic=False) if settings.compile else objective
         self.prepare = torch.compile(data.prepare, dynamic=False) if settings.compile else data.prepare
         use_graph = settings.cuda_graph and world.device.type == "cuda" and world.size == 1
@@ -207,6 +213,7 @@ class Loop:
         factor = float(self.schedule.rate(self.step_count - 1, self.num_steps))
         if self.world.is_first:
             directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **numbers, "rate_factor": factor})
+            self._warn(step, numbers)
         pictures = (step - bar.first) * self.settings.batch_size / bar.elapsed_s
         bar.update(
             step,
@@ -214,6 +221,13 @@ class Loop:
             pictures=f"{pictures:,.0f}/s",
             waiting=f"{self.data.waited_s / bar.elapsed_s:.0%}",
         )
+
+    def _warn(self, step: int, numbers: dict[str, float]) -> None:
+        """Once for as long as it lasts: a run that collapses says so when it begins, and not every few steps."""
+        concern = self.objective.concern(numbers)
+        if concern is not None and not self.concerned:
+            print(f"warning at step {step:,}: {concern}", file=sys.stderr, flush=True)
+        self.concerned = concern is not None
 
     def _evaluate(self, directory: RunDirectory, step: int, evaluate: Evaluate) -> None:
         results = {f"val/{name}": value for name, value in self._quietly(evaluate).items()}

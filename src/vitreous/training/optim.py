@@ -32,8 +32,8 @@ def slots(objective: Objective, layer_decay: float = 1.0) -> list[Slot]:
     """Everything that is trained. Layer-wise decay as in BEiT (Bao et al. 2021, appendix): a head has the full rate,
     the last stage `layer_decay` times that, the stage before it the square, and so on down to the stem. What an
     encoder holds outside its stages (a final norm) goes with its last stage."""
-    stages = objective.encoder.stages()
-    depth = {p: len(stages) - 1 for p in objective.encoder.parameters()}
+    stages = objective.learner.stages()
+    depth = {p: len(stages) - 1 for p in objective.learner.parameters()}
     depth |= {p: index for index, stage in enumerate(stages) for p in stage.parameters()}
     inside = {p for stage in stages[1:] for p in stage.parameters()}
     found = []

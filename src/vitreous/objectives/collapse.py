@@ -1,0 +1,41 @@
+"""Collapse: every picture gets the same answer, which many objectives without labels reward. It is watched for."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+LEAST_STD = 0.1  # of what features spread evenly over the sphere have
+LEAST_RANK = 2.0
+
+
+@torch.no_grad()
+def spread(features: Tensor) -> dict[str, Tensor]:
+    """How far the features (B, D) of a batch are from all being one.
+
+    feature_std: the standard deviation of the unit vectors' entries, times the root of D: about 1 where they are spread
+    evenly, 0 where all are equal (Chen and He 2020, section 4.1). feature_rank: the number of directions that the
+    features really use, (sum of variances)^2 / sum of squared variances along the principal axes. It needs no
+    decomposition, which would hold up the device.
+    """
+    unit = torch.nn.functional.normalize(features.detach().float(), dim=1)
+    centred = unit - unit.mean(dim=0)
+    # The smaller of D x D and B x B: both products have the same eigenvalues.
+    products = centred.T @ centred if centred.shape[1] <= centred.shape[0] else centred @ centred.T
+    total, squares = products.diagonal().sum(), products.square().sum()
+    return {
+        "feature_std": (total / len(unit)).sqrt(),
+        "feature_rank": total.square() / squares.clamp(min=torch.finfo(squares.dtype).tiny),
+    }
+
+
+def collapsed(numbers: Mapping[str, float], causes: str) -> str | None:
+    """What to tell the user where the logged spread is too small. `causes`: what usually brings the objective to it."""
+    std, rank = numbers.get("feature_std", 1.0), numbers.get("feature_rank", float("inf"))
+    if std < LEAST_STD:
+        what = f"all pictures get almost the same features (their spread is {std:.3f}, where 1 is even)"
+    elif rank < LEAST_RANK:
+        what = f"the features use only {rank:.1f} directions"
+    else:
+        return None
+    return f"the features are collapsing: {what}. Usual causes: {causes}"

@@ -1,0 +1,71 @@
+"""What the recipes without labels share: one ViT, one set of pictures, so that only the objective differs."""
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.views import ViewSettings
+from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models.vit import Pool
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks import ObjectiveSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings, OptimizerSettings
+from vitreous.training.schedule import ScheduleSettings
+
+CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
+
+# A random part of the picture, flipped at times, and nothing else: what masked modelling does.
+CROPS = Augmentation(crop="random-resized", scale=(0.2, 1.0))
+
+# Chen et al. 2020 (SimCLR), appendix B.9: for pictures of 32 px, at half the colour strength and without blur.
+CONTRAST = Augmentation(
+    crop="random-resized",
+    scale=(0.2, 1.0),
+    jitter=0.8,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.1,
+    grey=0.2,
+)
+
+
+def small_vit(pool: Pool) -> ViTSettings:
+    """4.8 M parameters, patches of 4 px. It has a class token in any case, and costs the same whatever is pooled."""
+    return ViTSettings(
+        picture_px=(32, 32),
+        patch=4,
+        width=256,
+        depth=6,
+        heads=8,
+        pool=pool,
+        positions="sincos",
+        gelu="tanh",
+    )
+
+
+def unlabelled(
+    name: str,
+    objective: ObjectiveSettings,
+    model: ModelSettings,
+    *,
+    epochs: float,
+    augmentation: Augmentation,
+    more_views: tuple[ViewSettings, ...] = (),
+    optimizer: OptimizerSettings | None = None,
+    batch_size: int = 512,
+) -> Recipe:
+    """CIFAR-10 without its labels. A tenth of train is left out: probes choose their penalties on it."""
+    return Recipe(
+        name=name,
+        data=DataSettings(where="cifar10", val_fraction=0.1),
+        model=model,
+        objective=objective,
+        normalise=CIFAR10,
+        augmentation=augmentation,
+        more_views=more_views,
+        optimizer=optimizer or AdamWSettings(lr=1e-3, beta2=0.95, weight_decay=0.05),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        training=TrainingSettings(
+            epochs=epochs, batch_size=batch_size, precision="bf16", compile=True, cuda_graph=True, evaluate_every_epochs=0
+        ),
+    )
