@@ -1,7 +1,8 @@
 # A model behind HTTP, on the CPU, as a user without rights, on a file system that cannot be written.
 #
 #   docker build -t vitreous .
-#   docker run --read-only --cap-drop ALL -p 127.0.0.1:8000:8000 -v ./runs/demo:/model:ro -e VITREOUS_TOKEN vitreous
+#   docker run --read-only --cap-drop ALL --stop-timeout 30 -p 127.0.0.1:8000:8000 -v ./runs/demo:/model:ro \
+#     -e VITREOUS_TOKEN vitreous
 FROM python:3.12-slim-bookworm AS build
 
 WORKDIR /source

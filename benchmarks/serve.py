@@ -1,13 +1,18 @@
-"""The service under load: capacity, twice the capacity, a killed model, and the end, all in one run.
+"""The service under load: batches, capacity, twice the capacity, a killed model, and the end, all in one run.
 
-    python benchmarks/serve.py --seconds 60 --out docs/results/serving.json        (make stress-serve)
+    python benchmarks/serve.py --seconds 60 --out docs/results/serving.json        (make stress-serve; 4 to 5 minutes)
 
 A ViT-S/16 with random weights is served to clients in a process of their own, which share the machine's cores with the
-server: what they take (reported as `client_cpu`) the service does not have. They are plain sockets that send requests
-made beforehand, so it is little. Every rate is compared with others of the same run.
+server: what they take (reported as `client_cpu`, in cores) the service does not have. They are plain sockets that send
+requests made beforehand, so it is little. Every rate is compared with others of the same run, from before and after it.
+The end says which limits hold; where one does not, the exit status is 1.
 
-bare        the model alone, in a process of its own, on pictures that are ready: the best of batches of 1 to 16
-capacity    answers per second of the service while as many clients as it has places wait for their answers in turn
+bare        the model alone, in a process of its own with as many threads, on float tensors that are ready: nothing is
+            sent, decoded or resized. `one pass` at a time on all cores, as a plain loop over the model does it; and
+            `side by side`, two passes on half the cores each, as the service does it. The service is compared with
+            the better of the two; it gets JPEGs of 500 x 375 pixels, which it decodes and resizes.
+at batch N  answers per second of a service with --max-batch N while 4 N clients wait for their answers in turn
+capacity    the same of a service with its own settings and as many clients as it has places
 overload    requests at twice the capacity, evenly spaced, whether or not earlier ones are answered
 service time is 1 / capacity: the time of one picture when all cores are busy with pictures.
 """
@@ -24,11 +29,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-QUEUE, MAX_BATCH = 32, 16
 NUM_PICTURES = 32
+SIZES = (1, 2, 4, 8, 16)
+MAX_S = 420  # of all but the overload: whatever hangs is ended then
+
+
+STARTED: list[subprocess.Popen[str]] = []  # processes, to be ended whatever happens
+
+
+def start(*command: str, **named: Any) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, **named)
+    STARTED.append(process)
+    return process
 
 
 # ---- what is served
@@ -66,39 +83,83 @@ def pictures() -> list[bytes]:
 
 
 BARE = """
-import json, sys, time, torch
+import json, os, sys, threading, time, torch
 from vitreous.trained import Trained
 task = Trained.load(sys.argv[1]).task()
-rates = {}
-with torch.inference_mode():
-    for size in (1, 2, 4, 8, 16):
+
+def lane(threads, size, until, ends):
+    torch.set_num_threads(threads)
+    with torch.inference_mode():
         images = torch.randn(size, 3, 224, 224)
         task.predict(images)
-        began, num = time.perf_counter(), 0
-        while time.perf_counter() - began < float(sys.argv[2]):
+        ends.append(time.perf_counter())
+        while len(ends) < 3 or time.perf_counter() < until:
             task.predict(images)
-            num += size
-        rates[size] = num / (time.perf_counter() - began)
-print(json.dumps(rates))
+            ends.append(time.perf_counter())
+
+for line in sys.stdin:
+    lanes, size, seconds = json.loads(line)
+    found = [[] for _ in range(lanes)]
+    threads = max(1, (os.cpu_count() or 1) // lanes)
+    until, cpu = time.perf_counter() + seconds, time.process_time()
+    running = [threading.Thread(target=lane, args=(threads, size, until, ends)) for ends in found]
+    for thread in running: thread.start()
+    for thread in running: thread.join()
+    rate = sum(size * (len(ends) - 1) / (ends[-1] - ends[0]) for ends in found)
+    print(json.dumps([rate, (time.process_time() - cpu) / sum(size * len(ends) for ends in found)]), flush=True)
 """
 
 
-def bare_rates(model: Path, seconds: float) -> dict[int, float]:
-    ended = subprocess.run([sys.executable, "-c", BARE, str(model), str(seconds)], check=True, stdout=subprocess.PIPE)
-    return {int(size): rate for size, rate in json.loads(ended.stdout).items()}
+class Bare:
+    """The model alone. Its process sleeps while the service is measured."""
+
+    def __init__(self, model: Path) -> None:
+        self.process = start("-c", BARE, str(model), stdin=subprocess.PIPE)
+
+    def rates(self, size: int, seconds: float) -> tuple[float, float, float]:
+        """Pictures per second: one pass at a time, and two side by side; and the CPU time of a picture in these."""
+        return self._rate(1, size, seconds)[0], *self._rate(2, size, seconds)
+
+    def _rate(self, lanes: int, size: int, seconds: float) -> list[float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([lanes, size, seconds]), file=self.process.stdin, flush=True)
+        rate, cpu_s = json.loads(self.process.stdout.readline())
+        return [rate, cpu_s]
 
 
 class Running:
-    def __init__(self, model: Path, queue: int, max_batch: int) -> None:
-        self.queue = queue
-        words = ["--port", "0", "--no-open", "--neighbours", "0", "--queue", str(queue), "--max-batch", str(max_batch)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "vitreous", "serve", str(model), *words], stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, model: Path, queue: int | None, max_batch: int | None) -> None:
+        words = ["--port", "0", "--no-open", "--neighbours", "0"]
+        words += [] if queue is None else ["--queue", str(queue)]
+        words += [] if max_batch is None else ["--max-batch", str(max_batch)]
+        self.process = start("-m", "vitreous", "serve", str(model), *words)
         assert self.process.stdout is not None
         found = re.search(r":(\d+)/", self.process.stdout.readline())
         assert found
         self.port = int(found[1])
+        self.wait_until_ready()
+        self.queue = int(self.metric("vitreous_queue_places"))
+        self.max_batch = int(self.metric("vitreous_max_batch_pictures"))
+
+    def wait_until_ready(self) -> None:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz")
+                return
+            except urllib.error.HTTPError:
+                time.sleep(0.1)
+        raise SystemExit("the service never became ready")
+
+    def metric(self, name: str) -> float:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+    def cpu_s(self) -> list[float]:
+        """Of the HTTP process and of the model's, so far."""
+        texts = [Path(f"/proc/{pid}/stat").read_text() for pid in self.processes()]
+        fields = [text.rpartition(")")[2].split() for text in texts]
+        return [(int(each[11]) + int(each[12])) / os.sysconf("SC_CLK_TCK") for each in fields]
 
     def processes(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -119,6 +180,7 @@ class Clients:
         self.port = port
         self.requests = [self._request(f"{number}.jpg", data) for number, data in enumerate(pictures())]
         self.found: list[tuple[int, float, float]] = []  # status (0: no answer), begin, end
+        self.stopped: float | None = None  # when they began to ask no more
 
     def _request(self, name: str, data: bytes) -> bytes:
         head = f'--b\r\ncontent-disposition: form-data; name="pictures"; filename="{name}"\r\n\r\n'
@@ -146,16 +208,17 @@ class Clients:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def closed(self, num: int, seconds: float) -> None:
-        """`num` clients, each asking again when it has its answer."""
+    async def closed(self, num: int, seconds: float, least: int) -> None:
+        """`num` clients, each asking again when it has its answer: for so long, and for so many answers at least."""
         end = time.monotonic() + seconds
 
         async def one(place: int) -> None:
             stream, number = await self.connect(), place
-            while time.monotonic() < end and not stream[1].is_closing():
+            while (time.monotonic() < end or len(self.found) < least) and not stream[1].is_closing():
                 if await self.ask(number, stream) != 200:
                     break
                 number += num
+            self.stopped = self.stopped or time.monotonic()
             stream[1].close()
 
         await asyncio.gather(*(one(place) for place in range(num)))
@@ -191,31 +254,30 @@ def client_main(words: dict[str, Any]) -> None:
     clients = Clients(words["port"])
     cpu, began = time.process_time(), time.monotonic()
     if words["kind"] == "closed":
-        asyncio.run(clients.closed(words["num"], words["seconds"]))
+        asyncio.run(clients.closed(words["num"], words["seconds"], words.get("least", 0)))
     else:
         asyncio.run(clients.open(words["rate"], words["seconds"]))
     share = (time.process_time() - cpu) / (time.monotonic() - began)
-    print(json.dumps({"found": clients.found, "began": began, "client_cpu": share}))
+    print(json.dumps({"found": clients.found, "began": began, "stopped": clients.stopped, "client_cpu": share}))
 
 
 class Load:
     """Clients at work, and afterwards what they found."""
 
     def __init__(self, port: int, **words: Any) -> None:
-        command = [sys.executable, __file__, "--client", json.dumps({"port": port, **words})]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = start(__file__, "--client", json.dumps({"port": port, **words}))
 
     def result(self) -> dict[str, Any]:
         text, _ = self.process.communicate()
         return json.loads(text)
 
 
-def rate_of(found: list[list[float]], skip_s: float = 0.0) -> float:
-    """Answers per second, from the first moment that counts to the last answer."""
-    answers = sorted(end for status, _, end in found if status == 200)
-    first = answers[0] + skip_s
-    counted = [end for end in answers if end >= first]
-    return (len(counted) - 1) / (counted[-1] - counted[0])
+def rate_of(result: dict[str, Any], skip_s: float) -> float:
+    """Answers per second, as the slope of their number over time: answers come in batches, and a count between two
+    moments would depend on how many of those the ends happen to cut off."""
+    first, last = result["began"] + skip_s, result["stopped"]
+    ends = sorted(end for status, _, end in result["found"] if status == 200 and first <= end <= last)
+    return statistics.linear_regression(ends, range(len(ends))).slope
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -227,26 +289,49 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def measure_capacity(running: Running, seconds: float) -> float:
-    found = Load(running.port, kind="closed", num=running.queue, seconds=seconds).result()["found"]
-    assert all(status == 200 for status, _, _ in found)
-    return rate_of(found, skip_s=1.0)
+    result = Load(running.port, kind="closed", num=running.queue, seconds=seconds).result()
+    assert all(status == 200 for status, _, _ in result["found"])
+    return rate_of(result, 1.5)
 
 
-def measure_batches(model: Path, bare: dict[int, float], seconds: float) -> dict[str, Any]:
-    """A service with batches of that size, kept busy by twice as many clients: as a share of the bare model's rate."""
-    shares = {}
-    for size, rate in bare.items():
-        running = Running(model, 2 * size, size)
-        try:
-            wait_until_ready(running)
-            found = Load(running.port, kind="closed", num=2 * size, seconds=seconds).result()["found"]
-        finally:
-            running.process.kill()
-        shares[str(size)] = {"per_s": round(rate_of(found, 0.5), 2), "of_bare": round(rate_of(found, 0.5) / rate, 3)}
-    return shares
+def measure_alone(running: Running, seconds: float) -> float:
+    """The median time to an answer where nobody else asks."""
+    result = Load(running.port, kind="closed", num=1, seconds=seconds).result()
+    return statistics.median(end - begin for _, begin, end in result["found"])
+
+
+def measure_batches(model: Path, pace: float) -> dict[str, Any]:
+    """A service with batches of that size, kept busy, between two measurements of the model alone."""
+    table = {}
+    bare = Bare(model)
+    for size in SIZES:
+        running = Running(model, 4 * size, size)
+        before = bare.rates(size, 3 * pace)
+        cpu = running.cpu_s()
+        words = {"num": 4 * size, "seconds": 2 + (7 + size / 2) * pace, "least": 12 * size}  # a few batches at least
+        result = Load(running.port, kind="closed", **words).result()
+        cpu = [late - early for late, early in zip(running.cpu_s(), cpu, strict=True)]
+        after = bare.rates(size, 3 * pace)
+        running.process.kill()
+        running.process.wait()
+        one_pass, side_by_side, cpu_s = (statistics.mean(pair) for pair in zip(before, after, strict=True))
+        service, num = rate_of(result, 2.0), len(result["found"])
+        table[str(size)] = {
+            "service_per_s": round(service, 2),
+            "bare_one_pass_per_s": round(one_pass, 2),
+            "bare_side_by_side_per_s": round(side_by_side, 2),
+            "of_bare": round(service / max(one_pass, side_by_side), 3),
+            "bare_cpu_ms_a_picture": round(1000 * cpu_s, 1),
+            "http_cpu_ms_a_picture": round(1000 * cpu[0] / num, 2),
+            "model_cpu_ms_a_picture": round(1000 * cpu[1] / num, 1),
+        }
+        say(f"batch {size}: {table[str(size)]}")
+    bare.process.kill()
+    return table
 
 
 def measure_overload(running: Running, capacity: float, seconds: float) -> dict[str, Any]:
+    """What depends on the capacity is added by `measure`, once that has been measured again."""
     load = Load(running.port, kind="open", rate=2 * capacity, seconds=seconds)
     memory: list[float] = []
     while load.process.poll() is None and len(memory) < seconds:
@@ -254,10 +339,10 @@ def measure_overload(running: Running, capacity: float, seconds: float) -> dict[
         memory.append(running.memory_mb())
     result = load.result()
     found = result["found"]
+    answered = sum(status == 200 and 1 <= end - result["began"] <= seconds for status, _, end in found)
     accepted = [end - begin for status, begin, end in found if status == 200]
     refused = [end - begin for status, begin, end in found if status == 429]
     others = sorted({int(status) for status, _, _ in found} - {200, 429})
-    limit = (running.queue + 2) / capacity
     settled = memory[len(memory) // 3 :]
     return {
         "requests": len(found),
@@ -266,11 +351,10 @@ def measure_overload(running: Running, capacity: float, seconds: float) -> dict[
         "other_statuses": others,
         "p50_accepted_s": round(quantile(accepted, 0.5), 4),
         "p99_accepted_s": round(quantile(accepted, 0.99), 4),
-        "limit_accepted_s": round(limit, 4),
         "p50_refused_ms": round(1000 * quantile(refused, 0.5), 2),
         "p99_refused_ms": round(1000 * quantile(refused, 0.99), 2),
         "max_refused_ms": round(1000 * quantile(refused, 1), 2),
-        "goodput_of_capacity": round(rate_of(found, 1.0) / capacity, 3),
+        "goodput_per_s": round(answered / (seconds - 1), 2),
         "memory_mb": [round(settled[0]), round(settled[-1]), round(max(memory))],
         "client_cpu": round(result["client_cpu"], 3),
     }
@@ -278,8 +362,8 @@ def measure_overload(running: Running, capacity: float, seconds: float) -> dict[
 
 def measure_kill(running: Running, capacity: float) -> dict[str, Any]:
     """The model's process killed under load: what others get meanwhile, and when answers come again."""
-    load = Load(running.port, kind="open", rate=capacity, seconds=20)
-    time.sleep(4)
+    load = Load(running.port, kind="open", rate=capacity, seconds=12)
+    time.sleep(3)
     killed = time.monotonic()
     os.kill(running.processes()[1], signal.SIGKILL)
     found = load.result()["found"]
@@ -289,8 +373,8 @@ def measure_kill(running: Running, capacity: float) -> dict[str, Any]:
 
 
 def measure_end(running: Running) -> dict[str, Any]:
-    load = Load(running.port, kind="closed", num=running.queue, seconds=10)
-    time.sleep(5)
+    load = Load(running.port, kind="closed", num=running.queue, seconds=8)
+    time.sleep(4)
     processes = running.processes()
     running.process.terminate()
     code = running.process.wait(60)
@@ -303,81 +387,89 @@ def measure_end(running: Running) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure(words: argparse.Namespace, model: Path) -> dict[str, Any]:
+    pace = 1 / 3 if words.brief else 1.0
+    batches = measure_batches(model, pace)
+    running = Running(model, words.queue, words.max_batch)
+    alone = measure_alone(running, 3)
+    before = measure_capacity(running, 2 + 12 * pace)
+    say(f"capacity {before:.2f} a second; now twice that for {words.seconds:g} s")
+    overload = measure_overload(running, before, words.seconds)
+    after = measure_capacity(running, 2 + 12 * pace)
+    kill = measure_kill(running, before)
+    running.wait_until_ready()
+    end = measure_end(running)
+    capacity = statistics.mean((before, after))  # a machine's speed drifts
+    overload["limit_accepted_s"] = round((running.queue + 2) / capacity, 4)
+    overload["goodput_of_capacity"] = round(overload["goodput_per_s"] / capacity, 3)
+    return {
+        "model": "vit_s16, 224 px, random weights, float32",
+        "cores": len(os.sched_getaffinity(0)),
+        "queue": running.queue,
+        "max_batch": running.max_batch,
+        "at_batch": batches,
+        "alone_s": round(alone, 4),
+        "capacity_per_s": round(capacity, 2),
+        "capacity_before_and_after_per_s": [round(before, 2), round(after, 2)],
+        "service_time_s": round(1 / capacity, 4),
+        "overload": overload,
+        "killed": kill,
+        "sigterm": end,
+        "holds": holds(batches, overload, kill, end),
+    }
+
+
+def holds(
+    batches: dict[str, Any], overload: dict[str, Any], kill: dict[str, Any], end: dict[str, Any]
+) -> dict[str, bool]:
+    return {
+        "throughput at batch 1-16 >= 0.9 of bare": min(each["of_bare"] for each in batches.values()) >= 0.9,
+        "p99 of accepted <= (queue + 2) x service time": overload["p99_accepted_s"] <= overload["limit_accepted_s"],
+        "refusals within 50 ms (p99)": overload["refused"] > 0 and overload["p99_refused_ms"] <= 50,
+        "nothing but 200 and 429": not overload["other_statuses"],
+        "goodput >= 0.95 of capacity": overload["goodput_of_capacity"] >= 0.95,
+        "memory flat (5 %)": overload["memory_mb"][1] <= 1.05 * overload["memory_mb"][0],
+        "killed model back within 5 s": kill["back_s"] <= 5 and set(kill["statuses_meanwhile"]) <= {429, 503},
+        "SIGTERM loses nothing, leaves nothing": end["lost"] == 0 and end["processes_left"] == 0,
+    }
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="of the overload")
-    parser.add_argument("--queue", type=int, default=QUEUE)
-    parser.add_argument("--max-batch", type=int, default=MAX_BATCH)
+    parser.add_argument("--queue", type=int, help="places of the service (default: its own)")
+    parser.add_argument("--max-batch", type=int, help="of the service (default: its own)")
     parser.add_argument("--brief", action="store_true", help="the other parts in a third of their time")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--client", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.client:
         client_main(json.loads(words.client))
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is ended too
-    pace = 1 / 3 if words.brief else 1.0
+        return 0
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, lambda *_: sys.exit("ended before its time"))  # so that what was started is ended too
+    signal.alarm(MAX_S + int(words.seconds))
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "vit_s16"
         save_model(model)
-        bare = bare_rates(model, 6 * pace)
-        batches = measure_batches(model, bare, 9 * pace)
-        again = bare_rates(model, 6 * pace)  # a machine's speed drifts
-        running = Running(model, words.queue, words.max_batch)
         try:
-            wait_until_ready(running)
-            capacity = measure_capacity(running, 18 * pace)
-            overload = measure_overload(running, capacity, words.seconds)
-            kill = measure_kill(running, capacity)
-            wait_until_ready(running)
-            end = measure_end(running)
+            result = measure(words, model)
         finally:
-            if running.process.poll() is None:
-                running.process.kill()
-    best = max(*bare.values(), *again.values())
-    result = {
-        "model": "vit_s16, 224 px, random weights, float32",
-        "cores": len(os.sched_getaffinity(0)),
-        "queue": words.queue,
-        "max_batch": words.max_batch,
-        "bare_per_s": {str(size): round(statistics.mean((rate, again[size])), 2) for size, rate in bare.items()},
-        "service_at_batch": batches,
-        "capacity_per_s": round(capacity, 2),
-        "capacity_of_best_bare": round(capacity / best, 3),
-        "service_time_s": round(1 / capacity, 4),
-        "overload": overload,
-        "killed": kill,
-        "sigterm": end,
-        "holds": {
-            "p99 of accepted <= (queue + 2) x service time": overload["p99_accepted_s"] <= overload["limit_accepted_s"],
-            "refusals within 50 ms (p99)": overload["p99_refused_ms"] <= 50,
-            "goodput >= 0.95 of capacity": overload["goodput_of_capacity"] >= 0.95,
-            "memory flat (5 %)": overload["memory_mb"][1] <= 1.05 * overload["memory_mb"][0],
-            "killed model back within 5 s": kill["back_s"] <= 5 and set(kill["statuses_meanwhile"]) <= {429, 503},
-            "SIGTERM loses nothing, leaves nothing": end["lost"] == 0 and end["processes_left"] == 0,
-            "throughput at batch 1-16 >= 0.9 of bare": min(each["of_bare"] for each in batches.values()) >= 0.9,
-        },
-    }
+            for process in STARTED:
+                process.kill()
     print(json.dumps(result, indent=2))
     from vitreous.training.environment import environment  # not before: the clients' process needs no torch
 
-    result = {"environment": environment(), **result}
     if words.out:
-        words.out.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def wait_until_ready(running: Running) -> None:
-    import urllib.error
-    import urllib.request
-
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{running.port}/readyz")
-            return
-        except urllib.error.HTTPError:
-            time.sleep(0.1)
-    raise SystemExit("the service never became ready")
+        words.out.write_text(json.dumps({"environment": environment(), **result}, indent=2) + "\n")
+    for name, does_hold in result["holds"].items():
+        say(f"{'holds' if does_hold else 'DOES NOT HOLD'}: {name}")
+    return 0 if all(result["holds"].values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -138,8 +138,8 @@ def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes:
     return tuple(
         Probed(
             features=name,
-            knn=(knn(train, scored),) if "knn" in probes else (),
-            linear=linear_probe(train, scored) if "linear" in probes else None,
+            knn=(knn(train.to(world.device), scored.to(world.device)),) if "knn" in probes else (),
+            linear=linear_probe(train.to(world.device), scored.to(world.device)) if "linear" in probes else None,
             few_shot=few_shot(train, scored) if "fewshot" in probes else (),
         )
         for name, (train, scored) in kinds.items()

@@ -50,6 +50,11 @@ def convert(
         own.remove(target)
         raise
     notes = [] if trained.report is None or verified else [f"note: {line}" for line in trained.report.assumed]
+    task = trained.card.task
+    if chosen is not None and task is not None and task.head == "distilled" and task.fusion == "softmax":
+        notes.append(
+            f"note: {to} averages the logits of the two heads, and this model their softmaxes: answers differ a little"
+        )
     done = f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), read back bit for bit"
     return "\n".join([*lines, *notes, done])
 

@@ -1,29 +1,34 @@
-"""What the verbs do: train, fine-tune, evaluate. A recipe goes in, a run directory comes out."""
+"""What the verbs do: train, fine-tune, teach, evaluate. A recipe goes in, a run directory comes out."""
 
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from vitreous import settings
+from vitreous import settings, teaching
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import DataSettings, Source, Splits, open_sources, with_classes
 from vitreous.errors import UserError
 from vitreous.evaluation.score import score
+from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import TaughtSettings, task_settings
 from vitreous.tasks.base import Task
+from vitreous.tasks.distill import DistillSettings, kept
 from vitreous.teachers import Teacher
+from vitreous.teaching import Answers, TaughtLoader
 from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
-from vitreous.training.loop import Evaluate, Loop
+from vitreous.training.loop import Evaluate, Loop, TrainingData
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -130,23 +135,50 @@ def _claim(directory: RunDirectory, recipe: Recipe) -> None:
 
 
 def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
-    torch.manual_seed(recipe.training.seed)
-    encoder = Trained.load(recipe.start).encoder(recipe.model) if recipe.start else recipe.model.build()
-    encoder.checkpointing = recipe.training.checkpointing
-    if isinstance(recipe.objective, TaughtSettings):
-        if recipe.teacher is None:
-            raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
-        return recipe.objective.build(encoder, classes, Teacher.load(recipe.teacher, recipe.preprocessing))
+    objective = recipe.objective
+    if isinstance(objective, DistillSettings) and objective.answers is not None:
+        return objective.build(build_encoder(recipe), classes)
+    if isinstance(objective, TaughtSettings):
+        teacher = build_teacher(recipe, classes)
+        return objective.build(build_encoder(recipe), classes, teacher)
     if recipe.teacher is not None:
         raise UserError(
             f"{recipe.name} has no use for a teacher: leave --teacher out, or choose another --objective.kind"
         )
-    return recipe.objective.build(encoder, classes)
+    return objective.build(build_encoder(recipe), classes)
+
+
+def build_encoder(recipe: Recipe) -> Encoder:
+    """What is built next draws its first weights from the seed, too."""
+    torch.manual_seed(recipe.training.seed)
+    encoder = Trained.load(recipe.start).encoder(recipe.model) if recipe.start else recipe.model.build()
+    encoder.checkpointing = recipe.training.checkpointing
+    return encoder
+
+
+def build_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher:
+    if recipe.teacher is None:
+        raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
+    teacher = Teacher.load(recipe.teacher, recipe.preprocessing)
+    return teacher.in_order_of(classes) if isinstance(recipe.objective, DistillSettings) else teacher
 
 
 def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: World) -> Loop:
-    loader = TrainLoader(
-        splits.train,
+    loader = build_loader(recipe, splits.train, world)
+    return Loop(
+        objective,
+        _with_answers(loader, recipe, splits.train, world),
+        optimizer=recipe.optimizer.build(objective),
+        schedule=recipe.schedule,
+        average=recipe.average.build(objective),
+        settings=recipe.training,
+        world=world,
+    )
+
+
+def build_loader(recipe: Recipe, train: Source, world: World) -> TrainLoader:
+    return TrainLoader(
+        train,
         recipe.augmentation,
         recipe.preprocessing,
         batch_size=recipe.training.batch_size,
@@ -158,15 +190,29 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
         balance=recipe.data.balance,
         more_views=recipe.more_views,
     )
-    return Loop(
-        objective,
-        loader,
-        optimizer=recipe.optimizer.build(objective),
-        schedule=recipe.schedule,
-        average=recipe.average.build(objective),
-        settings=recipe.training,
-        world=world,
-    )
+
+
+def _with_answers(loader: TrainLoader, recipe: Recipe, train: Source, world: World) -> TrainingData:
+    if not isinstance(recipe.objective, DistillSettings) or recipe.objective.answers is None:
+        return loader
+    answers = Answers(Path(recipe.objective.answers), answered_views(recipe, train), loader)
+    answers.check(recipe.training.num_steps(loader.steps_per_epoch))
+    return TaughtLoader(loader, answers, world.rank, world.size)
+
+
+def answered_views(recipe: Recipe, train: Source) -> dict[str, Any]:
+    """Everything that decides which views a teacher is shown, and what is kept of its answers."""
+    assert isinstance(recipe.objective, DistillSettings)
+    return {
+        "distillation": recipe.objective.distillation,
+        "classes": list(train.classes),
+        "pictures": teaching.identity(train),
+        "augmentation": settings.to_json(recipe.augmentation),
+        "preprocessing": settings.to_json(recipe.preprocessing),
+        "balance": recipe.data.balance,
+        "batch_size": recipe.training.batch_size,
+        "seed": recipe.training.seed,
+    }
 
 
 def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: World) -> Evaluate | None:
@@ -237,11 +283,39 @@ def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], wher
     weights = objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict()
     card = Card(
         model=recipe.model,
-        task=task_settings(recipe.objective),
+        task=None if task is None else task_settings(recipe.objective),
         classes=() if task is None else classes,
         preprocessing=recipe.preprocessing,
     )
     return Trained(card, weights, where)
+
+
+def teach(
+    recipe: Recipe, out: str | Path, epochs: int | None = None, samples: int = teaching.SAMPLES
+) -> dict[str, int]:
+    """Ask a recipe's teacher about every view of so many epochs (all of the recipe's by default) and store the answers,
+    from wherever the folder stands. `samples`: so many in a part."""
+    if not isinstance(recipe.objective, DistillSettings):
+        raise UserError(f"{recipe.name} learns from no teacher's answers; choose one with --objective.kind Distill")
+    world, folder = World.join(recipe.training.device), Path(out)
+    train = recipe.data.build().train
+    loader = build_loader(recipe, train, World(rank=0, size=1, device=world.device))  # every rank takes whole batches
+    teacher, kind = build_teacher(recipe, train.classes).to(world.device), recipe.objective
+    whose = {"where": recipe.teacher, "fingerprint": int(teacher.fingerprint)}
+    document = teaching.about(answered_views(recipe, train), whose, loader, samples)
+    if epochs is None:
+        epochs = -(-recipe.training.num_steps(loader.steps_per_epoch) // loader.steps_per_epoch)
+
+    def ask(batch: Batch) -> Tensor:
+        with torch.no_grad(), autocast(world.device, recipe.training.precision):
+            return kept(teacher(batch.images), kind)
+
+    with teaching.claimed(folder, document) if world.is_first else nullcontext():
+        world.wait()  # for the first, which puts the folder in order before the others write
+        asked = torch.tensor(teaching.store(folder, loader, ask, epochs, rank=world.rank, world=world.size)).double()
+        world.average([asked])  # also waits for the others, so that the folder is claimed until all have ended
+    views = epochs * loader.steps_per_epoch * loader.order.batch_size
+    return {"epochs": epochs, "views": views, "asked": round(float(asked) * world.size)}
 
 
 def evaluate(where: str | Path, data: str | None = None, split: str = "test", device: str = "auto") -> dict[str, float]:

@@ -7,6 +7,7 @@ choice is written to JSON with the chosen class's name under "kind", and is swit
 """
 
 import dataclasses
+import difflib
 import inspect
 import io
 import json
@@ -188,7 +189,9 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
 
 def _unknown(root: Any, name: str) -> typing.NoReturn:
     known = [field.name for field in fields(root)]
-    leaf = [other for other in known if other.split(".")[-1] == name.rsplit(".", maxsplit=1)[-1]]
+    leaves = [other.rsplit(".", maxsplit=1)[-1] for other in known]
+    nearest = difflib.get_close_matches(name.rsplit(".", maxsplit=1)[-1], leaves, n=1, cutoff=0.85)
+    leaf = [other for other, own in zip(known, leaves, strict=True) if own in nearest]
     options = [f"--{other}" for other in known]
     hint = f" Did you mean {' or '.join('--' + k for k in leaf[:3])}?" if leaf else did_you_mean(f"--{name}", options)
     raise UserError(f"--{name}: there is no such setting.{hint}")

@@ -1,48 +1,126 @@
 """A trained model that teaches another: it is shown the student's views, in the way it is used to see pictures."""
 
-from typing import Self
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous import settings
 from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.base import Task
 from vitreous.trained import Trained
 
 
 class Teacher(nn.Module):
-    """A classifier answers logits (B, K), an encoder its Features. It is frozen, and never in training mode."""
+    """A classifier answers logits (B, K), an encoder its Features. It is frozen, and never in training mode.
 
-    def __init__(self, model: Task | Encoder, own: Preprocessing, students: Preprocessing) -> None:
+    Its weights go to the device with the objective that holds it, but are no part of it: neither trained, averaged nor
+    saved, since a run that goes on loads them again. A checkpoint keeps their fingerprint, and refuses others.
+    """
+
+    fingerprint: Tensor
+    scale: Tensor
+    shift: Tensor
+    order: Tensor | None
+
+    def __init__(
+        self,
+        model: Task | Encoder,
+        own: Preprocessing,
+        students: Preprocessing,
+        classes: tuple[str, ...] = (),
+        where: str = "the teacher",
+    ) -> None:
         super().__init__()
-        self.model = model.requires_grad_(False).eval()
-        self.own, self.students = own, students
+        self._hidden = (model.requires_grad_(False).eval(),)  # in a tuple, where nn.Module does not find it
+        self.own, self.classes, self.where = own, classes, where
+        mean, std, own_mean, own_std = (
+            torch.tensor(values, dtype=torch.float64)[:, None, None]
+            for values in (students.mean, students.std, own.mean, own.std)
+        )
+        self.register_buffer("fingerprint", torch.tensor(_fingerprint(model, own)))
+        self.register_buffer("scale", (std / own_std).float(), persistent=False)
+        self.register_buffer("shift", ((mean - own_mean) / own_std).float(), persistent=False)
+        self.register_buffer("order", None, persistent=False)
 
     @classmethod
     def load(cls, where: str, students: Preprocessing) -> Self:
         """From wherever weights can be loaded. `students`: how the student's pictures are made."""
         trained = Trained.load(where)
-        model = trained.encoder(trained.card.model) if trained.card.task is None else trained.task()
-        return cls(model, trained.card.preprocessing, students)
+        model = trained.encoder() if trained.card.task is None else trained.task()
+        return cls(model, trained.card.preprocessing, students, trained.card.classes, where)
 
-    def train(self, mode: bool = True) -> Self:
-        return super().train(False)
+    @property
+    def model(self) -> Task | Encoder:
+        return self._hidden[0]
+
+    def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
+        """The model's too, for whoever looks what the teacher is."""
+        yield self
+        yield from self.model.modules(remove_duplicate)
+
+    def in_order_of(self, classes: tuple[str, ...]) -> Self:
+        """From now on its logits are in the order of the student's classes, which must be its own by name. A file that
+        only numbers its classes is taken to have them in the student's order, if there are as many."""
+        if not isinstance(self.model, Task):
+            raise UserError(
+                f"{self.where}: an encoder without a head cannot tell classes; name a classifier as --teacher"
+            )
+        if sorted(self.classes) == sorted(classes):
+            places = [self.classes.index(name) for name in classes]
+            self.order = None if self.classes == classes else torch.tensor(places, device=self.scale.device)
+        elif self.classes != tuple(str(number) for number in range(len(classes))):
+            raise UserError(f"{self.where} cannot teach these classes: {_difference(self.classes, classes)}")
+        return self
 
     @torch.no_grad()
     def forward(self, views: Tensor) -> Tensor | Features:
-        seen = self.adapted(views)
-        return self.model.predict(seen) if isinstance(self.model, Task) else self.model(seen)
+        seen, model = self.adapted(views), self.model
+        if not isinstance(model, Task):
+            return model(seen)  # type: ignore[no-any-return]
+        logits = model.predict(seen)
+        return logits if self.order is None else logits[:, self.order]
 
     def adapted(self, views: Tensor) -> Tensor:
         """The student's views in the teacher's size and normalisation."""
-        if (self.own.mean, self.own.std) != (self.students.mean, self.students.std):
-            mean, std, own_mean, own_std = (
-                torch.tensor(values, dtype=views.dtype, device=views.device)[:, None, None]
-                for values in (self.students.mean, self.students.std, self.own.mean, self.own.std)
-            )
-            views = (views * std + mean - own_mean) / own_std
+        views = views * self.scale + self.shift
         if views.shape[-2:] != self.own.size_px:
             views = F.interpolate(views, size=self.own.size_px, mode="bilinear", antialias=True)
         return views
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(f"{prefix}fingerprint")
+        if saved is not None and int(saved) != int(self.fingerprint):
+            raise UserError(
+                f"{self.where}: not the teacher that this run began with, its weights are others; give that one as "
+                "--teacher, or begin anew with another --out"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _fingerprint(model: nn.Module, own: Preprocessing) -> int:
+    """Of its weights and of how it sees pictures: 63 bits of a sha256."""
+    digest = hashlib.sha256(json.dumps(settings.to_json(own)).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def _difference(own: tuple[str, ...], students: tuple[str, ...]) -> str:
+    lacking, unknown = sorted(set(students) - set(own)), sorted(set(own) - set(students))
+    words = [f"it does not know {lacking[0]!r}"] if lacking else []
+    words += [f"the data has no {unknown[0]!r}"] if unknown else []
+    told = " and ".join(words) or "a name occurs twice"
+    return f"{told} ({len(own)} classes there, {len(students)} here)"

@@ -41,6 +41,13 @@ def test_parameter_count_of_distilled_deit_b():
     assert num_parameters(encoder) + 2 * 1000 * (768 + 1) == 87_338_192
 
 
+def test_a_crop_that_patches_do_not_fill():
+    encoder = ViTSettings(picture_px=(16, 16), patch=4, width=8, depth=1, heads=1).build()
+    assert encoder.features(torch.zeros(1, 3, 8, 12)).maps[0].shape == (1, 8, 2, 3)
+    with pytest.raises(UserError, match="cannot be cut"):
+        encoder.features(torch.zeros(1, 3, 10, 12))
+
+
 def test_depths_of_encode():
     encoder = TINY.build().eval()
     tokens, grid = encoder.embed(torch.randn(2, 3, 8, 12))

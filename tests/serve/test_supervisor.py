@@ -1,5 +1,6 @@
 """Overload, clients that leave, a model's process that dies, and the end. A stopped process stands for a slow one."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,6 +10,10 @@ import time
 import httpx
 import pytest
 from running import Running, children, is_alive, png
+
+from vitreous.serve.body import Refused
+from vitreous.serve.settings import ServeSettings
+from vitreous.serve.supervisor import ModelProcess
 
 QUEUE = 6
 
@@ -194,3 +199,30 @@ def test_no_model_outlives_a_server_that_was_killed(model):
     assert not [worker for worker in workers if is_alive(worker)]
     assert not children(running.process.pid)
     running.stop()
+
+
+def test_what_the_settings_leave_open_the_model_says(model):
+    settings = ServeSettings(models=(str(model),), device="cpu", threads=2, neighbours=0, examples=0)
+    process = ModelProcess("tiny", str(model), settings, lambda name, size: None)
+
+    async def until_ready() -> None:
+        await process.start()
+        while not process.is_ready:
+            assert process.failure is None
+            await asyncio.sleep(0.02)
+        await process.stop()
+
+    asyncio.run(until_ready())
+    assert (process.queue, process.max_batch) == (8, 2)
+    assert settings.pictures_a_request == 16
+
+
+def test_a_request_larger_than_the_queue_is_admitted_alone():
+    process = ModelProcess("tiny", "model", ServeSettings(models=("model",)), lambda name, size: None)
+    process.is_ready, process.queue = True, 8
+    process.check_room(16)
+    process.admitted = 1
+    process.check_room(7)
+    with pytest.raises(Refused, match="too many pictures") as refused:
+        process.check_room(8)
+    assert refused.value.status == 429

@@ -11,8 +11,12 @@ class ViewSettings:
     """A further view, beyond the first: another global one, or the small crops of multi-crop."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
-    times: int = 1  # so many of this kind, each with random choices of its own
+    times: int = 1  # so many of this kind, each with random choices of its own; 0: none
     size_px: tuple[int, int] | None = None  # none: the model's own
+
+    def __post_init__(self) -> None:
+        if self.times < 0:
+            raise UserError(f"times is {self.times}: give the number of views of this kind, or 0 for none")
 
 
 def build_views(first: Augmentation, more: tuple[ViewSettings, ...], preprocessing: Preprocessing) -> list[View]:

@@ -51,8 +51,8 @@ def fit(
 ) -> Tensor:
     """(pixels + 1, K) weights that minimise mean cross-entropy + penalty / 2 * |weights|^2 (the bias is free)."""
     num_classes = num_classes or int(data.labels.max()) + 1
-    values = torch.cat([data.values, torch.ones(len(data.values), 1, dtype=torch.float64)], dim=1)
-    weights = torch.zeros(values.shape[1], num_classes, dtype=torch.float64) if start is None else start.clone()
+    values = torch.cat([data.values, data.values.new_ones(len(data.values), 1)], dim=1)
+    weights = values.new_zeros(values.shape[1], num_classes) if start is None else start.clone()
     weights.requires_grad_()
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
     solver = torch.optim.LBFGS(

@@ -16,12 +16,16 @@ from vitreous.tasks.classify import Classify, TanhHead
 
 @dataclass(frozen=True)
 class FeatureSet:
-    values: Tensor  # (N, D) float32, on the CPU
+    values: Tensor  # (N, D) float32
     labels: Tensor  # (N,) int64; or (N, K) where pictures have several
     ids: Tensor  # (N,) int64: which pictures of the source these are
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def to(self, device: torch.device | str) -> "FeatureSet":
+        """Collected on the CPU; neighbours and linear layers of many pictures are found faster on a GPU."""
+        return FeatureSet(self.values.to(device), self.labels.to(device), self.ids.to(device))
 
     def only(self, chosen: Tensor) -> "FeatureSet":
         """Those at some places, or where a mask is true."""

@@ -53,7 +53,7 @@ def knn_votes(
 ) -> Tensor:
     """(N, K): the summed votes for every class; without a temperature each neighbour has one."""
     known = F.normalize(train.values, dim=1)
-    votes = torch.zeros(len(values), num_classes, dtype=torch.float64)
+    votes = torch.zeros(len(values), num_classes, dtype=torch.float64, device=values.device)
     for start in track(range(0, len(values), chunk), "neighbours"):
         part = slice(start, start + chunk)
         near = (F.normalize(values[part], dim=1) @ known.T).topk(num, dim=1)
@@ -126,7 +126,7 @@ def _standardised(train: FeatureSet, other: FeatureSet) -> tuple[Pixels, Pixels]
 
 def _held_out(train: FeatureSet, share: float, seed: int) -> Tensor:
     """(N,) bool: that share of every class, drawn by the pictures' keys; a class of one picture keeps it."""
-    chosen = torch.zeros(len(train), dtype=torch.bool)
+    chosen = torch.zeros(len(train), dtype=torch.bool, device=train.ids.device)
     for places in _by_class(train, seed):
         chosen[places[: round(share * len(places))]] = True
     if not chosen.any() or chosen.all():

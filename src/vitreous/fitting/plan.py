@@ -8,7 +8,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.fitting.budget import Budget, Clock, Measure, budget, epochs_within
 from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, Hardware, Wishes, drafts, lengthened
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
@@ -224,7 +224,9 @@ def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[
 def describe_model(model: ModelSettings) -> str:
     if isinstance(model, ViTSettings):
         return f"ViT, width {model.width}, {model.depth} blocks, {model.heads} heads, patches of {model.patch} px"
-    return f"ResNet, blocks {'+'.join(map(str, model.depths))}, width {model.base_width}"
+    if isinstance(model, ResNetSettings):
+        return f"ResNet, blocks {'+'.join(map(str, model.depths))}, width {model.base_width}"
+    return settings.kind(type(model))
 
 
 __all__ = ["IMBALANCE", "RECHECKS", "Choice", "Plan", "corrected", "plan", "rechecks"]

@@ -6,16 +6,20 @@ from vitreous.models.names import MODELS, model_names
 
 if TYPE_CHECKING:
     from vitreous.models.catalog import ModelSettings, model_settings
+    from vitreous.models.igpt import IGPTSettings
     from vitreous.models.resnet import ResNetSettings
     from vitreous.models.stems import ConvStem, ResNetStem
+    from vitreous.models.tokeniser import TokeniserSettings
     from vitreous.models.vit import ViTSettings
 
 __all__ = [
     "MODELS",
     "ConvStem",
+    "IGPTSettings",
     "ModelSettings",
     "ResNetSettings",
     "ResNetStem",
+    "TokeniserSettings",
     "ViTSettings",
     "model_names",
     "model_settings",

@@ -4,12 +4,14 @@ import dataclasses
 from typing import Any
 
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models.names import ResNetName, parse_name
+from vitreous.models.igpt import IGPTSettings
+from vitreous.models.names import IGPTName, ResNetName, TokeniserName, parse_name
 from vitreous.models.resnet import ResNetSettings
 from vitreous.models.stems import ResNetStem
+from vitreous.models.tokeniser import TokeniserSettings
 from vitreous.models.vit import ViTSettings
 
-ModelSettings = ViTSettings | ResNetSettings
+ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings
 
 
 def model_settings(name: str, **changes: Any) -> ModelSettings:
@@ -21,6 +23,10 @@ def model_settings(name: str, **changes: Any) -> ModelSettings:
     settings: ModelSettings
     if isinstance(parsed, ResNetName):
         settings = ResNetSettings(depths=parsed.depths, base_width=64 * parsed.width_factor)
+    elif isinstance(parsed, IGPTName):
+        settings = IGPTSettings(**dataclasses.asdict(parsed.size))
+    elif isinstance(parsed, TokeniserName):
+        settings = TokeniserSettings(stride=parsed.stride)
     else:
         stem = None if parsed.stem_depths is None else ResNetStem(depths=parsed.stem_depths)
         size = dataclasses.asdict(parsed.size)

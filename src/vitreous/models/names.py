@@ -30,6 +30,20 @@ class ResNetName:
     width_factor: int
 
 
+@dataclass(frozen=True)
+class IGPTName:
+    """What a name such as igpt_s says."""
+
+    size: ViTSize
+
+
+@dataclass(frozen=True)
+class TokeniserName:
+    """What a name such as tokeniser_8 says."""
+
+    stride: int
+
+
 VIT_SIZES = {
     "ti": ViTSize(192, 12, 3),  # Ti and S: Touvron et al. 2021 (DeiT), Steiner et al. 2021
     "s": ViTSize(384, 12, 6),
@@ -39,6 +53,8 @@ VIT_SIZES = {
     # The paper's ViT-b (figure 4): every width of B halved, that of a head too, so the heads stay 12.
     "halfb": ViTSize(384, 12, 12),
 }
+
+IGPT_SIZES = {"s": ViTSize(512, 24, 8), "m": ViTSize(1024, 36, 8), "l": ViTSize(1536, 48, 16)}  # Chen et al. 2020
 
 RESNET_DEPTHS = {"r26": (2, 2, 2, 2), "r50": (3, 4, 6, 3), "r101": (3, 4, 23, 3), "r152": (3, 8, 36, 3)}
 
@@ -64,6 +80,10 @@ MODELS = {
     "bit_r50x3": "BiT ResNet-50 of triple width, 217 M parameters",
     "bit_r152x2": "BiT ResNet-152 of double width, 236 M parameters",
     "bit_r152x4": "BiT ResNet-152 of fourfold width, 937 M parameters",
+    "igpt_s": "iGPT-S: a causal transformer over single pixels, 76 M parameters",
+    "igpt_m": "iGPT-M, 455 M parameters",
+    "igpt_l": "iGPT-L, 1,362 M parameters",
+    "tokeniser_8": "discrete visual tokeniser: a word of 8192 for every 8 px, 5.6 M parameters",
 }
 
 
@@ -72,11 +92,16 @@ def model_names() -> list[str]:
     return list(MODELS)
 
 
-def parse_name(name: str) -> ViTName | ResNetName:
+def parse_name(name: str) -> ViTName | ResNetName | IGPTName | TokeniserName:
     """What a model's name says."""
     if match := re.fullmatch(r"bit_(r\d+)x([1-9]\d*)", name):
         if match[1] in RESNET_DEPTHS:
             return ResNetName(RESNET_DEPTHS[match[1]], int(match[2]))
+    elif match := re.fullmatch(r"igpt_([a-z]+)", name):
+        if match[1] in IGPT_SIZES:
+            return IGPTName(IGPT_SIZES[match[1]])
+    elif match := re.fullmatch(r"tokeniser_([1-9]\d*)", name):
+        return TokeniserName(int(match[1]))
     elif match := re.fullmatch(r"(?:(r\d*)_)?vit_([a-z]+)([1-9]\d*)", name):
         resnet, size, patch = match[1], VIT_SIZES.get(match[2]), int(match[3])
         if size and resnet is None:

@@ -109,7 +109,8 @@ class ViT(TokenEncoder):
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         height, width = images.shape[-2:]
-        return self.stem(images, self.checkpointing), self.stem.grid((height, width))
+        grid = self.stem.grid((height, width))  # first: it says what is wrong where patches do not fill the picture
+        return self.stem(images, self.checkpointing), grid
 
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)

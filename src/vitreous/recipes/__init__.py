@@ -7,11 +7,23 @@ from typing import Any
 
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
+from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser, tokeniser_imagenet
 from vitreous.recipes.cifar10 import cifar10_finetune, cifar10_hybrid, cifar10_resnet, cifar10_vit
+from vitreous.recipes.contrastive import cifar10_byol, cifar10_mocov3, cifar10_simclr, mocov3_imagenet
+from vitreous.recipes.distill import cifar10_deit, deit_imagenet
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
+from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
+from vitreous.recipes.masked import (
+    cifar10_mae,
+    cifar10_masked,
+    mae_imagenet,
+    masked_patch_paper,
+)
+from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav, dino_imagenet
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.unlabelled import cifar10_tuned
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     recipe.__name__: recipe
@@ -22,6 +34,26 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         cifar10_hybrid,
         cifar10_resnet,
         cifar10_finetune,
+        cifar10_simclr,
+        cifar10_mocov3,
+        cifar10_byol,
+        mocov3_imagenet,
+        cifar10_dino,
+        cifar10_swav,
+        dino_imagenet,
+        cifar10_masked,
+        cifar10_mae,
+        masked_patch_paper,
+        mae_imagenet,
+        cifar10_igpt,
+        igpt_imagenet,
+        cifar10_tokeniser,
+        cifar10_beit,
+        tokeniser_imagenet,
+        beit_imagenet,
+        cifar10_tuned,
+        cifar10_deit,
+        deit_imagenet,
         pretrain_imagenet,
         pretrain_imagenet21k,
         pretrain_jft,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import IGPTSettings, ModelSettings, ViTSettings
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
@@ -91,6 +91,8 @@ def larger(model: ModelSettings, picture_px: int | None = None) -> ModelSettings
     """The same model for pictures of `picture_px`; by default as much larger as 384 is than 224, in whole patches."""
     if picture_px is not None:
         return replace(model, picture_px=(picture_px, picture_px))
+    if isinstance(model, IGPTSettings):
+        return model  # a token a pixel: larger pictures cost too much
     height, width = (round(side / px * 12 / 7) * px for side, px in zip(model.picture_px, cell(model), strict=True))
     return replace(model, picture_px=(height, width))
 

@@ -5,6 +5,7 @@ from functools import partial
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import accuracy_curve, inline, loss_curve, rate_curve
 from vitreous.report.html import Html, paragraph, tag, together
+from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.run import RunDirectory
 
 
@@ -13,7 +14,8 @@ def section(result: FitResult) -> Html:
     if not rows:
         return paragraph("metrics.jsonl is empty: the run was too short to write into it.")
     notes = []
-    if recipe.objective.label_smoothing or recipe.augmentation.mixup or recipe.augmentation.cutmix:
+    smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
+    if smoothed or recipe.augmentation.mixup or recipe.augmentation.cutmix:
         notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
     if any("val_average/accuracy" in row for row in rows):
         notes.append("The model that was kept has the averaged weights.")

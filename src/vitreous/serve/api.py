@@ -48,6 +48,8 @@ class Service:
     def _gauges(self) -> Iterable[tuple[str, str, str, float]]:
         for name, model in self.models.items():
             yield "vitreous_queue_pictures", "Pictures admitted and not yet answered.", name, model.admitted
+            yield "vitreous_queue_places", "Pictures that may be admitted at once.", name, model.queue
+            yield "vitreous_max_batch_pictures", "Pictures that may go through together.", name, model.max_batch
             yield "vitreous_ready", "Whether the model's process answers.", name, float(model.is_ready)
             yield "vitreous_process_starts", "How often the model's process was started.", name, model.num_starts
 

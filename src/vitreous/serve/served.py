@@ -16,13 +16,18 @@ Options = dict[str, Any]  # top, coverage, abstain
 
 
 class Served:
-    shares_cores = False  # whether its batches run on the cores that decode pictures
+    lanes = 1  # batches that may run side by side
+    max_batch = 16  # what suits it, where the settings leave that open; and so
+    queue = 32
 
     def begin_decoder(self) -> None:
         """Called in every thread that prepares pictures, before it begins."""
 
     def warm_up(self) -> None:
-        """Called in the thread that will ask for answers; the first pass is slow."""
+        """Called before the first question; the first pass is slow."""
+
+    def take_cores(self, lanes: int) -> None:
+        """Called in the thread that is about to ask, with the number of those it shares the cores with, itself too."""
 
     def prepare(self, picture: Picture) -> Any:
         """What is kept of a picture until its batch: little, whatever its size."""
@@ -46,6 +51,8 @@ class Served:
 
 class ExportedServed(Served):
     """An .onnx file. Each picture is answered as it is read: at its own size there is nothing to batch it with."""
+
+    queue = 8
 
     def __init__(self, path: Path, threads: int | None) -> None:
         from vitreous.export.runtime import ExportedPredictor

@@ -30,6 +30,7 @@ from vitreous.weights.describe import describe
 
 MAX_ATTENTION_BYTES = 64_000_000
 MAX_POSITIONS = 1024  # patches, in the table of similarities
+CPU_LANES = 2
 
 
 class TorchServed(Served):
@@ -38,7 +39,10 @@ class TorchServed(Served):
         self.card, self.threads = trained.card, threads or os.cpu_count() or 1
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
-        self.shares_cores = self.device.type == "cpu"
+        if self.device.type == "cpu":
+            # Larger batches bring a CPU little, and make some wait for two long ones in turn. Twice the places of what
+            # is in work keep both lanes busy; a longer queue would only make everybody wait longer.
+            self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 2, 8
         self.predictor = None if self.card.task is None else TorchPredictor(trained, device)
         encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()
@@ -46,9 +50,14 @@ class TorchServed(Served):
     def begin_decoder(self) -> None:
         torch.set_num_threads(1)
 
+    def take_cores(self, lanes: int) -> None:
+        # Of the calling thread alone: decoders keep the one thread they have, and other lanes theirs.
+        num = max(1, self.threads // lanes)
+        if torch.get_num_threads() != num:
+            torch.set_num_threads(num)
+
     def warm_up(self) -> None:
-        # Of the calling thread alone: decoders keep the one thread they have.
-        torch.set_num_threads(self.threads)
+        self.take_cores(1)
         self.embed([torch.zeros(3, *self.card.preprocessing.size_px, dtype=torch.uint8)])
 
     # ---- pictures

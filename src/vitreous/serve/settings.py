@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from vitreous.data.images import MAX_PIXELS
 from vitreous.errors import UserError
 
-MAX_BATCH = 16
 MIN_TOKEN = 16  # characters
 
 
@@ -16,8 +15,8 @@ class ServeSettings:
     port: int = 8000  # 0: any free one
     token: str | None = None  # what clients must show; needed for any address but this machine's own
     host_names: tuple[str, ...] = ()  # further names this service is reached by, as browsers write them in Host
-    queue: int = 32  # admitted pictures a model, waiting or in work; whoever comes later is refused
-    max_batch: int = MAX_BATCH  # pictures that go through the model together
+    queue: int | None = None  # admitted pictures a model, waiting or in work; whoever comes later is refused
+    max_batch: int | None = None  # pictures that go through the model together; none, of both: what suits the device
     max_body_mb: float = 16.0  # of a request
     max_pictures: int = 16  # of a request
     max_pixels: int = MAX_PIXELS // 2  # of a picture
@@ -38,8 +37,9 @@ class ServeSettings:
             ("port", 0, 65535),
             ("neighbours", 0, 100_000),
         ):
-            if not least <= getattr(self, name) <= most:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be from {least} to {most:,}")
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise UserError(f"{name} is {value}: it must be from {least} to {most:,}")
         if self.max_body_mb <= 0:
             raise UserError(f"max_body_mb is {self.max_body_mb:g}: it must be above 0")
         if self.threads is not None and self.threads < 1:
@@ -53,5 +53,5 @@ class ServeSettings:
 
     @property
     def pictures_a_request(self) -> int:
-        """A request of more pictures than the queue holds could never be admitted."""
-        return min(self.max_pictures, self.queue)
+        """No more than the queue that was asked for. One that was chosen here may be shorter: see `check_room`."""
+        return self.max_pictures if self.queue is None else min(self.max_pictures, self.queue)

@@ -72,6 +72,7 @@ class ModelProcess:
         self.index = Index()
         self.num_starts = 0
         self.admitted = 0  # pictures: waiting, or in work
+        self.queue, self.max_batch = settings.queue or 0, settings.max_batch or 0  # 0: the process will say
         self.picture_s = 0.1  # recent time of a picture, in batches
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._next = 0
@@ -86,7 +87,8 @@ class ModelProcess:
         """Refuses at once when there is no model, or no room for so many pictures."""
         if not self.is_ready:
             raise Refused(503, "the model is starting; try again", retry_s=2)
-        if self.admitted + num > self.settings.queue:
+        # A request of more pictures than there are places is admitted where it has them all to itself.
+        if self.admitted and self.admitted + num > self.queue:
             raise Refused(429, "too many pictures are waiting; try again", retry_s=self.retry_s)
 
     @property
@@ -224,6 +226,7 @@ class ModelProcess:
             self.picture_s += 0.1 * (header["seconds"] / header["batch"] - self.picture_s)
         elif "ready" in header:
             self.description, self.is_ready = header["ready"], True
+            self.queue, self.max_batch = self.settings.queue or header["queue"], header["max_batch"]
         elif "failed" in header:
             if self.description is None:
                 self.failure = header["failed"]

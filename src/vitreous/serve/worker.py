@@ -1,9 +1,11 @@
-"""The process that holds a model. It reads frames, decodes pictures, runs whatever waits as one batch, and answers.
+"""The process that holds a model. It reads frames, decodes pictures, runs what waits in batches, and answers.
 
-Every job gets exactly one answer, with its own number on it. The process ends when the HTTP process does: its end of
-the connection is then closed, however that one ended.
+Batches run in lanes: threads that share the machine's cores between them. Every job gets exactly one answer, with its
+own number on it. The process ends when the HTTP process does: its end of the connection is then closed, however that
+one ended.
 """
 
+import math
 import os
 import signal
 import socket
@@ -23,7 +25,6 @@ from vitreous.serve.served import Served, as_json, open_served
 
 NUM_DECODERS = 2  # so that one huge picture does not hold up all others
 NUM_SPARE = 4  # training pictures decoded ahead
-PATIENCE_S = 0.05  # for pictures that are being decoded to join a batch
 
 
 @dataclass(eq=False)
@@ -46,16 +47,25 @@ class Spare:
     prepared: Any
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What a lane does next."""
+
+    work: list[Job] | Spare
+    lanes: int  # between which the cores are shared meanwhile: 1 if it has them all
+
+
 class Inbox:
     """Jobs that are ready for the model; and, for when there are none, pictures to index.
 
-    On the CPU a batch takes all cores, each of which waits for the slowest at every step: a picture that is decoded
-    beside it costs it several times the core it takes. So there pictures are decoded between batches.
+    A pass on many cores makes each wait for the slowest at every step, so a pass on a core in each lane gives more
+    answers a second: that is how several pictures are answered. One that is alone is answered soonest by all cores.
     """
 
     def __init__(self) -> None:
-        self.decodes_between = False  # whether decoding waits for the end of a batch
-        self.is_running = False  # a batch
+        self.lanes = 1
+        self.num_running = 0  # turns
+        self.is_whole = False  # one that has all cores is running
         self.changed = threading.Condition()
         self.known: dict[int, Job] = {}  # not yet in a batch
         self.ready: deque[Job] = deque()
@@ -64,11 +74,6 @@ class Inbox:
     def expect(self, job: Job) -> None:
         with self.changed:
             self.known[job.number] = job
-
-    def wait_for_turn(self) -> None:
-        """Until a picture may be decoded."""
-        with self.changed:
-            self.changed.wait_for(lambda: not (self.decodes_between and self.is_running))
 
     def put(self, job: Job) -> None:
         with self.changed:
@@ -94,29 +99,43 @@ class Inbox:
             self.spare.append(spare)
             self.changed.notify_all()
 
-    def take(self, max_batch: int) -> list[Job] | Spare:
-        """All that is ready and of one kind with the oldest, in order; only for what has arrived is waited a moment."""
+    def take(self, max_batch: int) -> Turn:
+        """Waits for a turn; whoever takes it says `finish` after it."""
         with self.changed:
-            self.is_running = False
+            while (turn := self._next(max_batch)) is None:
+                self.changed.wait()
+            if isinstance(turn.work, Spare):
+                self.spare.popleft()
+            else:
+                for job in turn.work:
+                    self.ready.remove(job)
+                    del self.known[job.number]
+            self.num_running += 1
+            self.is_whole = turn.lanes == 1
             self.changed.notify_all()
-            while True:
-                self.changed.wait_for(lambda: self.ready or (self.spare and not self.known))
-                if self.decodes_between:
-                    self.changed.wait_for(lambda: len(self.ready) >= min(max_batch, len(self.known)), PATIENCE_S)
-                if self.ready:
-                    break
-                if self.spare and not self.known:
-                    self.is_running = True
-                    self.changed.notify_all()
-                    return self.spare.popleft()
-            self.is_running = True
-            kind = self.ready[0].kind
-            limit = 1 if kind == "attention" else max_batch
-            batch = [job for job in self.ready if job.kind == kind][:limit]
-            for job in batch:
-                self.ready.remove(job)
-                del self.known[job.number]
-            return batch
+            return turn
+
+    def finish(self) -> None:
+        with self.changed:
+            self.num_running -= 1
+            self.is_whole = False
+            self.changed.notify_all()
+
+    def _next(self, max_batch: int) -> Turn | None:
+        """All that is ready and of one kind with the oldest, in order, shared with the lanes that have nothing."""
+        is_free = self.num_running == 0
+        if self.is_whole or self.num_running == self.lanes:
+            return None
+        if not self.ready:
+            return Turn(self.spare[0], 1) if self.spare and not self.known and is_free else None
+        first = self.ready[0]
+        if first.kind == "attention":  # it is read from inside the model, which nobody else may use meanwhile
+            return Turn([first], 1) if is_free else None
+        if is_free and len(self.known) == 1:
+            return Turn([first], 1)
+        alike = [job for job in self.ready if job.kind == first.kind]
+        share = math.ceil(len(alike) / (self.lanes - self.num_running))
+        return Turn(alike[: min(max_batch, share)], self.lanes)
 
 
 class Worker:
@@ -125,6 +144,7 @@ class Worker:
         self.sending = threading.Lock()
         self.inbox = Inbox()
         self.served: Served
+        self.max_batch: int
 
     def send(self, header: dict[str, Any], blob: bytes = b"") -> None:
         try:
@@ -140,19 +160,32 @@ class Worker:
         except UserError as error:
             self.send({"failed": str(error)})
             return
-        self.send({"ready": self.served.describe()})
+        self.send({"ready": self.served.describe(), "queue": self.served.queue, "max_batch": self.max_batch})
         threading.Thread(target=self._show, daemon=True).start()
-        while True:
-            taken = self.inbox.take(self.start["max_batch"])
-            if isinstance(taken, list):
-                self._answer(taken)
-            else:
-                self._index(taken)
+        for _ in range(self.inbox.lanes - 1):
+            threading.Thread(target=self._work, daemon=True).start()
+        self._work()
+
+    def _work(self) -> None:
+        """A lane."""
+        try:
+            while True:
+                turn = self.inbox.take(self.max_batch)
+                self.served.take_cores(turn.lanes)
+                if isinstance(turn.work, list):
+                    self._answer(turn.work, turn.lanes)
+                else:
+                    self._index(turn.work)
+                self.inbox.finish()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # the other lanes would go on, and nobody would notice that one is missing
 
     def _load(self) -> None:
         told = self.start
         self.served = open_served(told["where"], told["device"], told["threads"])
-        self.inbox.decodes_between = self.served.shares_cores
+        self.inbox.lanes = self.served.lanes
+        self.max_batch = told["max_batch"] or self.served.max_batch
         begun = threading.Barrier(NUM_DECODERS + 1)
 
         def begin() -> None:
@@ -182,7 +215,6 @@ class Worker:
             self.decoders.submit(self._decode, job)
 
     def _decode(self, job: Job) -> None:
-        self.inbox.wait_for_turn()
         if job.is_dropped:
             return
         try:
@@ -207,7 +239,7 @@ class Worker:
             self.inbox.forget(job.number)
             self.send({"id": job.number, "status": 500, "error": "the model failed on this picture"})
 
-    def _answer(self, batch: list[Job]) -> None:
+    def _answer(self, batch: list[Job], lanes: int) -> None:
         began = time.monotonic()
         try:
             results = self._results(batch)
@@ -218,7 +250,7 @@ class Worker:
         except Exception:
             self._fail(batch)
             return
-        self.send({"batch": len(batch), "seconds": time.monotonic() - began})
+        self.send({"batch": len(batch), "seconds": (time.monotonic() - began) / lanes})
         for job, (result, blob) in zip(batch, results, strict=True):
             self.send({"id": job.number, "result": result}, blob)
 

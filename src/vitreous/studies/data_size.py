@@ -21,6 +21,7 @@ from vitreous.studies.downstream import few_shot_accuracy, slug, test_accuracy
 from vitreous.studies.figures import Panel, curves_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import TransferStudy, grouped
+from vitreous.tasks.classify import ClassifySettings
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class DataSize(TransferStudy):
         recipe = replace(
             recipe,
             data=replace(recipe.data, train_fraction=fraction),
-            objective=replace(recipe.objective, label_smoothing=chosen.label_smoothing),
+            objective=ClassifySettings(label_smoothing=chosen.label_smoothing),
             optimizer=replace(recipe.optimizer, weight_decay=chosen.weight_decay),
             training=replace(
                 recipe.training,

@@ -16,6 +16,7 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.studies.downstream import is_structured, slug, test_split, transfer_recipe, without_overlap
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.models import StudyModel, study_model
+from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.devices import Precision
 from vitreous.training.optim import MuonSettings
 
@@ -111,7 +112,7 @@ class Study:
                 test_split=test_split(self.data),
                 leave_out=leave_out,
             ),
-            objective=replace(recipe.objective, label_smoothing=self.label_smoothing),
+            objective=ClassifySettings(label_smoothing=self.label_smoothing),
             augmentation=self._augmentation(recipe.augmentation),
             optimizer=MuonSettings(lr=self.rate, weight_decay=self.weight_decay, adam_lr=self.rate / 2),
             average=replace(recipe.average, factor=0.995 if self.steps < 2000 else 0.999),

@@ -1,15 +1,48 @@
 """Every task and objective there is. A new one is one file and one name here."""
 
+from vitreous.objectives.beit import BEiTSettings
+from vitreous.objectives.byol import BYOLSettings
+from vitreous.objectives.dino import DINOSettings
+from vitreous.objectives.igpt import NextPixelSettings
+from vitreous.objectives.mae import MAESettings
+from vitreous.objectives.masked import MaskedSettings
+from vitreous.objectives.moco import MoCoV3Settings
+from vitreous.objectives.simclr import SimCLRSettings
+from vitreous.objectives.swav import SwAVSettings
+from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.distill import DistillSettings
 
-ObjectiveSettings = ClassifySettings
-TaughtSettings = ()  # those that learn from a trained model
+ObjectiveSettings = (
+    ClassifySettings
+    | DistillSettings
+    | MaskedSettings
+    | MAESettings
+    | SimCLRSettings
+    | MoCoV3Settings
+    | BYOLSettings
+    | DINOSettings
+    | SwAVSettings
+    | NextPixelSettings
+    | VisualTokensSettings
+    | BEiTSettings
+)
+TaughtSettings = DistillSettings | BEiTSettings  # those that learn from a trained model
 TaskSettings = ClassifySettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
     """Of the task that an objective leaves behind; None where it leaves an encoder alone."""
+    if isinstance(objective, DistillSettings):
+        return objective.student
     return objective if isinstance(objective, ClassifySettings) else None
 
 
-__all__ = ["ClassifySettings", "ObjectiveSettings", "TaskSettings", "TaughtSettings", "task_settings"]
+__all__ = [
+    "ClassifySettings",
+    "DistillSettings",
+    "ObjectiveSettings",
+    "TaskSettings",
+    "TaughtSettings",
+    "task_settings",
+]

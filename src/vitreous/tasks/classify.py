@@ -1,5 +1,6 @@
 """Classification: one label a picture (softmax), or several (sigmoid)."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Metric, Task
 
 HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean"]
+Fusion = Literal["logits", "softmax"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class ClassifySettings:
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels a picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
     class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
+    fusion: Fusion = "logits"  # distilled: what is averaged of the two answers; softmax: DeiT's paper; logits: its code
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Classify":
         if not 0 <= self.label_smoothing < 1:
@@ -47,7 +50,9 @@ class ClassifySettings:
             return ClassAndMeanHead(encoder.token_width, num_classes)
         if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 2:
             raise UserError("the distilled head needs a class token and a distillation token: set num_prefix to 2")
-        return DistilledHead(encoder.token_width, num_classes)
+        if self.fusion == "softmax" and self.loss == "sigmoid":
+            raise UserError("the fusion of two softmaxes goes with the softmax loss: set fusion to logits for sigmoid")
+        return DistilledHead(encoder.token_width, num_classes, self.fusion)
 
 
 def zero_linear(width: int, num_classes: int) -> nn.Linear:
@@ -92,17 +97,29 @@ class TanhHead(nn.Module):
 
 
 class DistilledHead(nn.Module):
-    """A linear layer on the class token and one on the distillation token, their logits averaged (DeiT, section 4)."""
+    """A linear layer on the class token and one on the distillation token, their answers averaged.
 
-    def __init__(self, width: int, num_classes: int) -> None:
+    The paper adds their softmaxes (DeiT, section 4, joint classifiers); the logits are then the logarithm of
+    their mean. Its released code averages logits, and so do timm and transformers.
+    """
+
+    def __init__(self, width: int, num_classes: int, fusion: Fusion = "logits") -> None:
         super().__init__()
+        self.fusion = fusion
         self.classes = zero_linear(width, num_classes)
         self.distillation = zero_linear(width, num_classes)
 
     def forward(self, features: Features) -> Tensor:
+        first, second = self.both(features)
+        if self.fusion == "logits":
+            return (first + second) / 2
+        first, second = (F.log_softmax(logits.float(), dim=1) for logits in (first, second))
+        return torch.logaddexp(first, second) - math.log(2)
+
+    def both(self, features: Features) -> tuple[Tensor, Tensor]:
+        """(B, K) logits of the class token, and of the distillation token."""
         assert features.prefix is not None
-        logits: Tensor = self.classes(features.prefix[:, 0]) + self.distillation(features.prefix[:, 1])
-        return logits / 2
+        return self.classes(features.prefix[:, 0]), self.distillation(features.prefix[:, 1])
 
     def last_biases(self) -> list[nn.Parameter]:
         return [self.classes.bias, self.distillation.bias]

@@ -10,6 +10,7 @@ VERBS = {
     "list": "listing",
     "train": "train",
     "finetune": "finetune",
+    "teach": "teach",
     "evaluate": "evaluate",
     "inspect": "inspect",
     "predict": "predict",

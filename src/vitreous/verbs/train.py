@@ -1,6 +1,7 @@
 """vitreous train"""
 
 import argparse
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
@@ -85,6 +86,8 @@ def print_fields(recipe: "Recipe") -> None:
 
 def typed(value: Any) -> str:
     """A value as one would type it."""
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return f"{len(value)} of them, see recipe.json"  # too much for a line, and not for typing
     if isinstance(value, tuple):
         return ",".join(typed(item) for item in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,6 +1,6 @@
 """A model in a few words, as a person would name it."""
 
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import IGPTSettings, ModelSettings, ResNetSettings, TokeniserSettings
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.shapes import shapes_only
 from vitreous.weights.card import Card
@@ -15,9 +15,13 @@ def describe(card: Card) -> str:
 
 
 def _name(model: ModelSettings) -> str:
-    if not isinstance(model, ViTSettings):
+    if isinstance(model, ResNetSettings):
         units = 3 * sum(model.depths) + 2
         return f"BiT R{units}x{model.base_width / 64:g}"
+    if isinstance(model, IGPTSettings):
+        return f"iGPT of width {model.width}, depth {model.depth}, {model.heads} heads"
+    if isinstance(model, TokeniserSettings):
+        return f"tokeniser of {model.vocabulary:,} codes, one for {model.stride} x {model.stride} px"
     with shapes_only():
         grid = model.build().grid
     sides = [round(side / cells) for side, cells in zip(model.picture_px, grid, strict=True)]  # what a token covers

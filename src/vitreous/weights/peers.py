@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models import ModelSettings, ResNetSettings, ResNetStem
+from vitreous.models import ModelSettings, ResNetSettings, ResNetStem, ViTSettings
 from vitreous.weights import clip, formats, google, original, timm, torchvision, transformers
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
@@ -269,7 +269,7 @@ def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Car
     notes: tuple[str, ...] = ()
     if isinstance(model, ResNetSettings):
         model = replace(model, conv_epsilon=1e-8)
-    elif isinstance(model.stem, ResNetStem):
+    elif isinstance(model, ViTSettings) and isinstance(model.stem, ResNetStem):
         model = replace(model, stem=replace(model.stem, norm_epsilon=1e-5, conv_epsilon=1e-8))
     if model != card.model:
         notes = ("compared with the epsilons that timm has in convolutions and group norms, which are not Google's",)

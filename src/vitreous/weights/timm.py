@@ -20,6 +20,7 @@ from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks import ClassifySettings
 from vitreous.weights.card import Card
+from vitreous.weights.describe import describe
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes, assumptions, read_gelu, read_heads, refuse_rotary
@@ -229,6 +230,8 @@ def _read_resnet(shapes: Shapes, config: Config, picture_px: tuple[int, int] | N
 def timm_rules(card: Card) -> list[Rule]:
     if isinstance(card.model, ResNetSettings):
         return _resnet_rules(card, card.model)
+    if not isinstance(card.model, ViTSettings):
+        raise UserError(f"timm has no place for {describe(card)}")
     if card.task is not None and card.task.head == "tanh":
         raise UserError("timm has no place for a head with a hidden layer")
     model = card.model

@@ -121,6 +121,7 @@ def is_beit(model: ViTSettings) -> bool:
 def write_config(card: Card) -> dict[str, Any]:
     """What `timm.create_model("local-dir:...")` needs to build the same model."""
     model, p, names = card.model, card.preprocessing, list(card.classes)
+    assert isinstance(model, ViTSettings | ResNetSettings)  # `timm_rules` refuses the others
     resnet = isinstance(model, ResNetSettings)
     # timm's BiT takes its pictures at any size, and its shape from the architecture's name.
     arguments = {"in_chans": model.channels} if isinstance(model, ResNetSettings) else _vit_arguments(card, model)

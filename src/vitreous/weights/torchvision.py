@@ -15,6 +15,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks import ClassifySettings
 from vitreous.weights.card import Card
+from vitreous.weights.describe import describe
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes, published_heads
@@ -105,7 +106,7 @@ class Torchvision(Format):
         """Whatever makes another model of the same tensors has no place in these files."""
         model = card.model
         if not isinstance(model, ViTSettings) or model.stem is not None:
-            raise UserError("torchvision's VisionTransformer has no place for a ResNet")
+            raise UserError(f"torchvision's VisionTransformer has no place for {describe(card)}")
         h, w = model.picture_px
         fixed = {"pool": "class", "pool_norm": "before", "num_prefix": 1, "num_registers": 0, "gelu": "erf"}
         for field, value in fixed.items():

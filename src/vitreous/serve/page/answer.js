@@ -16,21 +16,25 @@ export function element(kind, name, text = "") {
   return made;
 }
 
-// result: {top: [{label, probability}], set}; least: below which the model is not sure. Answers what can be read aloud.
-export function showAnswer(at, result, least, coverage) {
+// The coverages that a model knows, to choose from; a single one is no choice.
+export function offerCoverages(select, coverages) {
+  if (coverages.length === 1) return select.replaceWith(often(coverages[0]));
+  return select.replaceChildren(...coverages.map((each) => new Option(often(each), each)));
+}
+
+const often = (coverage) => `${Number((100 * coverage).toFixed(2))}\u00a0of\u00a0100`;
+
+// result: {top: [{label, probability}], set, coverage}, the set being null where none was asked for; least: below which
+// the model is not sure. Answers what can be read aloud.
+export function showAnswer(at, result, least) {
   const [best] = result.top, isSure = best.probability >= least;
   at("verdict").textContent = isSure ? best.label : "Not sure";
   at("verdict").classList.toggle("unsure", !isSure);
   at("guess").hidden = isSure;
   at("guess").textContent = isSure ? "" : `Its best guess, ${best.label}, is below the ${percent(least)} you ask for.`;
   at("bars").replaceChildren(...result.top.map(bar));
-  at("set").hidden = !result.set;
-  at("promise").hidden = !result.set;
-  if (result.set) {
-    at("set").replaceChildren(...setWords(result.set, coverage));
-    const often = `${Math.round(100 * coverage)} of 100`;
-    at("promise").textContent = `Such lists hold the right class for ${often} pictures like those it was tried on.`;
-  }
+  at("sets").hidden = !result.set;
+  if (result.set) showSet(at, result);
   const guess = `${best.label}, ${percent(best.probability)}`;
   at("brief").textContent = isSure ? guess : "Not sure";
   return isSure ? guess : `Not sure. Best guess: ${guess}`;
@@ -46,10 +50,15 @@ function bar({ label, probability }) {
   return row;
 }
 
-function setWords(names, coverage) {
-  const share = `${Math.round(100 * coverage)}\u00a0%: `;
-  if (names.length === 0) return [`${share}none is likely enough. The picture may be unlike all the model has learnt.`];
-  const shown = names.slice(0, MOST_NAMES), words = [share, names.length === 1 ? "" : "one of "];
+function showSet(at, { set, coverage }) {
+  at("set").replaceChildren(...setWords(set));
+  const select = at("coverage");
+  if (select) select.value = coverage; // what the list was made for, whatever was asked for since
+}
+
+function setWords(names) {
+  if (names.length === 0) return ["none is likely enough. The picture may be unlike all the model has learnt."];
+  const shown = names.slice(0, MOST_NAMES), words = [names.length === 1 ? "" : "one of "];
   shown.forEach((name, place) => words.push(...(place ? [", "] : []), element("b", "", name)));
   if (names.length > shown.length) words.push(` and ${names.length - shown.length} more`);
   return [...words, "."];

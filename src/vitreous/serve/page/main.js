@@ -7,7 +7,7 @@ import { Problem, Server } from "./server.js";
 
 const find = (id) => document.getElementById(id);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const EXAMPLE_TRIES = 20;
+const EXAMPLE_TRIES = 20, ABOUT_TRIES = 20;
 const NEIGHBOURS_AGAIN_MS = 4000;
 
 const server = new Server((line) => {
@@ -73,7 +73,7 @@ async function take(picture) {
 async function read(panel, picture, signal) {
   const { name } = panel.model;
   const result = panel.can("predict") ? await server.predict(name, picture.blob, panel.coverage, signal) : null;
-  panel.showAnswer(result);
+  panel.showAnswer(picture, result);
   picture.image ??= decoded(picture.blob); // the server has found it small enough to be opened
   const shown = picture.image.then((image) => signal.aborted || panel.showPlain(image));
   if (panel.can("attention")) {
@@ -85,8 +85,21 @@ async function read(panel, picture, signal) {
   if (panel.can("embed")) lookForNeighbours(panel, picture, signal);
 }
 
+// The list of classes for another coverage, of the picture that is there.
+async function listAgain(panel) {
+  try {
+    const { name } = panel.model;
+    panel.changeAnswer(await server.predict(name, panel.picture.blob, panel.coverage, under.signal));
+  } catch (error) {
+    panel.changeAnswer(panel.result);
+    complain(error, () => listAgain(panel));
+  }
+}
+
 async function lookForNeighbours(panel, picture, signal) {
   try {
+    const why = await whyNoNeighbours(panel.model, signal);
+    if (why) return panel.lackNeighbours(why);
     let found;
     do {
       found = await server.neighbours(panel.model.name, picture.blob, signal);
@@ -97,6 +110,17 @@ async function lookForNeighbours(panel, picture, signal) {
   } catch (error) {
     if (error.name !== "AbortError") panel.lackNeighbours(error.message);
   }
+}
+
+// A model says {total, why}, but null while it starts: then it is asked again. Undefined: this service does not say.
+async function whyNoNeighbours(model, signal) {
+  for (let tries = 1; model.neighbours === null && tries <= ABOUT_TRIES; tries++) {
+    const models = await server.models();
+    model.neighbours = models.find(({ name }) => name === model.name).neighbours;
+    if (model.neighbours === null) await pause(1000);
+    signal.throwIfAborted();
+  }
+  return model.neighbours?.why;
 }
 
 // As the browser shows it, until the server says what the model sees; null for formats the browser cannot read.
@@ -128,6 +152,7 @@ async function start() {
   try {
     const models = await server.models();
     panels = models.map((model) => new Panel(model, {
+      onCoverage: listAgain,
       onLook: (place, isKept) => others(model).forEach((panel) => panel.lookAt(place, isKept)),
       speak: (text) => speak(model.name, text),
     }));
@@ -159,7 +184,7 @@ async function offerExamples() {
       if (under === null) first.click(); // something to look at, unless there is already
       return;
     }
-    await pause(500);
+    await pause(Math.min(500 * tries, 5000)); // a busy machine may need a minute to find them
   }
 }
 

@@ -1,6 +1,6 @@
 // Everything about one model: its answer, its attention, its sentence, its neighbours.
 
-import { element, percent, showAnswer } from "./answer.js";
+import { element, offerCoverages, percent, showAnswer } from "./answer.js";
 import { Patches } from "./patches.js";
 import { Places } from "./places.js";
 import { Sentence } from "./sentence.js";
@@ -8,10 +8,13 @@ import { Stage } from "./stage.js";
 
 export class Panel {
   // onLook(place or null, isKept): this panel's user looks at a place (fractions of width and height)
-  constructor(model, { onLook, speak }) {
+  // onCoverage(this): another list of classes is wanted
+  constructor(model, { onLook, onCoverage, speak }) {
     this.model = model;
+    this.picture = null; // that the answer is about
     this.speak = speak;
     this.onLook = onLook;
+    this.onCoverage = onCoverage;
     this.root = document.getElementById("panel").content.firstElementChild.cloneNode(true);
     this.at = (name) => this.root.querySelector(`[data-at="${name}"]`);
     this.coverage = model.coverages.includes(0.9) ? 0.9 : model.coverages[0] ?? null;
@@ -33,6 +36,7 @@ export class Panel {
     this.at("answer").hidden = !this.can("predict");
     this.at("words").hidden = this.at("places").hidden = this.at("controls").hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
+    if (model.coverages.length) offerCoverages(this.at("coverage"), model.coverages);
     if (!this.can("attention")) this.#closeStage();
   }
 
@@ -48,6 +52,10 @@ export class Panel {
     for (const name of ["layer", "head", "shown"]) this.at(name).addEventListener("input", () => this.#draw());
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.addEventListener("input", () => this.#draw());
     this.at("least").addEventListener("input", () => this.#sayAnswer());
+    this.at("coverage")?.addEventListener("input", (event) => {
+      this.coverage = Number(event.target.value);
+      this.onCoverage(this);
+    });
     this.at("replay").addEventListener("click", () => this.sentence.fly(this.at("stage")));
   }
 
@@ -57,17 +65,25 @@ export class Panel {
 
   // ---- what comes from the server, in this order
 
-  showAnswer(result) {
+  showAnswer(picture, result) {
     this.root.hidden = false;
+    this.picture = picture;
     for (const part of [this.root, this.at("near")]) part.classList.add("stale"); // still about the picture before
     this.result = result;
     this.attention = null;
     if (result) this.speak(this.#sayAnswer());
   }
 
+  // The same answer with another list.
+  changeAnswer(result) {
+    this.result = result;
+    this.#sayAnswer();
+  }
+
   // The picture as it came; null for a format that only the server can read.
   showPlain(image) {
     this.stage.showPlain(image);
+    if (!this.can("attention")) this.root.classList.remove("stale"); // there is no more to come
   }
 
   // seen: what the model sees of the picture
@@ -89,7 +105,7 @@ export class Panel {
     this.at("near").classList.remove("stale");
     this.at("neighbours").replaceChildren(...neighbours.map(neighbour));
     this.at("near-is").textContent = indexed < total
-      ? `Found among ${indexed} training pictures; the model is still reading the others (of ${total}).`
+      ? `Found among the first ${indexed} of ${total} training pictures; the model is still reading the others.`
       : `The most alike to the model, among ${total} training pictures it has seen.`;
   }
 
@@ -162,21 +178,21 @@ export class Panel {
   #inWords(token, looks, rollout) {
     const { patches } = this, most = looks.indexOf(Math.max(...looks));
     const where = most === token ? "itself" : patches.name(most), even = percent(1 / looks.length);
-    const what = `${this.#who(token)} most at ${where} (${percent(looks[most])}; evenly spread it would be ${even}).`;
-    return rollout ? `Through all layers: ${what}` : what;
+    const who = `${rollout ? "Through all layers, " : ""}${this.#who(token)}`;
+    return capital(`${who} most at ${where} (${percent(looks[most])}; evenly spread it would be ${even}).`);
   }
 
   #who(token) {
-    if (token === null) return "All squares together look";
-    if (token >= this.patches.prefix) return `The square in ${this.patches.name(token)} looks`;
+    if (token === null) return "all squares together look";
+    if (token >= this.patches.prefix) return `the square in ${this.patches.name(token)} looks`;
     const role = token === this.attention.gatherer ? ", which gathers the answer," : "";
-    return `${capital(this.patches.name(token))}${role} looks`;
+    return `${this.patches.name(token)}${role} looks`;
   }
 
   #sayAnswer() {
     const least = this.at("least").value / 100;
     this.at("least-is").textContent = `${this.at("least").value} %`;
-    return this.result && showAnswer(this.at, this.result, least, this.coverage);
+    return this.result && showAnswer(this.at, this.result, least);
   }
 }
 

@@ -39,13 +39,11 @@ export class Places {
     const width = this.canvas.clientWidth;
     if (this.levels === null || !width) return;
     const height = width * this.aspect, context = sharp(this.canvas, width, height);
-    context.fillStyle = getComputedStyle(this.canvas).getPropertyValue("--hollow");
-    context.fillRect(0, 0, width, height);
     const all = { x: 0, y: 0, w: width, h: height };
-    if (this.token !== null) return this.#map(context, this.token - this.prefix, all);
-    const gap = this.columns > 20 ? 1 : 2;
+    if (this.token !== null) return this.#map(context, this.token - this.prefix, all, width / this.columns > 8 ? 1 : 0);
+    const gap = this.columns > 20 ? 1 : this.columns > 8 ? 2 : 5; // between maps, not within: each is to be seen as one
     for (let place = 0; place < this.rows * this.columns; place++) {
-      this.#map(context, place, this.#cell(place, all, gap));
+      this.#map(context, place, this.#cell(place, all, gap), 0);
     }
   }
 
@@ -55,10 +53,11 @@ export class Places {
     return { x: x + column * wide, y: y + row * high, w: wide - gap, h: high - gap };
   }
 
-  #map(context, place, box) {
+  #map(context, place, box, gap) {
     const count = this.rows * this.columns, row = this.levels.subarray(place * count, (place + 1) * count);
+    context.fillStyle = getComputedStyle(this.canvas).getPropertyValue("--hollow");
+    context.fillRect(box.x, box.y, box.w, box.h);
     const least = Math.min(...row), span = Math.max(1, Math.max(...row) - least);
-    const gap = box.w / this.columns > 8 ? 1 : 0;
     for (let other = 0; other < count; other++) {
       const cell = this.#cell(other, box, gap);
       context.fillStyle = `rgb(${HEAT.join(" ")} / ${(row[other] - least) / span})`;

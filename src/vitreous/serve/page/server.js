@@ -32,7 +32,8 @@ export class Server {
 
   async predict(model, picture, coverage, signal) {
     const options = { model, top: 5, ...(coverage === null ? {} : { coverage }) };
-    return (await this.#json("v1/predict", options, picture, signal)).results[0];
+    const { results } = await this.#json("v1/predict", options, picture, signal);
+    return { ...results[0], coverage };
   }
 
   async attention(model, picture, signal) {

@@ -1,0 +1,205 @@
+"""Learning without labels, side by side: one ViT, CIFAR-10, equal seconds of pre-training for every method.
+
+    python benchmarks/unlabelled.py --seconds 120 --runs runs/unlabelled --out docs/results/unlabelled.json
+
+Every method trains for about that long on nine tenths of train (the time of some first steps decides how many there
+are; compiling is not counted). Then its frozen features are probed, and it is fine-tuned, alike for all. With --choose,
+all of that is scored on the held-out tenth and the test set stays unread: that is how settings are chosen. Otherwise
+the test set is read once a method and column, at its end. `scratch` is the fine-tuning alone, of random weights;
+`scratch-longer` gets the seconds of pre-training on top. The same command again goes on where it stopped.
+
+Further settings go to every recipe (--optimizer.lr 0.002), those of data and training to fine-tuning too.
+
+Methods that learn from a trained model need it among the runs: `beit` the tokeniser, `deit` a run of cifar10_resnet;
+both are trained first, in seconds of their own that are reported beside.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous import assess, jobs, settings
+from vitreous.cli import dotted
+from vitreous.fitting.budget import measured
+from vitreous.objectives.base import Objective
+from vitreous.recipes import Recipe, find_recipe
+from vitreous.studies.grid import DecodedOnce
+from vitreous.training.devices import World
+from vitreous.training.environment import environment
+
+
+@dataclass(frozen=True)
+class Method:
+    recipe: str
+    teacher: str | None = None  # the method, or the recipe of the trained model, that it learns from
+
+
+METHODS = {
+    "masked": Method("cifar10_masked"),
+    "mae": Method("cifar10_mae"),
+    "tokeniser": Method("cifar10_tokeniser"),
+    "beit": Method("cifar10_beit", teacher="tokeniser"),
+    "dino": Method("cifar10_dino"),
+    "simclr": Method("cifar10_simclr"),
+    "mocov3": Method("cifar10_mocov3"),
+    "byol": Method("cifar10_byol"),
+    "swav": Method("cifar10_swav"),
+    "igpt": Method("cifar10_igpt"),
+    "resnet": Method("cifar10_resnet"),
+    "deit": Method("cifar10_deit", teacher="resnet"),
+}
+TEACHERS = ("tokeniser", "resnet")
+ALL = ("scratch", "scratch-longer", *(name for name in METHODS if name not in TEACHERS))
+
+
+class Table:
+    """Rows by method, in a file that is written after every number."""
+
+    def __init__(self, options: argparse.Namespace, changes: dict[str, str]) -> None:
+        self.options, self.changes = options, changes
+        self.open_data = DecodedOnce()
+        self.part = "val" if options.choose else "test"
+        old = json.loads(options.out.read_text())["methods"] if options.out.is_file() else {}
+        self.rows: dict[str, dict[str, Any]] = old
+
+    def note(self, method: str, **numbers: Any) -> None:
+        self.rows.setdefault(method, {}).update(numbers)
+        document = {"environment": environment(), "scored_on": self.part, "methods": self.rows}
+        settings.write_json(document, self.options.out)
+        shown = {name: value for name, value in numbers.items() if not isinstance(value, list | dict)}
+        print(f"{method}: " + "  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
+
+    def has(self, method: str, number: str) -> bool:
+        return number in self.rows.get(method, {})
+
+    # ---- one method
+
+    def fill(self, method: str) -> None:
+        if method in METHODS:
+            teacher = METHODS[method].teacher
+            if teacher is not None:
+                self.pretrain(teacher)
+            self.pretrain(method)
+            if method not in TEACHERS:
+                self.probe(method)
+        if method not in TEACHERS:
+            self.finetune(method)
+
+    def pretrain(self, method: str) -> None:
+        run = self.options.runs / method
+        if self.has(method, "pretrain_s"):
+            return
+        wanted = dict(self.changes)
+        if (teacher := METHODS[method].teacher) is not None:
+            wanted["teacher"] = str(self.options.runs / teacher)
+        recipe = find_recipe(METHODS[method].recipe, wanted)
+        recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1))
+        if not (run / "recipe.json").is_file():
+            recipe = self.lasting(recipe, self.options.seconds)
+        else:  # begun before: it has as many steps as were thought right then
+            recipe = replace(recipe, training=settings.load(Recipe, run / "recipe.json").training)
+        results = jobs.train(recipe, run, read_test=False, open_data=self.open_data)
+        steps, batch = results["steps"], recipe.training.batch_size
+        per_picture = flops_a_picture(recipe, self.open_data)
+        self.note(
+            method,
+            pretrain_s=results["train_s"],
+            steps=steps,
+            epochs=round(steps * batch / len(self.open_data(recipe.data).train), 1),
+            parameters=results["parameters"],
+            training_flops=per_picture * steps * batch,
+            curve=losses(run),
+        )
+
+    def lasting(self, recipe: Recipe, seconds: float) -> Recipe:
+        """With as many steps as fit."""
+        pace = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s)
+        return replace(recipe, training=replace(recipe.training, steps=max(20, round(seconds / pace.step_s))))
+
+    def probe(self, method: str) -> None:
+        if self.has(method, "knn"):
+            return
+        began = time.monotonic()
+        (found,) = assess.assess(
+            self.options.runs / method, split=self.part, probes=("knn", "linear", "fewshot")
+        ).probes
+        assert found.linear is not None
+        ten = next(one for one in found.few_shot if one.shots == 10)
+        self.note(
+            method,
+            knn=found.knn[0].accuracy.value,
+            linear=found.linear.accuracy.value,
+            linear_penalty=found.linear.penalty,
+            ten_shot=ten.mean,
+            ten_shot_spread=ten.spread,
+            probe_s=round(time.monotonic() - began, 1),
+        )
+
+    def finetune(self, method: str) -> None:
+        if self.has(method, "finetuned"):
+            return
+        given = {name: text for name, text in self.changes.items() if name.startswith(("data.", "training."))}
+        given["epochs"] = str(self.options.finetune_epochs)
+        if not method.startswith("scratch"):
+            given["start"] = str(self.options.runs / method)
+        recipe = find_recipe("cifar10_tuned", given)
+        # What is scored on test may learn from all of train.
+        recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1 if self.options.choose else 0.0))
+        if method == "scratch-longer" and not (self.options.runs / "tuned" / method).is_dir():
+            step_s = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s).step_s
+            own = recipe.training.num_steps(len(self.open_data(recipe.data).train) // recipe.training.batch_size)
+            longer = own + round(self.options.seconds / step_s)
+            recipe = replace(recipe, training=replace(recipe.training, steps=longer))
+        results = jobs.train(
+            recipe, self.options.runs / "tuned" / method, read_test=not self.options.choose, open_data=self.open_data
+        )
+        self.note(
+            method,
+            finetuned=results[self.part]["accuracy"],
+            finetune_s=results["train_s"],
+            finetune_steps=results["steps"],
+        )
+
+
+def flops_a_picture(recipe: Recipe, open_data: Callable[..., Any]) -> float:
+    """Of a training step: counted, forward and backward, teachers and decoders included. A multiply-add counts 2."""
+    few = replace(recipe, training=replace(recipe.training, batch_size=8, compile=False, cuda_graph=False))
+    splits, world = open_data(recipe.data), World(rank=0, size=1, device=torch.device("cpu"))
+    objective: Objective = jobs.build_objective(few, splits.train.classes)
+    batch = next(iter(jobs.build_loop(few, splits, objective, world).data.batches(0, 1)))  # type: ignore[attr-defined]
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        objective(batch, torch.tensor(0.5))["loss"].backward()
+    return counter.get_total_flops() / 8
+
+
+def losses(run: Path) -> list[list[float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [[line["epoch"], line["loss"]] for line in lines if "loss" in line][:: max(1, len(lines) // 40)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=list(ALL), choices=[*ALL, *TEACHERS], metavar="METHOD")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of pre-training, for every method")
+    parser.add_argument("--measure-s", type=float, default=3.0, help="of first steps, to see how long one takes")
+    parser.add_argument("--finetune-epochs", type=float, default=30.0)
+    parser.add_argument("--choose", action="store_true", help="score on held-out training pictures; leave test unread")
+    parser.add_argument("--runs", type=Path, required=True, help="where the runs lie")
+    parser.add_argument("--out", type=Path, required=True)
+    options, rest = parser.parse_known_args()
+    torch.set_float32_matmul_precision("high")
+    table = Table(options, dotted(rest))
+    for method in options.methods:
+        table.fill(method)
+
+
+if __name__ == "__main__":
+    main()

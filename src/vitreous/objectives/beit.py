@@ -1,0 +1,145 @@
+"""BEiT (Bao et al. 2021): blocks of patches are hidden, and their visual words predicted from what is left.
+
+The words are those that a trained tokeniser sees in the whole picture. Only patch embeddings are replaced, before
+positions are added, so nothing in the ViT changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous import keys as K
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder, Grid, TokenEncoder
+from vitreous.models.tokeniser import Tokeniser
+from vitreous.objectives.base import Objective
+from vitreous.objectives.tokeniser import perplexity, too_few_words
+
+BLOCKS = 10  # drawn for every picture, of which the first few are enough
+
+
+@dataclass(frozen=True, kw_only=True)
+class BEiTSettings:
+    share: float = 0.4  # of the patches that are masked, rounded down
+    least_block: int = 16  # patches of the smallest block; of 196, so fewer suit a smaller grid
+    aspect: float = 0.3  # least height to width of a block; the greatest is its inverse
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "BEiT":
+        if not isinstance(encoder, TokenEncoder):
+            raise UserError("BEiT masks the patches of a transformer: choose a ViT, such as --model.kind ViT")
+        num = int(self.share * encoder.grid.cells)
+        if not 0 < num < encoder.grid.cells:
+            raise UserError(
+                f"share is {self.share}, which is {num} of {encoder.grid.cells} patches: some must be masked, not all"
+            )
+        if not 1 <= self.least_block <= num:
+            raise UserError(
+                f"least_block is {self.least_block}, where {num} patches are masked in all: set it to 1 to {num}"
+            )
+        if not 0 < self.aspect <= 1:
+            raise UserError(f"aspect is {self.aspect}: it must be above 0 and at most 1")
+        return BEiT(encoder, teacher, _vocabulary(teacher, encoder), num, self)
+
+
+def _vocabulary(teacher: nn.Module, encoder: TokenEncoder) -> int:
+    """How many words the teacher knows; an error where it has none, or none for each patch."""
+    if not any(isinstance(part, Tokeniser) for part in teacher.modules()):
+        raise UserError(
+            "BEiT learns from a tokeniser, and the teacher is another model: train one with a Tokeniser as its model "
+            "(recipe cifar10_tokeniser), and name its run with --teacher"
+        )
+    words = teacher(torch.zeros(1, encoder.channels, *encoder.picture_px)).maps[-1]
+    grid = Grid(*words.shape[-2:])
+    if grid != encoder.grid:
+        raise UserError(
+            f"the tokeniser sees a grid of {grid.h} x {grid.w} words and the ViT one of {encoder.grid.h} x "
+            f"{encoder.grid.w} patches: choose --model.patch, or the tokeniser's stride and size, to make them equal"
+        )
+    return int(words.shape[1])
+
+
+class BEiT(Objective):
+    """Cross-entropy between the word that a linear head predicts and the tokeniser's own, at masked patches alone."""
+
+    encoder: TokenEncoder
+
+    def __init__(
+        self, encoder: TokenEncoder, teacher: nn.Module, vocabulary: int, num: int, settings: BEiTSettings
+    ) -> None:
+        super().__init__()
+        self.encoder, self.teacher, self.num, self.settings = encoder, teacher, num, settings
+        self.vocabulary = vocabulary
+        self.mask_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(encoder.token_width), std=0.02))
+        self.head = nn.Linear(encoder.token_width, vocabulary)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        codes = self.teacher(batch.images).maps[-1].flatten(2).argmax(dim=1)  # (B, h*w)
+        masked = draw_blocks(
+            batch.keys, self.encoder.grid, self.num, least=self.settings.least_block, aspect=self.settings.aspect
+        )
+        loss, right = self.losses(batch.images, masked, codes.gather(1, masked))
+        return {"loss": loss, "accuracy": right, "words": perplexity(codes, self.vocabulary)}
+
+    def losses(self, images: Tensor, masked: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and the share of words that are right, for the cells `masked` (B, n) and their words (B, n)."""
+        tokens, grid = self.encoder.embed(images)
+        hidden = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device).scatter_(1, masked, True)
+        tokens = torch.where(hidden[..., None], self.mask_token.to(tokens.dtype), tokens)
+        patches = self.encoder.encode(tokens, grid).patches
+        at = masked[..., None].expand(-1, -1, patches.shape[2])
+        logits = self.head(patches.gather(1, at)).float().flatten(0, 1)  # (B n, V)
+        right = (logits.argmax(dim=1) == wanted.flatten()).float().mean()
+        return F.cross_entropy(logits, wanted.flatten()), right
+
+    def concern(self, numbers: Mapping[str, float]) -> str | None:
+        return too_few_words(
+            numbers, "a tokeniser that had collapsed itself: look at `words` in its run, and train anew"
+        )
+
+
+def draw_blocks(keys: Tensor, grid: Grid, num: int, *, least: int, aspect: float) -> Tensor:
+    """(B, num) int64: the masked cells of every picture, in blocks (Bao et al. 2021, section 2.3, algorithm 1).
+
+    As there, a block has between `least` patches and as many as are still wanted, and blocks are added until there are
+    enough. What differs: exactly `num` cells are masked, so that shapes are fixed; the block that goes beyond is cut
+    where reading, from one of the four corners by chance, has found enough cells. The aspect is drawn on a logarithmic
+    scale, as in the authors' code, and only among those that fit the grid, where theirs draws again. And there are ten
+    blocks at most; should they not be enough, cells outside them are read from that corner, too.
+    """
+    draws = K.uniform(keys, "blocks", 4 * BLOCKS + 2).double()
+    cells = torch.arange(grid.cells, device=keys.device)
+    first = torch.full((len(keys), grid.cells), BLOCKS, device=keys.device)  # the block that first covers a cell
+    for index in range(BLOCKS):
+        missing = num - (first < BLOCKS).sum(dim=1)
+        box = _block(draws[:, 4 * index : 4 * index + 4], missing, grid, least=least, aspect=aspect)
+        first = torch.where(_inside(box, cells, grid) & (first == BLOCKS), index, first)
+    row, column = cells // grid.w, cells % grid.w
+    row = torch.where(draws[:, -1:] < 0.5, row, grid.h - 1 - row)
+    column = torch.where(draws[:, -2:-1] < 0.5, column, grid.w - 1 - column)
+    return ((first * grid.h + row) * grid.w + column).argsort(dim=1)[:, :num]
+
+
+def _block(draws: Tensor, missing: Tensor, grid: Grid, *, least: int, aspect: float) -> Tensor:
+    """(B, 4) int64: top, left, height and width of a block each, from four numbers in [0, 1) each."""
+    area = least + draws[:, 0] * (missing - least).clamp(min=0)
+    # height = sqrt(area * ratio) fits where ratio <= h^2 / area, and the width where ratio >= area / w^2
+    low = (area / grid.w**2).clamp(min=aspect).log()
+    high = (grid.h**2 / area).clamp(max=1 / aspect).log()
+    ratio = (low + draws[:, 1] * (high - low)).exp()
+    tall = (area * ratio).sqrt().round().clamp(1, grid.h)
+    wide = (area / ratio).sqrt().round().clamp(1, grid.w)
+    top, left = (draws[:, 2] * (grid.h - tall + 1)).floor(), (draws[:, 3] * (grid.w - wide + 1)).floor()
+    return torch.stack([top, left, tall, wide], dim=1).to(torch.int64)
+
+
+def _inside(box: Tensor, cells: Tensor, grid: Grid) -> Tensor:
+    """(B, h*w) bool: the cells of each block."""
+    top, left, tall, wide = box[:, :, None].unbind(1)
+    row, column = cells // grid.w, cells % grid.w
+    return (row >= top) & (row < top + tall) & (column >= left) & (column < left + wide)

@@ -1,0 +1,95 @@
+"""Next-pixel prediction (Chen et al. 2020, section 2.1): every pixel is guessed from those before it.
+
+The words are the colours of a palette, which k-means finds in the training pictures before the first step.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous import keys as K
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder
+from vitreous.models.igpt import IGPT, nearest
+from vitreous.objectives.base import Objective
+
+MOST_PIXELS = 200_000  # that k-means works on: with more of them the colours hardly move
+CHUNK = 1 << 14  # colours compared with the palette at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextPixelSettings:
+    palette_pixels: int = 16  # of each training picture, drawn at random, in which the colours of the palette are found
+    palette_rounds: int = 20  # of k-means
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "NextPixel":
+        if not isinstance(encoder, IGPT):
+            raise UserError(
+                f"a {type(encoder).__name__} does not read pixels one after the other: next pixels are predicted by an "
+                "IGPT (--model.kind IGPT)"
+            )
+        if min(self.palette_pixels, self.palette_rounds) < 1:
+            raise UserError(
+                f"palette_pixels {self.palette_pixels}, palette_rounds {self.palette_rounds}: both must be at least 1"
+            )
+        return NextPixel(encoder, self.palette_pixels, self.palette_rounds)
+
+
+class NextPixel(Objective):
+    def __init__(self, encoder: IGPT, palette_pixels: int, palette_rounds: int) -> None:
+        super().__init__()
+        self.encoder: IGPT = encoder
+        self.palette_pixels, self.palette_rounds = palette_pixels, palette_rounds
+
+    def look(self, batches: Iterable[Batch]) -> None:
+        # A model that starts from trained weights keeps its colours: its words mean them.
+        if bool(self.encoder.has_palette):
+            return
+        drawn = [self._some_pixels(batch) for batch in batches]
+        if not drawn:
+            raise UserError("there is not one training picture to find colours in")
+        pixels = torch.cat(drawn)
+        pixels = pixels[K.epoch_order(0, 0, len(pixels))[:MOST_PIXELS]]
+        self.encoder.palette.copy_(found_colours(pixels, len(self.encoder.palette), self.palette_rounds))
+        self.encoder.has_palette.fill_(True)
+
+    def _some_pixels(self, batch: Batch) -> Tensor:
+        """(B * palette_pixels, C), on the CPU: there k-means adds up in one order, so all ranks find the same."""
+        pixels = batch.images.flatten(2)  # (B, C, h*w)
+        at = K.integers(batch.keys, "igpt.palette", self.palette_pixels, pixels.shape[2])
+        chosen = pixels.gather(2, at[:, None].expand(-1, pixels.shape[1], -1))
+        return chosen.transpose(1, 2).flatten(0, 1).cpu()
+
+    def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        self.encoder.check(batch.images)
+        words = self.encoder.read(batch.images)
+        logits = self.encoder.logits(words).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), words.flatten())  # nats a pixel
+        # Of pictures in the palette's colours: not to be compared with models of all 256 levels a channel.
+        return {"loss": loss, "bits_per_dim": loss.detach() / (math.log(2) * self.encoder.channels)}
+
+
+def found_colours(pixels: Tensor, num: int, rounds: int) -> Tensor:
+    """(n, C) -> (num, C): k-means (Lloyd 1982), from random ones among the different colours there are.
+
+    A colour that no pixel is nearest to moves to one of the pixels that add most to the error. Where there are fewer
+    different colours than are wanted, some are found twice; the first one is then used.
+    """
+    colours, counts = torch.unique(pixels.double(), dim=0, return_counts=True)
+    first = K.epoch_order(0, 1, len(colours))
+    found: Tensor = colours[first[torch.arange(num) % len(colours)]]
+    for _ in range(rounds):
+        near = torch.cat([nearest(part, found) for part in colours.split(CHUNK)])
+        mass = torch.zeros(num, dtype=torch.float64).index_add_(0, near, counts.double())
+        total = torch.zeros_like(found).index_add_(0, near, colours * counts[:, None])
+        errors = (colours - found[near]).square().sum(dim=1) * counts
+        empty = (mass == 0).nonzero()[:, 0]
+        worst = errors.argsort(descending=True, stable=True)
+        found = total / mass.clamp_min(1)[:, None]
+        found[empty] = colours[worst[torch.arange(len(empty)) % len(worst)]]
+    return found

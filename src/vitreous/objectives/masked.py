@@ -1,0 +1,180 @@
+"""Masked patch prediction, the ViT paper's own self-supervision (Dosovitskiy et al. 2021, section 4.6, B.1.2).
+
+Half of the patch embeddings are corrupted before positions are added: of these, 80 % become a learned mask token, 10 %
+the embedding of another patch, and 10 % stay as they are. At every corrupted patch, those that stay included, the patch
+is predicted from its own token.
+
+What the paper leaves open is decided here. The number of patches of each kind is exact, not drawn, so that shapes are
+fixed. The other patch is any other one of the same picture, seen or not. The head is one linear layer on the last
+tokens. A level has 8 bits, of which the upper three count.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous import keys as K
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder, Grid, TokenEncoder
+from vitreous.models.vit import ViT
+from vitreous.objectives.base import Objective
+
+Channels = tuple[float, float, float]
+
+COLOURS = 512  # 3 bits a channel
+DOWNSIZED = 4  # the downsized patch has 4 x 4 places
+MASK_SHARE, SWAP_SHARE = 0.8, 0.1  # of the corrupted patches
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSettings:
+    target: Literal["mean", "downsized", "pixels"] = "mean"  # mean colour, colours of 4 x 4 places, or all pixels (L2)
+    corrupt: float = 0.5  # share of the patches that are corrupted; the paper also tried 0.15
+    # Colours are told from levels, and an objective sees pictures normalised. `Masked.look` holds both against data.
+    mean: Channels = (0.5, 0.5, 0.5)  # what was subtracted from each channel: as in normalise.mean
+    std: Channels = (0.5, 0.5, 0.5)  # what each channel was divided by: as in normalise.std
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Masked":
+        tokens = plain_tokens(encoder, "masked patch prediction")
+        cells = tokens.grid.cells
+        num = round(self.corrupt * cells)
+        if not 1 <= num <= cells or cells < 2:
+            raise UserError(
+                f"corrupt is {self.corrupt}, which of {cells} patches makes {num}: at least one must be corrupted, at "
+                "most all, and there must be two"
+            )
+        patch = patch_px(tokens)
+        if self.target == "downsized" and (patch[0] % DOWNSIZED or patch[1] % DOWNSIZED):
+            raise UserError(
+                f"a patch of {patch[0]} x {patch[1]} px has no 4 x 4 equal places: set target to mean or pixels"
+            )
+        if tokens.channels != 3:
+            raise UserError(
+                f"masked patch prediction is about colours, and the pictures have {tokens.channels} channels"
+            )
+        if min(self.std) <= 0:
+            raise UserError(f"std is {self.std}: every channel's must be above 0")
+        return Masked(tokens, self)
+
+
+class Masked(Objective):
+    """A TokenEncoder, a mask token, and a head that is thrown away."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: TokenEncoder, settings: MaskedSettings) -> None:
+        super().__init__()
+        self.encoder: TokenEncoder = encoder
+        self.target = settings.target
+        self.num_corrupted = round(settings.corrupt * encoder.grid.cells)
+        self.num_masked, self.num_swapped = (round(share * self.num_corrupted) for share in (MASK_SHARE, SWAP_SHARE))
+        self.mask_token = nn.Parameter(torch.zeros(encoder.token_width))
+        nn.init.normal_(self.mask_token, std=0.02)
+        ph, pw = patch_px(encoder)
+        outputs = {"mean": COLOURS, "downsized": DOWNSIZED**2 * COLOURS, "pixels": 3 * ph * pw}
+        self.head = nn.Linear(encoder.token_width, outputs[settings.target])
+        nn.init.xavier_uniform_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        # Facts of the data and no weights: not saved, and real even where the others are meta.
+        for name, values in (("mean", settings.mean), ("std", settings.std)):
+            self.register_buffer(name, torch.tensor(values, device="cpu")[:, None, None], persistent=False)
+
+    def look(self, batches: Iterable[Batch]) -> None:
+        """Pictures as they are have 256 levels: another mean or std than theirs does not give these back."""
+        for batch in batches:
+            exact = self._exact_levels(batch.images)
+            if not bool(((exact - exact.round()).abs() < 0.05).all() & (exact > -0.5).all() & (exact < 255.5).all()):
+                raise UserError(
+                    "objective.mean and objective.std do not turn the pictures back into levels from 0 to 255: give "
+                    "them the values of normalise"
+                )
+            return
+
+    def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        self.encoder.check(batch.images)
+        tokens, grid = self.encoder.embed(batch.images)
+        corrupted, sources = self.draw(batch.keys)
+        encoded = self.encoder.encode(self.corrupted(tokens, corrupted, sources), grid)
+        predicted = self.head(of_cells(encoded.patches, corrupted)).float()  # (B, n, outputs)
+        wanted = of_cells(self.targets(batch.images, grid), corrupted)  # (B, n, places or values)
+        if self.target == "pixels":
+            return {"loss": F.mse_loss(predicted, wanted)}
+        return {"loss": F.cross_entropy(predicted.reshape(-1, COLOURS), wanted.flatten())}
+
+    def draw(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n) cells that are corrupted: first those masked, then those swapped, then those kept; and for each
+        swapped one the other cell (B, s) whose embedding it gets."""
+        cells = self.encoder.grid.cells
+        corrupted = K.orderings(keys, "masked.cells", cells)[:, : self.num_corrupted]
+        swapped = corrupted[:, self.num_masked : self.num_masked + self.num_swapped]
+        steps = 1 + K.integers(keys, "masked.others", self.num_swapped, cells - 1)  # never all the way round
+        return corrupted, (swapped + steps) % cells
+
+    def corrupted(self, tokens: Tensor, corrupted: Tensor, sources: Tensor) -> Tensor:
+        """The embeddings (B, N, D) as the blocks will see them."""
+        B, _, D = tokens.shape
+        masked, swapped, _ = corrupted.tensor_split((self.num_masked, self.num_masked + self.num_swapped), dim=1)
+        mask = self.mask_token.to(tokens.dtype).expand(B, self.num_masked, D)
+        return on_cells(on_cells(tokens, swapped, of_cells(tokens, sources)), masked, mask)
+
+    @torch.no_grad()
+    def targets(self, images: Tensor, grid: Grid) -> Tensor:
+        """(B, N, 1) or (B, N, 16) colours, or (B, N, values) normalised pixels."""
+        if self.target == "pixels":
+            return cut(images, grid).float()
+        places = 1 if self.target == "mean" else DOWNSIZED
+        # Whole numbers again: a sum of them is exact, and no colour depends on how a device rounds.
+        levels = self._exact_levels(images.float()).round()
+        B, h, w = len(images), grid.h * places, grid.w * places
+        means = cut(levels, Grid(h, w)).view(B, h, w, 3, -1).mean(dim=-1)
+        bits = (means / 32).floor().clamp(0, 7).long()
+        colours = bits[..., 0] * 64 + bits[..., 1] * 8 + bits[..., 2]  # (B, h, w)
+        return cut(colours[:, None], grid)
+
+    def _exact_levels(self, images: Tensor) -> Tensor:
+        """Normalised pictures back on the scale from 0 to 255."""
+        return (images * self.std + self.mean) * 255
+
+
+# ---- what all masked modelling shares
+
+
+def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
+    """The encoder, where its tokens are patches of the picture; an error where a token knows of its neighbours."""
+    if not isinstance(encoder, TokenEncoder) or (isinstance(encoder, ViT) and encoder.stem.trunk is not None):
+        raise UserError(
+            f"{what} hides patches of the picture, so it needs a plain ViT: choose a model without a convolutional stem"
+        )
+    return encoder
+
+
+def patch_px(encoder: TokenEncoder) -> tuple[int, int]:
+    """Height and width of a patch."""
+    return encoder.picture_px[0] // encoder.grid.h, encoder.picture_px[1] // encoder.grid.w
+
+
+def cut(images: Tensor, grid: Grid) -> Tensor:
+    """(B, C, H, W) -> (B, h*w, C * ph * pw): the patches in reading order."""
+    B, C, H, W = images.shape
+    patches = images.reshape(B, C, grid.h, H // grid.h, grid.w, W // grid.w).permute(0, 2, 4, 1, 3, 5)
+    return patches.reshape(B, grid.cells, -1)
+
+
+def of_cells(tokens: Tensor, cells: Tensor) -> Tensor:
+    """(B, N, D) and (B, n) -> (B, n, D): of each picture the tokens of its cells."""
+    return tokens.gather(1, _wide(cells, tokens.shape[-1]))
+
+
+def on_cells(tokens: Tensor, cells: Tensor, others: Tensor) -> Tensor:
+    """`tokens` (B, N, D) with `others` (B, n, D) in their place on the cells (B, n)."""
+    return tokens.scatter(1, _wide(cells, tokens.shape[-1]), others)
+
+
+def _wide(cells: Tensor, width: int) -> Tensor:
+    return cells[..., None].expand(-1, -1, width)

@@ -1,0 +1,121 @@
+"""SwAV: crops of a picture predict each other's place among prototypes, which share all pictures evenly (Caron et al.
+2020)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder
+from vitreous.nn.gather import gather, world
+from vitreous.objectives.base import Objective
+from vitreous.objectives.collapse import collapsed, spread
+from vitreous.objectives.heads import projector
+from vitreous.objectives.multicrop import GLOBAL, Prototypes, crossed, pooled
+
+CAUSES = (
+    "an epsilon that is too large (try 0.03; a loss that stays at the logarithm of the number of prototypes tells the "
+    "same), a learning rate that is too high, more prototypes than pictures in a batch (give --objective.queue)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwAVSettings:
+    prototypes: int = 3000  # clusters; a few hundred do for small sets
+    hidden: int = 2048  # width of the projection's hidden layer
+    projection: int = 128  # width of the projection, in which pictures are compared with prototypes
+    temperature: float = 0.1
+    epsilon: float = 0.05  # softness of the codes; a larger one makes them more even
+    iterations: int = 3  # of Sinkhorn and Knopp
+    queue: int = 0  # earlier pictures that the prototypes are shared with too: for small batches (3840 in the paper)
+    queue_fraction: float = 0.075  # share of the run after which the queue counts: 15 epochs of 200
+    freeze_fraction: float = 0.01  # share of the run in which the prototypes stay as they are: an epoch of 100
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SwAV":
+        for name in ("prototypes", "hidden", "projection", "iterations"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("temperature", "epsilon"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in ("queue_fraction", "freeze_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
+        if self.queue < 0:
+            raise UserError(f"queue is {self.queue}: give a number of pictures, or 0 for none")
+        return SwAV(encoder, self)
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int, weights: Tensor | None = None) -> Tensor:
+    """Cosines (B, K) -> codes (B, K): each sample's shares, which sum to 1, and each prototype has about as much of the
+    batch as any other (section 3.1, equation 3 to 5). `weights` (B,): how much a sample counts in that."""
+    codes = (scores.float() / epsilon).exp()
+    for _ in range(iterations):
+        counted = codes if weights is None else codes * weights[:, None]
+        codes = codes / counted.sum(dim=0)
+        codes = codes / codes.sum(dim=1, keepdim=True)
+    return codes
+
+
+class SwAV(Objective):
+    """The code of a global crop is what all other crops of the picture must predict (section 3.1, equation 2)."""
+
+    across_samples = True  # the codes share the batch out, and the projection normalises over it
+    queue: Tensor  # (2, Q, D): projections of earlier pictures, the newest first; zeros where none was yet
+
+    def __init__(self, encoder: Encoder, settings: SwAVSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = encoder
+        self.projector = projector(encoder.width, settings.hidden, settings.projection)
+        self.prototypes = Prototypes(settings.projection, settings.prototypes)
+        self.register_buffer("queue", torch.zeros(GLOBAL, settings.queue, settings.projection))
+
+    def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        features = pooled(self.encoder, batch.views)  # (V x B, D)
+        projections = F.normalize(self.projector(features).float(), dim=1)
+        scores = self.prototypes(projections, progress < self.settings.freeze_fraction)
+        scores = scores.view(len(batch.views), len(batch), -1)  # (V, B, K)
+        placed = projections.view(len(batch.views), len(batch), -1)[:GLOBAL]
+        codes = self.codes(scores[:GLOBAL], placed, progress)
+        loss = crossed(codes, scores / self.settings.temperature)
+        return {
+            "loss": loss,
+            "code_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
+            **spread(features[: len(batch)]),
+        }
+
+    @torch.no_grad()
+    def codes(self, scores: Tensor, projections: Tensor, progress: Tensor) -> Tensor:
+        """(2, B, K) of the global crops' scores and projections, shared out over all ranks and the queue."""
+        s, (rank, _), size = self.settings, world(), scores.shape[1]
+        own = slice(rank * size, (rank + 1) * size)
+        found = []
+        for view in range(GLOBAL):
+            queued = self.queue[view]
+            # What is not there yet, or not wanted yet, weighs nothing: the shapes stay the same.
+            there = (queued.square().sum(dim=1) > 0) & (progress >= s.queue_fraction)
+            everyone = gather(scores[view].detach())
+            weights = torch.cat([torch.ones_like(everyone[:, 0]), there.float()]) if s.queue else None
+            everyone = torch.cat([everyone, self.prototypes(queued)]) if s.queue else everyone
+            found.append(sinkhorn(everyone, s.epsilon, s.iterations, weights)[own])
+            if s.queue:
+                self._remember(view, gather(projections[view].detach()))
+        return torch.stack(found)
+
+    def _remember(self, view: int, projections: Tensor) -> None:
+        kept = self.settings.queue - len(projections)
+        if kept < 0:
+            raise UserError(
+                f"queue is {self.settings.queue}, less than the {len(projections)} pictures of a batch: give --"
+                "objective.queue several times that, or 0"
+            )
+        self.queue[view].copy_(torch.cat([projections, self.queue[view, :kept]]))
+
+    def concern(self, numbers: Mapping[str, float]) -> str | None:
+        return collapsed(numbers, CAUSES)

@@ -1,0 +1,110 @@
+"""BEiT (Bao et al. 2021): first the visual words, then a ViT that predicts those of hidden patches."""
+
+from dataclasses import replace
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation
+from vitreous.models import TokeniserSettings, ViTSettings, model_settings
+from vitreous.objectives.beit import BEiTSettings
+from vitreous.objectives.tokeniser import VisualTokensSettings
+from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.unlabelled import CROPS, small_vit, unlabelled
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
+
+
+def cifar10_tokeniser(epochs: float = 100.0) -> Recipe:
+    """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells a picture and 1024 words. BEiT learns from it.
+
+    Command:  vitreous train cifar10_tokeniser
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Ramesh et al. 2021, section 2.1 and appendix A; the recipe is ours
+    """
+    model = TokeniserSettings(picture_px=(32, 32), stride=4, width=256, vocabulary=1024, blocks=1)
+    return unlabelled(
+        "cifar10_tokeniser",
+        VisualTokensSettings(decoder_blocks=1),
+        model,
+        epochs=epochs,
+        augmentation=CROPS,
+        optimizer=AdamWSettings(lr=2e-3, weight_decay=1e-4),  # their decay; a rate for so small a model
+    )
+
+
+def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0) -> Recipe:
+    """BEiT on CIFAR-10: 25 of 64 patches hidden in blocks, their words predicted.
+
+    Command:  vitreous train cifar10_beit --teacher runs/cifar10_tokeniser
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Bao et al. 2021, section 2; the recipe is ours
+    """
+    # A block of 16 patches of 196 is one of 5 of 64.
+    recipe = unlabelled(
+        "cifar10_beit", BEiTSettings(least_block=5), small_vit("mean"), epochs=epochs, augmentation=CROPS
+    )
+    return replace(recipe, teacher=teacher)
+
+
+def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
+    """Visual words for ImageNet at 112 px: 14 x 14 cells a picture and 8192 words. BEiT learns from it.
+
+    Command:  vitreous train tokeniser_imagenet --data /path/to/imagenet
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Ramesh et al. 2021, appendix A.2 (rate, decay, batch, average; their pictures were 250 M)
+    """
+    return Recipe(
+        name="tokeniser_imagenet",
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        model=model_settings("tokeniser_8"),
+        objective=VisualTokensSettings(),
+        augmentation=CROPS,
+        optimizer=AdamWSettings(lr=1e-4, weight_decay=1e-4),
+        schedule=ScheduleSettings(warmup_fraction=0.01, final_fraction=1.25e-6 / 1e-4),
+        average=AverageSettings(kind="ema", factor=0.999),
+        training=TrainingSettings(
+            epochs=50,
+            batch_size=512,
+            precision="bf16",
+            compile=True,
+            workers=16,
+            checkpoint_every_s=600,
+            evaluate_every_epochs=0,
+        ),
+    )
+
+
+def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagenet") -> Recipe:
+    """BEiT-B/16 on ImageNet, as in its paper: 800 epochs, 75 of 196 patches hidden, 8192 words.
+
+    Command:  vitreous train beit_imagenet --teacher runs/tokeniser_imagenet --data /path/to/imagenet
+    Cost:     800 epochs of 1.28 M pictures; the paper: about five days on 16 V100 cards
+    Score:    paper (ImageNet after fine-tuning): 83.2 % at 224 px, 84.6 % at 384 px
+    Section:  Bao et al. 2021, section 2.5 and the appendix; the tokeniser is our own, where theirs is DALL-E's
+    """
+    return Recipe(
+        name="beit_imagenet",
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        model=ViTSettings(
+            pool="mean", positions="bias-shared", attention_bias="no-key", layer_scale=0.1, stochastic_depth=0.1
+        ),
+        teacher=teacher,
+        objective=BEiTSettings(share=0.383),  # 75 patches, "roughly 40 %"
+        augmentation=Augmentation(brightness=0.4, contrast=0.4, saturation=0.4),
+        optimizer=AdamWSettings(lr=1.5e-3, weight_decay=0.05),
+        schedule=ScheduleSettings(warmup_fraction=10 / 800, final_fraction=1e-5 / 1.5e-3),
+        training=TrainingSettings(
+            epochs=800,
+            batch_size=2048,
+            clip=3.0,
+            precision="bf16",
+            compile=True,
+            workers=16,
+            checkpoint_every_s=600,
+            evaluate_every_epochs=0,
+        ),
+    )

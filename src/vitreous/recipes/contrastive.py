@@ -1,0 +1,124 @@
+"""Learning from two views of every picture: SimCLR, MoCo v3, BYOL."""
+
+from dataclasses import replace
+
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.views import ViewSettings
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings, model_settings
+from vitreous.objectives.byol import BYOLSettings
+from vitreous.objectives.moco import MoCoV3Settings
+from vitreous.objectives.simclr import SimCLRSettings
+from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.unlabelled import CONTRAST, small_vit, unlabelled
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
+
+TWICE = (ViewSettings(augmentation=CONTRAST),)
+
+# Grill et al. 2020, appendix B, and so MoCo v3: the first view is always blurred, the second one solarized at times.
+FIRST = Augmentation(
+    crop="random-resized",
+    scale=(0.08, 1.0),
+    jitter=0.8,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.2,
+    hue=0.1,
+    grey=0.2,
+    blur=1.0,
+)
+SECOND = replace(FIRST, blur=0.1, solarize=0.2)
+
+
+def cifar10_simclr(epochs: float = 400.0) -> Recipe:
+    """CIFAR-10 without labels: SimCLR finds the other view of a picture among all views of its batch.
+
+    Command:  vitreous train cifar10_simclr
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Chen et al. 2020, 2 and B.9 (its temperature for CIFAR-10); the recipe is ours
+    """
+    return unlabelled(
+        "cifar10_simclr",
+        SimCLRSettings(hidden=1024, temperature=0.5),
+        small_vit("mean"),
+        epochs=epochs,
+        augmentation=CONTRAST,
+        more_views=TWICE,
+    )
+
+
+def cifar10_mocov3(epochs: float = 400.0) -> Recipe:
+    """CIFAR-10 without labels: MoCo v3 finds a slow copy's key of the other view among the keys of the batch.
+
+    Command:  vitreous train cifar10_mocov3
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Chen, Xie and He 2021, 3 and 4; the recipe is ours
+    """
+    return unlabelled(
+        "cifar10_mocov3",
+        MoCoV3Settings(hidden=2048),
+        small_vit("class"),
+        epochs=epochs,
+        augmentation=CONTRAST,
+        more_views=TWICE,
+    )
+
+
+def cifar10_byol(epochs: float = 400.0) -> Recipe:
+    """CIFAR-10 without labels: BYOL foretells what a slow copy says of the other view, and pushes nothing away.
+
+    Command:  vitreous train cifar10_byol
+    Cost:     not measured yet
+    Score:    not measured yet
+    Section:  Grill et al. 2020, 3; the recipe is ours
+    """
+    return unlabelled(
+        "cifar10_byol",
+        BYOLSettings(hidden=2048),
+        small_vit("mean"),
+        epochs=epochs,
+        augmentation=CONTRAST,
+        more_views=TWICE,
+    )
+
+
+def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: float = 300.0) -> Recipe:
+    """MoCo v3 on ImageNet, as in its paper: 300 epochs, batch 4096, frozen patches, sine-cosine positions.
+
+    Command:  vitreous train mocov3_imagenet --model vit_b16 --data /path/to/imagenet
+    Cost:     300 epochs of 1.28 M pictures, two views each, of two encoders; B/16: 5.4e19 FLOP
+    Score:    its released weights (linear probe): S/16 73.2, B/16 76.7 %; ours not measured yet
+    Section:  Chen, Xie and He 2021, 4 and 5; rate, decay of all weights and crops as in the released code
+    """
+    settings = model_settings(model)
+    if not isinstance(settings, ViTSettings) or settings.stem is not None:
+        raise UserError(f"mocov3_imagenet is for a plain ViT, and {model} is none: give vit_s16 or vit_b16")
+    # Section 5: its ViT-S has 12 heads, as B has.
+    settings = replace(settings, positions="sincos", heads=12 if settings.width == 384 else settings.heads)
+    return Recipe(
+        name=f"mocov3_imagenet-{model}",
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        model=settings,
+        objective=MoCoV3Settings(),
+        normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        augmentation=FIRST,
+        more_views=(ViewSettings(augmentation=SECOND),),
+        # 1.5e-4 for every 256 pictures of the batch.
+        optimizer=AdamWSettings(lr=2.4e-3, weight_decay=0.1, decay_vectors=True),
+        schedule=ScheduleSettings(warmup_fraction=40 / 300),
+        training=TrainingSettings(
+            epochs=epochs,
+            batch_size=4096,
+            clip=None,
+            precision="bf16",
+            compile=True,
+            workers=16,
+            evaluate_every_epochs=0,
+            checkpoint_every_s=600,
+        ),
+    )

@@ -1,0 +1,236 @@
+"""A teacher's answers, asked once and stored: every student after the first learns at its own price.
+
+An answer belongs to a view, which follows from a sample, its partner (Mixup), the epoch, and what `answers.json` says
+of the views: pictures, augmentation, preprocessing, seed, batch size (a partner is the next one of the batch). A step's
+batch is a function of these, for any number of workers and ranks; so answers lie in the order of the steps.
+
+DIR/answers.json                   what they are about, and whose they are
+DIR/epoch-0003/steps-00000064/     those of some thousand samples, see weights/own.py
+"""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous import settings
+from vitreous.batch import Batch
+from vitreous.data.base import Source
+from vitreous.data.images import BadPicture
+from vitreous.data.loader import Inputs, Order, TrainLoader
+from vitreous.errors import UserError
+from vitreous.terminal import Bar
+from vitreous.weights import own
+
+ABOUT = "answers.json"
+SAMPLES = 2**14  # at least so many in a part, unless the epoch ends: what a kill can cost
+PICTURES = 256  # of a source are looked at to know it again
+
+Ask = Callable[[Batch], Tensor]  # what is kept of a teacher's answers, (B,) decisions or (B, K) logits
+
+
+def about(views: Mapping[str, Any], teacher: Mapping[str, Any], loader: TrainLoader, samples: int = SAMPLES) -> Any:
+    """The contents of answers.json."""
+    batch_size = loader.order.batch_size
+    return {"views": views, "teacher": teacher, "steps_a_part": max(1, -(-samples // batch_size))}
+
+
+def identity(source: Source) -> str:
+    """Of the pictures: all labels, and some pictures spread evenly. It is the same in memory and on the disk; that one
+    picture was exchanged may go unnoticed."""
+    digest = hashlib.sha256(np.ascontiguousarray(source.labels).tobytes())
+    for index in np.unique(np.linspace(0, len(source) - 1, PICTURES).astype(int)):
+        try:
+            digest.update(np.ascontiguousarray(source.read(int(index))).tobytes())
+        except BadPicture:
+            continue
+    return digest.hexdigest()
+
+
+# ---- storing
+
+
+@contextmanager
+def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
+    """The folder is one process's, and is about one thing: the same goes on with it, another is refused."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: answers cannot be stored there ({error.strerror})") from None
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{folder}: another process is storing answers in it; wait for it") from None
+        if (folder / ABOUT).is_file():
+            there = _read(folder)
+            _compare(folder, there["views"], document["views"])
+            if there["teacher"]["fingerprint"] != document["teacher"]["fingerprint"]:
+                raise UserError(
+                    f"{folder}: holds answers of another teacher ({there['teacher']['where']}); choose another --out"
+                )
+        else:
+            settings.write_json(document, folder / ABOUT)
+        for epoch in folder.glob("epoch-*"):
+            own.sweep(epoch)
+        yield
+
+
+def store(folder: Path, loader: TrainLoader, ask: Ask, epochs: int, *, rank: int = 0, world: int = 1) -> int:
+    """Ask for every part that is not there yet, or not whole. Answers for how many samples it asked."""
+    stored = Answers(folder, _read(folder)["views"], loader)
+    mine = stored.parts(epochs)[rank::world]
+    missing = [part for part in mine if own.verify_folder(stored.path(part)) is not None]
+    asked = 0
+    with Bar("teaching", sum(map(len, missing)), unit="steps", silent=rank > 0) as bar:
+        for part in missing:
+            answers = []
+            with closing(loader.batches(part.start, part.stop)) as batches:
+                for batch in batches:
+                    answers.append(ask(batch).cpu())
+                    asked += len(batch)
+                    bar.update(asked // loader.order.batch_size)
+            stored.write(part, torch.cat(answers))
+    return asked
+
+
+# ---- both ways
+
+
+class Answers:
+    """The answers in a folder, to views that are as `views` says."""
+
+    def __init__(self, folder: Path, views: Mapping[str, Any], loader: TrainLoader) -> None:
+        document = _read(folder)
+        _compare(folder, document["views"], views)
+        self.folder, self.steps_a_part = folder, int(document["steps_a_part"])
+        self.steps_per_epoch, order = loader.steps_per_epoch, loader.order
+        self._batch_size, whole = order.batch_size, slice(0, order.batch_size)
+        self._order = Order(order.num, order.batch_size, order.seed, whole, torch.device("cpu"), labels=order.labels)
+        self._views = _hash(document["views"])
+        self._part, self._answers = range(0), torch.empty(0)
+
+    def parts(self, epochs: int) -> list[range]:
+        """The steps of each. None goes beyond its epoch."""
+        ends = range(self.steps_per_epoch, (epochs + 1) * self.steps_per_epoch, self.steps_per_epoch)
+        return [
+            range(first, min(first + self.steps_a_part, end))
+            for end in ends
+            for first in range(end - self.steps_per_epoch, end, self.steps_a_part)
+        ]
+
+    def path(self, part: range) -> Path:
+        epoch, step = divmod(part.start, self.steps_per_epoch)
+        return self.folder / f"epoch-{epoch:04}" / f"steps-{step:08}"
+
+    def check(self, num_steps: int) -> None:
+        """That a run of so many steps finds all that it will ask for."""
+        epochs = -(-num_steps // self.steps_per_epoch)
+        for part in self.parts(epochs):
+            if part.start < num_steps and not self.path(part).is_dir():
+                raise UserError(
+                    f"{self.folder}: no answers for epoch {part.start // self.steps_per_epoch + 1}, and this run has "
+                    f"{epochs}; store them with `vitreous teach ... --epochs {epochs} --out {self.folder}`"
+                )
+
+    def write(self, part: range, answers: Tensor) -> None:
+        if answers.dtype == torch.int64:
+            small = torch.int16 if int(answers.max()) < 2**15 else torch.int32
+            answers = answers.to(small)
+        about = {"views": self._views, "samples": self._samples(part)}
+        own.write_folder(self.path(part), {"answers": {"answers": answers}}, {}, about)
+
+    def __call__(self, step: int) -> Tensor:
+        """To the batch of a step: (B,) int64 decisions, or (B, K) float16 logits; on the CPU."""
+        if step not in self._part:
+            first = step - step % self.steps_per_epoch % self.steps_a_part
+            end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
+            self._part = range(first, min(first + self.steps_a_part, end))
+            self._answers = self._load(self._part)
+        at = (step - self._part.start) * self._batch_size
+        answers = self._answers[at : at + self._batch_size]
+        return answers if answers.is_floating_point() else answers.long()
+
+    def _load(self, part: range) -> Tensor:
+        found = own.read_folder(self.path(part))
+        expected = {"views": self._views, "samples": self._samples(part)}
+        if found.about != expected or len(found.tensors["answers"]["answers"]) != len(part) * self._batch_size:
+            raise UserError(f"{self.path(part)}: answers to other views or samples; remove it and teach again")
+        return found.tensors["answers"]["answers"]
+
+    def _samples(self, part: range) -> str:
+        """Which samples these are, in which epoch and beside which partners: a hash of their keys, in order."""
+        digest = hashlib.sha256()
+        for step in part:
+            digest.update(self._order(step)[1].numpy().tobytes())
+        return digest.hexdigest()
+
+
+class TaughtLoader:
+    """A loader whose batches hold a teacher's answers too, as the target `teacher`."""
+
+    def __init__(self, loader: TrainLoader, answers: Answers, rank: int = 0, world: int = 1) -> None:
+        self.loader, self.answers = loader, answers
+        self.steps_per_epoch, self.waited_s = loader.steps_per_epoch, 0.0
+        share = loader.order.batch_size // world
+        self._own = slice(rank * share, (rank + 1) * share)
+
+    def inputs(self, start: int, stop: int) -> Iterator[Inputs]:
+        with closing(self.loader.inputs(start, stop)) as found:
+            for step, inputs in enumerate(found, start):
+                self.waited_s = self.loader.waited_s
+                yield self.answers(step)[self._own].to(self.loader.device, non_blocking=True), *inputs
+
+    def prepare(self, *inputs: Tensor) -> Batch:
+        answers, *rest = inputs
+        batch = self.loader.prepare(*rest)
+        return Batch(views=batch.views, targets=batch.targets | {"teacher": answers}, ids=batch.ids, keys=batch.keys)
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        for inputs in self.inputs(start, stop):
+            yield self.prepare(*inputs)
+
+
+# ---- what answers are about
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / ABOUT
+    try:
+        document = json.loads(path.read_text())
+        return {name: document[name] for name in ("views", "teacher", "steps_a_part")}
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no answers are stored there; `vitreous teach RECIPE --out {folder}` does") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def _hash(views: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(views, sort_keys=True).encode()).hexdigest()
+
+
+def _compare(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    if _hash(there) == _hash(here):
+        return
+    old, new = _leaves(there), _leaves(here)
+    differing = [name for name in old | new if old.get(name) != new.get(name)]
+    words = [f"{name} {old.get(name)} there, {new.get(name)} here" for name in differing[:3]]
+    raise UserError(
+        f"{folder}: holds answers to other views ({'; '.join(words)}). Give the settings they were made with, or teach "
+        "anew with another --out"
+    )
+
+
+def _leaves(tree: Any, name: str = "") -> dict[str, str]:
+    """By dotted name, as text of a length that a person reads."""
+    if isinstance(tree, Mapping):
+        return {k: v for key, value in tree.items() for k, v in _leaves(value, f"{name}.{key}".lstrip(".")).items()}
+    text = json.dumps(tree)
+    return {name: text if len(text) <= 40 else f"{text[:30]}... ({hashlib.sha256(text.encode()).hexdigest()[:6]})"}

@@ -1,0 +1,39 @@
+"""vitreous teach"""
+
+import argparse
+
+from vitreous.errors import UserError
+from vitreous.verbs.train import SETTINGS_HELP, print_recipe
+
+HELP = "Ask a recipe's teacher about every view once, and store its answers; the same command again goes on."
+TAKES_SETTINGS = True
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = f"Students learn from the answers with --objective.answers DIR. {SETTINGS_HELP}"
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
+    parser.add_argument("--epochs", type=int, metavar="N", help="of so many epochs (default: all of the recipe's)")
+    parser.add_argument("--out", metavar="DIR", help="where the answers go (default: runs/RECIPE-answers)")
+
+
+def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
+    if options.recipe is None:
+        if not options.help:
+            raise UserError("teach needs the recipe of the student; `vitreous list recipes` shows them")
+        options.parser.print_help()
+        return
+    if options.help:
+        print_recipe(options.recipe, changes)
+        return
+    if options.epochs is not None and options.epochs < 1:
+        raise UserError(f"--epochs is {options.epochs}: it must be at least 1")
+    from vitreous.jobs import teach
+    from vitreous.recipes import find_recipe
+    from vitreous.training.devices import World
+
+    recipe = find_recipe(options.recipe, changes)
+    out = options.out or f"runs/{recipe.name}-answers"
+    stored = teach(recipe, out, options.epochs)
+    if World.join(recipe.training.device).is_first:
+        print(f"{stored['views']:,} views in {stored['epochs']} epochs, {stored['asked']:,} of them asked about now")
+        print(f"answers {out}   students learn from them with --objective.answers {out}")

@@ -1,0 +1,113 @@
+"""Objectives that compare the samples of a batch: two ranks, real processes, learn what one does."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from promises import WORLD, shrunk
+
+from vitreous import jobs
+from vitreous.data.sources import DataSettings
+from vitreous.errors import UserError
+from vitreous.recipes import RECIPES
+from vitreous.settings import save
+from vitreous.training.optim import SGDSettings
+from vitreous.training.run import RunDirectory
+
+# A line a recipe, with what makes the heads of its objective small.
+COMPARING = {
+    "cifar10_simclr": {"hidden": 32},
+    "cifar10_mocov3": {"hidden": 32, "out": 16},
+    "cifar10_byol": {"hidden": 32, "out": 16},
+}
+
+DATA = DataSettings(where="fashion", train_limit=120)
+
+# What every rank runs: one pair of processes for all recipes.
+RANK = """
+import sys
+from pathlib import Path
+from vitreous import jobs, settings
+from vitreous.recipes.recipe import Recipe
+folder = Path(sys.argv[1])
+recipes = {path.stem: settings.load(Recipe, path) for path in sorted(folder.glob("*.json"))}
+splits = next(iter(recipes.values())).data.build()
+for name, recipe in recipes.items():
+    jobs.train(recipe, folder / "two" / name, read_test=False, open_data=lambda _: splits)
+"""
+
+
+def tiny(name):
+    recipe = shrunk(RECIPES[name](), steps=6)
+    crops = [replace(view, size_px=(14, 14)) if view.size_px else view for view in recipe.more_views]
+    return replace(
+        recipe,
+        data=DATA,
+        more_views=tuple(crops),
+        objective=replace(recipe.objective, **COMPARING[name]),
+        optimizer=SGDSettings(lr=0.02),  # the others make much of a rounding error where a gradient is small
+        training=replace(recipe.training, batch_size=24, log_every_steps=1),
+    )
+
+
+def start_ranks(folder):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(folder)],
+            env=shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return DATA.build()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, splits):
+    """The folder of all runs, of one rank and of two."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for name in COMPARING:
+        save(tiny(name), folder / f"{name}.json")
+    ranks = start_ranks(folder)
+    try:
+        for name in COMPARING:
+            jobs.train(tiny(name), folder / "one" / name, read_test=False, open_data=lambda _: splits)
+        ended = [process.communicate(timeout=100) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0, 0], ended
+    return folder
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_two_ranks_equal_one(runs, name):
+    one, two = ([row for row in RunDirectory(runs / n / name).rows() if "loss" in row] for n in ("one", "two"))
+    assert [row["step"] for row in one] == [row["step"] for row in two] == [1, 2, 3, 4, 5, 6]
+    assert one[0]["loss"] != pytest.approx(one[-1]["loss"], abs=1e-4)  # something was learned, so gradients count
+    for expected, found in zip(one, two, strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5), expected["step"]
+        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4), expected["step"]
+
+
+@pytest.mark.parametrize("name", ["cifar10_simclr", "cifar10_mocov3", "cifar10_byol"])
+def test_a_batch_is_not_cut(splits, name):
+    recipe = tiny(name)
+    cut = replace(recipe, training=replace(recipe.training, accumulate=2))
+    objective = jobs.build_objective(cut, splits.train.classes)
+    with pytest.raises(UserError, match="compares the samples of a batch") as raised:
+        jobs.build_loop(cut, splits, objective, WORLD)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,309 @@
+"""Stored answers teach what the teacher would: bit for bit, and nothing else is mistaken for them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vitreous import jobs, settings, teaching
+from vitreous.cli import main
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Augmentation
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings
+from vitreous.recipes.distill import cifar10_deit
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.distill import DistillSettings
+from vitreous.teaching import Answers, TaughtLoader
+from vitreous.trained import Trained
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.optim import SGDSettings
+from vitreous.training.run import RunDirectory
+from vitreous.weights import own
+from vitreous.weights.card import Card
+
+DATA = DataSettings(where="fashion", train_limit=120, val_fraction=0.01)
+MIXED = Augmentation(crop="pad", pad_px=2, erase=0.25, mixup=0.8, cutmix=1.0)
+CPU = torch.device("cpu")
+PART = 40  # samples: two steps, so that an epoch of six has three parts
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return DATA.build()
+
+
+@pytest.fixture(autouse=True)
+def opened_once(splits, monkeypatch):
+    """The data, which every run here shares."""
+    monkeypatch.setattr(DataSettings, "build", lambda self: splits)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, splits):
+    """Random weights will do: its answers are whatever they are. Its size and normalisation are not its students'."""
+    torch.manual_seed(0)
+    model = ViTSettings(picture_px=(14, 14), patch=7, width=16, depth=1, heads=2)
+    task = ClassifySettings().build(model.build(), splits.train.classes)
+    nn.init.normal_(task.head.weight)
+    seen = replace(cifar10_deit().normalise, size_px=(14, 14), mean=(0.3, 0.3, 0.3))
+    card = Card(model=model, task=ClassifySettings(), classes=splits.train.classes, preprocessing=seen)
+    folder = tmp_path_factory.mktemp("teacher")
+    Trained(card, task.state_dict(), "").save(folder / "model")
+    return str(folder)
+
+
+def student(teacher, augmentation=MIXED, **objective):
+    recipe = cifar10_deit(teacher)
+    return replace(
+        recipe,
+        data=DATA,
+        model=replace(recipe.model, picture_px=(28, 28), patch=14, width=16, depth=1, heads=2, stochastic_depth=0.0),
+        objective=DistillSettings(**objective),
+        augmentation=augmentation,
+        optimizer=SGDSettings(lr=0.05),
+        average=AverageSettings(),
+        training=replace(
+            recipe.training,
+            steps=14,
+            batch_size=20,
+            precision="fp32",
+            compile=False,
+            cuda_graph=False,
+            log_every_steps=3,
+            workers=0,
+        ),
+    )
+
+
+def learning_from(recipe, folder):
+    return replace(recipe, objective=replace(recipe.objective, answers=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def stored(teacher, splits, tmp_path_factory):
+    """Hard answers to mixed views of three epochs."""
+    folder = tmp_path_factory.mktemp("answers") / "hard"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DataSettings, "build", lambda self: splits)
+        found = jobs.teach(student(teacher), folder, samples=PART)
+    assert found == {"epochs": 3, "views": 360, "asked": 360}
+    return folder
+
+
+def outcome(run):
+    return RunDirectory(run).rows(), own.load_model(run / "model")[0]
+
+
+# ---- the same lesson
+
+
+@pytest.mark.parametrize(
+    ("distillation", "augmentation"),
+    [("hard", MIXED), ("soft", MIXED), ("hard", Augmentation(crop="pad"))],
+    ids=["hard-mixed", "soft-mixed", "hard-plain"],
+)
+def test_training_from_answers_equals_training_with_the_teacher(tmp_path, teacher, distillation, augmentation):
+    recipe = student(teacher, augmentation, distillation=distillation)
+    jobs.teach(recipe, tmp_path / "answers", samples=PART)
+    jobs.train(recipe, tmp_path / "asked", read_test=False)
+    # Stopped on the way, too; and no teacher is there any more.
+    read = replace(learning_from(recipe, tmp_path / "answers"), teacher=None)
+    jobs.train(read, tmp_path / "read", read_test=False, until=9)
+    jobs.train(read, tmp_path / "read", read_test=False)
+    (rows, weights), (found_rows, found) = (outcome(tmp_path / name) for name in ("asked", "read"))
+    assert found_rows == rows
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert 0 < rows[-2]["agreement"] < 1
+
+
+def test_two_ranks_read_the_answers_to_their_own_samples(teacher, splits, stored):
+    """Theirs, side by side, are those of one alone; and they are what the teacher says of these very views."""
+    recipe, found = student(teacher), {}
+    views = jobs.answered_views(recipe, splits.train)
+    for size in (1, 2):
+        batches = []
+        for rank in range(size):
+            loader = jobs.build_loader(recipe, splits.train, World(rank=rank, size=size, device=CPU))
+            taught = TaughtLoader(loader, Answers(stored, views, loader), rank, size)
+            batches.append(list(taught.batches(3, 8)))  # into the second epoch
+        found[size] = [side_by_side(step) for step in zip(*batches, strict=True)]
+    live = jobs.build_teacher(recipe, splits.train.classes)
+    for alone, together in zip(found[1], found[2], strict=True):
+        assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
+        _, images, answers = alone
+        assert torch.equal(answers, live(images).argmax(dim=1))
+
+
+def side_by_side(batches):
+    parts = zip(*((one.ids, one.images, one.targets["teacher"]) for one in batches), strict=True)
+    return [torch.cat(part) for part in parts]
+
+
+def test_ranks_that_teach_share_the_work(tmp_path, teacher, splits, stored):
+    recipe = student(teacher)
+    loader = jobs.build_loader(recipe, splits.train, World(rank=0, size=1, device=CPU))
+    shutil.copy(stored / "answers.json", tmp_path)
+    live = jobs.build_teacher(recipe, splits.train.classes)
+    asked = [
+        teaching.store(tmp_path, loader, lambda batch: live(batch.images).argmax(dim=1), 3, rank=rank, world=2)
+        for rank in (1, 0)
+    ]
+    assert asked == [160, 200]
+    check_alike(tmp_path, stored)
+
+
+def check_alike(folder, expected):
+    files = sorted(file.relative_to(expected) for file in expected.glob("epoch-*/steps-*/answers.safetensors"))
+    assert len(files) == 9
+    assert all((folder / file).read_bytes() == (expected / file).read_bytes() for file in files)
+
+
+# ---- killed on the way
+
+TEACH = """
+import sys, time
+from pathlib import Path
+from vitreous import jobs, settings
+from vitreous.recipes.recipe import Recipe
+from vitreous.teaching import Answers
+
+def slowly(self, part, answers, write=Answers.write):
+    write(self, part, answers)
+    print(part.start, flush=True)
+    if part.start == 8:  # within the second epoch
+        time.sleep(100)
+
+Answers.write = slowly
+jobs.teach(settings.load(Recipe, Path(sys.argv[1])), sys.argv[2], samples=40)
+"""
+
+
+def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
+    settings.save(student(teacher), tmp_path / "recipe.json")
+    folder, alone = tmp_path / "answers", os.environ | {"OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", TEACH, str(tmp_path / "recipe.json"), str(folder)]
+    process = subprocess.Popen(words, env=alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while (line := process.stdout.readline()) != "8\n":
+        assert line, process.stderr.read()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    there = {file: file.stat().st_mtime_ns for file in folder.glob("*/steps-*/answers.safetensors")}
+    assert len(there) == 5
+    (folder / "epoch-0001" / ".steps-00000002.new-1").mkdir(exist_ok=True)  # as a kill within a write leaves it
+    found = jobs.teach(student(teacher), folder, samples=PART)
+    assert found == {"epochs": 3, "views": 360, "asked": 160}
+    assert all(file.stat().st_mtime_ns == at for file, at in there.items())
+    assert not list(folder.glob("*/.*"))
+    check_alike(folder, stored)
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: replace(r, training=replace(r.training, seed=1)), "seed 0 there, 1 here"),
+        (lambda r: replace(r, training=replace(r.training, batch_size=10)), "batch_size 20 there, 10 here"),
+        (lambda r: replace(r, augmentation=replace(MIXED, erase=0.5)), "augmentation.erase 0.25 there, 0.5 here"),
+        (lambda r: replace(r, normalise=replace(r.normalise, std=(0.1, 0.2, 0.3))), "preprocessing.std"),
+        (lambda r: replace(r, data=replace(DATA, balance=True)), "balance false there, true here"),
+        (
+            lambda r: replace(r, objective=replace(r.objective, distillation="soft")),
+            'distillation "hard" there, "soft"',
+        ),
+        (lambda r: replace(r, training=replace(r.training, steps=19)), "no answers for epoch 4, and this run has 4"),
+    ],
+)
+def test_answers_to_other_views_are_refused(tmp_path, teacher, stored, change, message):
+    recipe = change(learning_from(student(teacher), stored))
+    with pytest.raises(UserError, match=message) as error:
+        jobs.train(recipe, tmp_path, read_test=False)
+    assert "\n" not in str(error.value)
+
+
+def test_answers_about_other_pictures_are_refused(tmp_path, teacher, splits, stored, monkeypatch):
+    changed = replace(DATA, train_limit=121)
+    monkeypatch.undo()
+    other = changed.build()
+    recipe = replace(learning_from(student(teacher), stored), data=changed)
+    with pytest.raises(UserError, match=r"pictures .* there, .* here"):
+        jobs.train(recipe, tmp_path, read_test=False, open_data=lambda data: other)
+    assert teaching.identity(other.train) != teaching.identity(splits.train)
+    on_disk = replace(DATA, keep_gb=0.0).build()
+    assert on_disk.train.pictures is None
+    assert teaching.identity(on_disk.train) == teaching.identity(splits.train)
+
+
+def test_no_folder_another_teacher_a_moved_part_a_flipped_bit(tmp_path, teacher, splits, stored):
+    recipe = student(teacher)
+    with pytest.raises(UserError, match="no answers are stored there"):
+        jobs.train(learning_from(recipe, tmp_path / "nothing"), tmp_path / "run", read_test=False)
+    with pytest.raises(UserError, match="no teacher's answers"):
+        jobs.teach(replace(recipe, objective=ClassifySettings()), tmp_path / "answers")
+
+    mine = tmp_path / "mine"
+    shutil.copytree(stored, mine)
+    weights, card = own.load_model(Path(teacher) / "model")
+    own.save_model(tmp_path / "other", {name: value + 0.01 for name, value in weights.items()}, card)
+    with pytest.raises(UserError, match="holds answers of another teacher"):
+        jobs.teach(replace(recipe, teacher=str(tmp_path / "other")), mine, samples=PART)
+
+    shutil.rmtree(mine / "epoch-0000" / "steps-00000002")
+    shutil.copytree(mine / "epoch-0001" / "steps-00000002", mine / "epoch-0000" / "steps-00000002")
+    with pytest.raises(UserError, match="answers to other views or samples"):
+        jobs.train(learning_from(recipe, mine), tmp_path / "moved", read_test=False)
+
+    file = mine / "epoch-0000" / "steps-00000000" / "answers.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(UserError, match="damaged"):
+        jobs.train(learning_from(recipe, mine), tmp_path / "damaged", read_test=False)
+    # What is damaged is asked for again.
+    assert jobs.teach(recipe, mine, samples=PART)["asked"] == 40
+
+
+def test_one_process_at_a_time(tmp_path, teacher, stored):
+    mine = tmp_path / "mine"
+    shutil.copytree(stored, mine)
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'ab'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(mine / "lock")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another process is storing answers"):
+            jobs.teach(student(teacher), mine, samples=PART)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+# ---- the verb
+
+
+def test_the_verb(tmp_path, teacher, stored, capsys):
+    settings.save(student(teacher), tmp_path / "recipe.json")
+    words = ["teach", str(tmp_path / "recipe.json"), "--epochs", "1", "--out", str(tmp_path / "answers")]
+    main(words)
+    printed = capsys.readouterr().out
+    assert "120 views in 1 epochs, 120 of them asked about now" in printed
+    assert f"--objective.answers {tmp_path / 'answers'}" in printed
+    about = json.loads((tmp_path / "answers" / "answers.json").read_text())
+    assert about["teacher"]["where"] == teacher
+    assert about["views"] == json.loads((stored / "answers.json").read_text())["views"]
+    assert len(list((tmp_path / "answers").glob("*/steps-*"))) == 1  # of 16,384 samples at most
+    with pytest.raises(SystemExit):
+        main([*words[:2], "--epochs", "0"])
+    assert "at least 1" in capsys.readouterr().err
