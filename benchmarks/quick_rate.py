@@ -1,6 +1,6 @@
 """The learning rate of the studies' quick form, chosen on held-out training pictures; the test set stays unread.
 
-    python benchmarks/quick_rate.py --out docs/results/quick_rate.json
+python benchmarks/quick_rate.py --out docs/results/quick_rate.json
 """
 
 import argparse

@@ -129,7 +129,7 @@ def test_every_version_is_pinned():
     pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
     wanted = needed(extras.split(","))
     assert {"torch", "fastapi", "starlette", "onnxruntime"} <= wanted
-    assert wanted - {"setuptools"} <= pinned  # torch names it, to compile; nothing that runs here does
+    assert wanted <= pinned
 
 
 def test_python_is_one_that_the_package_takes():

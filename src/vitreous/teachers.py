@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -59,11 +59,6 @@ class Teacher(nn.Module):
     @property
     def model(self) -> Task | Encoder:
         return self._hidden[0]
-
-    def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
-        """The model's too, for whoever looks what the teacher is."""
-        yield self
-        yield from self.model.modules(remove_duplicate)
 
     def in_order_of(self, classes: tuple[str, ...]) -> Self:
         """From now on its logits are in the order of the student's classes, which must be its own by name. A file that

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from promises import keep_promises, shrunk
 from torch import nn
 
 import vitreous
+from promises import keep_promises, shrunk
 from vitreous import jobs
 from vitreous import keys as K
 from vitreous.batch import Batch

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from promises import WORLD, keep_promises, shrunk
 from torch import nn
 
+from promises import WORLD, keep_promises, shrunk
 from vitreous import jobs
 from vitreous.batch import Batch
 from vitreous.errors import UserError

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from promises import WORLD, shrunk
 
+from promises import WORLD, shrunk
 from vitreous import jobs
 from vitreous.objectives.collapse import LEAST_RANK, LEAST_STD, collapsed, spread
 from vitreous.recipes.contrastive import cifar10_simclr

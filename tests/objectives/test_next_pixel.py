@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from promises import keep_promises, shrunk
 
 import vitreous
+from promises import keep_promises, shrunk
 from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.errors import UserError

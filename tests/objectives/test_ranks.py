@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from promises import WORLD, shrunk
 
+from promises import WORLD, shrunk
 from vitreous import jobs
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError

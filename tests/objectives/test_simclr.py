@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from promises import keep_promises, shrunk
 
+from promises import keep_promises, shrunk
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from promises import keep_promises, shrunk
 
+from promises import keep_promises, shrunk
 from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.errors import UserError

@@ -47,7 +47,7 @@ class BEiTSettings:
 
 def _vocabulary(teacher: nn.Module, encoder: TokenEncoder) -> int:
     """How many words the teacher knows; an error where it has none, or none for each patch."""
-    if not any(isinstance(part, Tokeniser) for part in teacher.modules()):
+    if not isinstance(getattr(teacher, "model", teacher), Tokeniser):
         raise UserError(
             "BEiT learns from a tokeniser, and the teacher is another model: train one with a Tokeniser as its model "
             "(recipe cifar10_tokeniser), and name its run with --teacher"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
-from vitreous.models import IGPTSettings, ModelSettings, ViTSettings
+from vitreous.models import IGPTSettings, ModelSettings, TokeniserSettings, ViTSettings
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
@@ -98,7 +98,9 @@ def larger(model: ModelSettings, picture_px: int | None = None) -> ModelSettings
 
 
 def cell(model: ModelSettings) -> tuple[int, int]:
-    """Height and width in pixels of what becomes one token; any size will do for a network without tokens."""
+    """Height and width in pixels of what becomes one token; any size will do for a ResNet."""
+    if isinstance(model, TokeniserSettings):
+        return model.stride, model.stride
     if not isinstance(model, ViTSettings):
         return 1, 1
     with shapes_only():

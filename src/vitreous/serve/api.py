@@ -252,9 +252,11 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     async def model() -> Response:
         if any(each.description is None for each in service.models.values()):
             raise Refused(503, "the model is starting; try again", retry_s=2)
-        return JSONResponse(
-            {"models": [{"name": name, **(each.description or {})} for name, each in service.models.items()]}
-        )
+        found = [
+            {"name": name, **(each.description or {}), "neighbours": each.index.about()}
+            for name, each in service.models.items()
+        ]
+        return JSONResponse({"models": found})
 
     @app.get("/v1/examples", response_model=schemas.Examples, responses=schemas.errors(404), summary="Pictures to try.")
     async def examples(model: Model = None) -> Response:

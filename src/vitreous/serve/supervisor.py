@@ -43,6 +43,10 @@ class Index:
         self.shown: list[tuple[str, str]] = []  # label, picture
         self.next = 0  # picture to be indexed
 
+    def about(self) -> dict[str, Any] | None:
+        """For /v1/model: among how many pictures, or why among none; None while that is not known."""
+        return {"total": self.total, "why": self.why} if self.total or self.why else None
+
     def add(self, number: int, label: str, picture: str, pooled: NDArray[np.float32]) -> None:
         self.rows.append(_unit(pooled))
         self.shown.append((label, picture))
