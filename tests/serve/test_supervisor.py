@@ -213,7 +213,7 @@ def test_what_the_settings_leave_open_the_model_says(model):
         await process.stop()
 
     asyncio.run(until_ready())
-    assert (process.queue, process.max_batch) == (8, 2)
+    assert (process.queue, process.max_batch) == (6, 4)
     assert settings.pictures_a_request == 16
 
 

@@ -44,20 +44,26 @@ def test_one_that_is_alone_gets_all_cores():
     assert numbers(found.take(4)) == [1]
 
 
-def test_several_are_shared_by_the_lanes_that_have_nothing():
+def test_lanes_take_one_by_one_and_in_batches_where_many_wait():
     found = inbox(*["predict"] * 5)
     first, second = found.take(16), found.take(16)
-    assert (numbers(first), first.lanes) == ([0, 1, 2], 2)
-    assert (numbers(second), second.lanes) == ([3, 4], 2)
-    for number in range(5, 9):
+    assert (numbers(first), first.lanes) == ([0], 2)
+    assert (numbers(second), second.lanes) == ([1], 2)
+    for number in range(5, 16):
         add(found, number)
     assert has_none(found)
     found.finish()
-    assert numbers(found.take(16)) == [5, 6, 7, 8]  # the other lane has work
+    assert numbers(found.take(16)) == [2, 3, 4]  # of 14
+
+
+def test_one_lane_takes_all_there_is():
+    found = inbox(*["predict"] * 5)
+    found.lanes = 1
+    assert numbers(found.take(16)) == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_is_no_larger_than_allowed():
-    found = inbox(*["predict"] * 9)
+    found = inbox(*["predict"] * 14)
     assert [numbers(found.take(2)), numbers(found.take(2))] == [[0, 1], [2, 3]]
 
 
@@ -127,7 +133,7 @@ def test_a_lane_waits_for_its_turn():
 @pytest.mark.parametrize(("threads", "lanes"), [(1, 1), (2, 2), (8, 2)])
 def test_lanes_of_a_cpu_share_its_cores(model, threads, lanes):
     served = open_served(str(model), "cpu", threads)
-    assert (served.lanes, served.max_batch, served.queue) == (lanes, 2, 8)
+    assert (served.lanes, served.max_batch, served.queue) == (lanes, 4, 6)
     assert (Served.lanes, Served.max_batch, Served.queue) == (1, 16, 32)  # of a GPU
     before, seen = torch.get_num_threads(), []
 

@@ -52,7 +52,7 @@ class Served:
 class ExportedServed(Served):
     """An .onnx file. Each picture is answered as it is read: at its own size there is nothing to batch it with."""
 
-    queue = 8
+    queue = 6
 
     def __init__(self, path: Path, threads: int | None) -> None:
         from vitreous.export.runtime import ExportedPredictor

@@ -40,9 +40,9 @@ class TorchServed(Served):
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
         if self.device.type == "cpu":
-            # Larger batches bring a CPU little, and make some wait for two long ones in turn. Twice the places of what
-            # is in work keep both lanes busy; a longer queue would only make everybody wait longer.
-            self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 2, 8
+            # Large batches bring a CPU little. Three places for each lane keep both busy; a longer queue would only
+            # make everybody wait longer.
+            self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 4, 6
         self.predictor = None if self.card.task is None else TorchPredictor(trained, device)
         encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()

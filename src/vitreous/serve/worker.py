@@ -5,7 +5,6 @@ own number on it. The process ends when the HTTP process does: its end of the co
 one ended.
 """
 
-import math
 import os
 import signal
 import socket
@@ -122,7 +121,9 @@ class Inbox:
             self.changed.notify_all()
 
     def _next(self, max_batch: int) -> Turn | None:
-        """All that is ready and of one kind with the oldest, in order, shared with the lanes that have nothing."""
+        """Of what is ready and of one kind with the oldest, in order: all of it, where there is one lane. Between lanes
+        pictures go one by one, so that answers come evenly, unless many wait: then in batches, which take less a
+        picture, but never so many that a lane could run dry."""
         is_free = self.num_running == 0
         if self.is_whole or self.num_running == self.lanes:
             return None
@@ -134,7 +135,7 @@ class Inbox:
         if is_free and len(self.known) == 1:
             return Turn([first], 1)
         alike = [job for job in self.ready if job.kind == first.kind]
-        share = math.ceil(len(alike) / (self.lanes - self.num_running))
+        share = len(alike) if self.lanes == 1 else max(1, len(alike) // (2 * self.lanes))
         return Turn(alike[: min(max_batch, share)], self.lanes)
 
 
