@@ -13,13 +13,15 @@ bare        the model alone, in a process of its own with as many threads, on fl
             the better of the two; it gets JPEGs of 500 x 375 pixels, which it decodes and resizes.
 at batch N  answers per second of a service with --max-batch N while 4 N clients wait for their answers in turn
 capacity    the same of a service with its own settings and as many clients as it has places
-overload    requests at twice the capacity, evenly spaced, whether or not earlier ones are answered
+overload    requests at twice the capacity, evenly spaced, whether or not earlier ones are answered; in three stretches,
+            since the machine's speed drifts: each is held against the capacity right before and after it
 service time is 1 / capacity: the time of one picture when all cores are busy with pictures.
 """
 
 import argparse
 import asyncio
 import io
+import itertools
 import json
 import os
 import re
@@ -31,6 +33,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +290,8 @@ def quantile(values: list[float], share: float) -> float:
 
 # ---- the run
 
+STRETCHES = 3  # of overload, with the capacity measured before and after each
+
 
 def measure_capacity(running: Running, seconds: float) -> float:
     result = Load(running.port, kind="closed", num=running.queue, seconds=seconds).result()
@@ -330,33 +335,53 @@ def measure_batches(model: Path, pace: float) -> dict[str, Any]:
     return table
 
 
-def measure_overload(running: Running, capacity: float, seconds: float) -> dict[str, Any]:
-    """What depends on the capacity is added by `measure`, once that has been measured again."""
-    load = Load(running.port, kind="open", rate=2 * capacity, seconds=seconds)
+@dataclass(frozen=True)
+class Stretch:
+    """Some seconds of overload."""
+
+    found: list[tuple[int, float, float]]  # status, begin, end
+    answered_per_s: float
+    memory_mb: list[float]
+    client_cpu: float
+
+
+def measure_overload(running: Running, rate: float, seconds: float) -> Stretch:
+    load = Load(running.port, kind="open", rate=rate, seconds=seconds)
     memory: list[float] = []
     while load.process.poll() is None and len(memory) < seconds:
         time.sleep(1)
         memory.append(running.memory_mb())
     result = load.result()
-    found = result["found"]
-    answered = sum(status == 200 and 1 <= end - result["began"] <= seconds for status, _, end in found)
+    answered = sum(status == 200 and 1 <= end - result["began"] <= seconds for status, _, end in result["found"])
+    return Stretch(result["found"], answered / (seconds - 1), memory, result["client_cpu"])
+
+
+def told(stretches: list[Stretch], capacities: list[float], queue: int) -> dict[str, Any]:
+    """What the stretches were like, all together. The machine's speed drifts, so each is held against the capacities
+    that were measured right before and right after it."""
+    found = [each for stretch in stretches for each in stretch.found]
     accepted = [end - begin for status, begin, end in found if status == 200]
     refused = [end - begin for status, begin, end in found if status == 429]
-    others = sorted({int(status) for status, _, _ in found} - {200, 429})
+    memory = [value for stretch in stretches for value in stretch.memory_mb]
     settled = memory[len(memory) // 3 :]
+    around = [statistics.mean(pair) for pair in itertools.pairwise(capacities)]
+    shares = [stretch.answered_per_s / capacity for stretch, capacity in zip(stretches, around, strict=True)]
     return {
         "requests": len(found),
         "accepted": len(accepted),
         "refused": len(refused),
-        "other_statuses": others,
+        "other_statuses": sorted({int(status) for status, _, _ in found} - {200, 429}),
         "p50_accepted_s": round(quantile(accepted, 0.5), 4),
         "p99_accepted_s": round(quantile(accepted, 0.99), 4),
+        "limit_accepted_s": round((queue + 2) / statistics.mean(around), 4),
         "p50_refused_ms": round(1000 * quantile(refused, 0.5), 2),
         "p99_refused_ms": round(1000 * quantile(refused, 0.99), 2),
         "max_refused_ms": round(1000 * quantile(refused, 1), 2),
-        "goodput_per_s": round(answered / (seconds - 1), 2),
+        "goodput_per_s": [round(stretch.answered_per_s, 2) for stretch in stretches],
+        "goodput_of_capacity": round(statistics.mean(shares), 3),
+        "goodput_of_capacity_by_stretch": [round(share, 3) for share in shares],
         "memory_mb": [round(settled[0]), round(settled[-1]), round(max(memory))],
-        "client_cpu": round(result["client_cpu"], 3),
+        "client_cpu": round(statistics.mean(stretch.client_cpu for stretch in stretches), 3),
     }
 
 
@@ -396,16 +421,18 @@ def measure(words: argparse.Namespace, model: Path) -> dict[str, Any]:
     batches = measure_batches(model, pace)
     running = Running(model, words.queue, words.max_batch)
     alone = measure_alone(running, 3)
-    before = measure_capacity(running, 2 + 12 * pace)
-    say(f"capacity {before:.2f} a second; now twice that for {words.seconds:g} s")
-    overload = measure_overload(running, before, words.seconds)
-    after = measure_capacity(running, 2 + 12 * pace)
-    kill = measure_kill(running, before)
+    capacities = [measure_capacity(running, 2 + 12 * pace)]
+    rate = 2 * capacities[0]
+    say(f"capacity {capacities[0]:.2f} a second; now twice that for {words.seconds:g} s in {STRETCHES} stretches")
+    stretches = []
+    for _ in range(STRETCHES):
+        stretches.append(measure_overload(running, rate, words.seconds / STRETCHES))
+        capacities.append(measure_capacity(running, 2 + 12 * pace))
+    overload = told(stretches, capacities, running.queue)
+    kill = measure_kill(running, capacities[0])
     running.wait_until_ready()
     end = measure_end(running)
-    capacity = statistics.mean((before, after))  # a machine's speed drifts
-    overload["limit_accepted_s"] = round((running.queue + 2) / capacity, 4)
-    overload["goodput_of_capacity"] = round(overload["goodput_per_s"] / capacity, 3)
+    capacity = statistics.mean(capacities)
     return {
         "model": "vit_s16, 224 px, random weights, float32",
         "cores": len(os.sched_getaffinity(0)),
@@ -414,7 +441,7 @@ def measure(words: argparse.Namespace, model: Path) -> dict[str, Any]:
         "at_batch": batches,
         "alone_s": round(alone, 4),
         "capacity_per_s": round(capacity, 2),
-        "capacity_before_and_after_per_s": [round(before, 2), round(after, 2)],
+        "capacities_per_s": [round(each, 2) for each in capacities],
         "service_time_s": round(1 / capacity, 4),
         "overload": overload,
         "killed": kill,

@@ -123,7 +123,7 @@ class Inbox:
     def _next(self, max_batch: int) -> Turn | None:
         """Of what is ready and of one kind with the oldest, in order: all of it, where there is one lane. Between lanes
         pictures go one by one, so that answers come evenly, unless many wait: then in batches, which take less a
-        picture, but never so many that a lane could run dry."""
+        picture, but as many again are left for every lane."""
         is_free = self.num_running == 0
         if self.is_whole or self.num_running == self.lanes:
             return None
@@ -135,7 +135,7 @@ class Inbox:
         if is_free and len(self.known) == 1:
             return Turn([first], 1)
         alike = [job for job in self.ready if job.kind == first.kind]
-        share = len(alike) if self.lanes == 1 else max(1, len(alike) // (2 * self.lanes))
+        share = len(alike) if self.lanes == 1 else max(1, len(alike) // (self.lanes + 1))
         return Turn(alike[: min(max_batch, share)], self.lanes)
 
 
