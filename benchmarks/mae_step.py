@@ -11,70 +11,21 @@ beside it stands the ratio of the FLOPs, which is what could be reached. --tiny 
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from vitreous.batch import Batch
+from one_step import seconds, step_of
 from vitreous.models import ViTSettings, model_settings
 from vitreous.models.flops import TRAINING_FACTOR, flops
 from vitreous.objectives import mae
-from vitreous.objectives.base import Objective
 from vitreous.objectives.mae import MAESettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.training.averages import AverageSettings
-from vitreous.training.devices import World
 from vitreous.training.environment import environment
-from vitreous.training.loop import Loop, TrainingSettings
-from vitreous.training.optim import AdamWSettings
-from vitreous.training.schedule import ScheduleSettings
 
 AT_MOST = 0.45
 TINY = ViTSettings(picture_px=(64, 64), patch=8, width=64, depth=4, heads=2, positions="sincos")
-
-
-class SameBatch:
-    """Stands in for a loader: the input is not what is measured."""
-
-    steps_per_epoch, waited_s = 1_000_000, 0.0
-
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        ids = torch.arange(len(images), device=images.device)
-        self.batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
-
-    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
-        return iter([()] * (stop - start))
-
-    def prepare(self, *inputs: Tensor) -> Batch:
-        return self.batch
-
-
-def step_of(objective: Objective, data: SameBatch, compiled: bool) -> Callable[[], None]:
-    loop = Loop(
-        objective,
-        data,
-        optimizer=AdamWSettings(lr=1e-4, weight_decay=0.05).build(objective),
-        schedule=ScheduleSettings(decay="constant"),
-        average=AverageSettings().build(objective),
-        settings=TrainingSettings(epochs=1, batch_size=len(data.batch), clip=None, precision="bf16", compile=compiled),
-        world=World.join(),
-    )
-    loop.prepare = data.prepare
-    return loop.step
-
-
-def seconds(step: Callable[[], None], times: int, device: torch.device) -> float:
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    began = time.perf_counter()
-    for _ in range(times):
-        step()
-    wait()
-    return (time.perf_counter() - began) / times
 
 
 def compare(
@@ -86,8 +37,9 @@ def compare(
     masked = settings.build(model.build(), ()).to(device)
     work = {"supervised": flops(supervised.encoder), "mae": mae.flops(model, settings)}
     images = torch.randn(batch_size, 3, *model.picture_px, device=device)
-    data = SameBatch(images, torch.randint(1000, (batch_size,), device=device))
-    steps = {"supervised": step_of(supervised, data, compiled), "mae": step_of(masked, data, compiled)}
+    labels = torch.randint(1000, (batch_size,), device=device)
+    objectives = {"supervised": supervised, "mae": masked}
+    steps = {who: step_of(objective, images, labels, compiled) for who, objective in objectives.items()}
     result: dict[str, object] = {
         "model": name,
         "batch_size": batch_size,

@@ -10,8 +10,7 @@ Ours is the step of the real training loop, with its gradient norm and its watch
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import timm
@@ -19,54 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from one_step import seconds, step_of
 from vitreous import create_model
-from vitreous.batch import Batch
 from vitreous.models.flops import flops
-from vitreous.training.averages import AverageSettings
-from vitreous.training.devices import World
 from vitreous.training.environment import environment
-from vitreous.training.loop import Loop, TrainingSettings
-from vitreous.training.optim import AdamWSettings
-from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights import formats
 from vitreous.weights.formats import Given
 from vitreous.weights.timm import Timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
-
-
-class SameBatch:
-    """Stands in for a loader: the input is not what is measured."""
-
-    steps_per_epoch, waited_s = 1_000_000, 0.0
-
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        ids = torch.arange(len(images), device=images.device)
-        self.batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
-
-    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
-        return iter([()] * (stop - start))
-
-    def prepare(self, *inputs: Tensor) -> Batch:
-        return self.batch
-
-
-def our_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
-    settings = TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision="bf16", compile=compiled)
-    world = World.join("cuda" if images.is_cuda else "cpu")
-    optimizer = AdamWSettings(lr=1e-4, weight_decay=0.1).build(model)
-    data = SameBatch(images, labels)
-    loop = Loop(
-        model,
-        data,
-        optimizer=optimizer,
-        schedule=ScheduleSettings(decay="constant"),
-        average=AverageSettings().build(model),
-        settings=settings,
-        world=world,
-    )
-    loop.prepare = data.prepare
-    return loop.step
 
 
 def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
@@ -93,16 +53,6 @@ def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, 
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
 
 
-def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float:
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait()
-    return (time.perf_counter() - began) / steps
-
-
 def compare(name: str, batch_size: int, compiled: bool, rounds: int, device: torch.device) -> dict[str, object]:
     torch.manual_seed(0)
     theirs = timm.create_model(PAIRS[name], num_classes=1000).to(device)
@@ -115,7 +65,7 @@ def compare(name: str, batch_size: int, compiled: bool, rounds: int, device: tor
     labels = torch.randint(1000, (batch_size,), device=device)
     result: dict[str, object] = {"model": name, "batch_size": batch_size, "compiled": compiled}
     result |= check_equal(ours, theirs, images[:8], labels[:8])
-    steps = {"ours": our_step(ours, images, labels, compiled), "timm": their_step(theirs, images, labels, compiled)}
+    steps = {"ours": step_of(ours, images, labels, compiled), "timm": their_step(theirs, images, labels, compiled)}
     times: dict[str, list[float]] = {"ours": [], "timm": []}
     for step in steps.values():
         seconds(step, 4, device)  # compilation and warm-up

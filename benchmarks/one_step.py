@@ -1,0 +1,58 @@
+"""A step of the real training loop on pictures that are there already, and how long it takes."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.objectives.base import Objective
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.loop import Loop, TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
+
+
+class SameBatch:
+    """Stands in for a loader: the input is not what is measured."""
+
+    steps_per_epoch, waited_s = 1_000_000, 0.0
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        ids = torch.arange(len(images), device=images.device)
+        self.batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
+
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
+        return iter([()] * (stop - start))
+
+    def prepare(self, *inputs: Tensor) -> Batch:
+        return self.batch
+
+
+def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+    """bf16, fused AdamW, gradient norm, watch for NaN: the step that training takes."""
+    data = SameBatch(images, labels)
+    loop = Loop(
+        objective,
+        data,
+        optimizer=AdamWSettings(lr=1e-4, weight_decay=0.1).build(objective),
+        schedule=ScheduleSettings(decay="constant"),
+        average=AverageSettings().build(objective),
+        settings=TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision="bf16", compile=compiled),
+        world=World.join("cuda" if images.is_cuda else "cpu"),
+    )
+    loop.prepare = data.prepare
+    return loop.step
+
+
+def seconds(step: Callable[[], None], times: int, device: torch.device) -> float:
+    """Of one step, the mean of several."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    wait()
+    return (time.perf_counter() - began) / times

@@ -1,0 +1,117 @@
+"""Test pictures as runs without labels draw them again, as figures (PNG and SVG). The pictures are not chosen.
+
+    python benchmarks/redrawn.py runs/cifar10_mae runs/cifar10_tokeniser runs/cifar10_igpt --out docs/results
+
+mae         what the encoder saw, what was painted, and the original
+tokeniser   the picture, the word of each cell as a colour (equal words, equal colours, which mean nothing else), and
+            what is drawn from the words
+igpt        the upper half that was given, some samples of the rest, and the original
+
+Decoders are read from a run's last checkpoint: the model that a run leaves behind has none.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from matplotlib.colors import hsv_to_rgb
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vitreous import figures, jobs, settings
+from vitreous import keys as K
+from vitreous.batch import Batch
+from vitreous.data.loader import EvalLoader
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.inspection.completions import as_pixels, complete, completions_figure
+from vitreous.objectives.base import Objective
+from vitreous.objectives.igpt import NextPixel
+from vitreous.objectives.mae import MAE
+from vitreous.objectives.tokeniser import VisualTokens
+from vitreous.recipes.recipe import Recipe
+from vitreous.training.run import RunDirectory
+
+GREY = 0.5  # of a patch that was dropped
+GOLDEN = 0.61803398875  # of the circle of colours, from word to word: neighbours in number are far apart
+SAMPLES = 4  # of the lower half of a picture
+
+
+def redrawn(run: Path, num: int) -> Figure:
+    recipe = settings.load(Recipe, run / "recipe.json")
+    splits, checkpoint = recipe.data.build(), RunDirectory(run).latest_checkpoint()
+    if splits.test is None or checkpoint is None:
+        raise UserError(f"{run}: a run without a checkpoint, or of data without a test part")
+    objective = jobs.build_objective(recipe, splits.train.classes).eval()
+    objective.load_state_dict(checkpoint.tensors["objective"])
+    batch = next(iter(EvalLoader(splits.test, recipe.preprocessing, batch_size=num, device="cpu", workers=0)))
+    if isinstance(objective, NextPixel):
+        return completed(objective, batch, recipe.preprocessing)
+    return grid(rows(objective, batch, recipe.preprocessing))
+
+
+def rows(objective: Objective, batch: Batch, preprocessing: Preprocessing) -> dict[str, Tensor]:
+    """Pictures (B, H, W, 3) in 0..1 by what they show."""
+    original = levels(batch.images, preprocessing)
+    if isinstance(objective, MAE):
+        whole, kept = objective.reconstruction(batch.images, batch.keys)
+        kept = kept.permute(0, 2, 3, 1)
+        seen = original * kept + GREY * (1 - kept)
+        return {"seen": seen, "painted": levels(whole, preprocessing), "original": original}
+    if isinstance(objective, VisualTokens):
+        codes, again = objective.reconstruct(batch.images)
+        return {"original": original, "words": coloured(codes), "drawn": levels(again, preprocessing)}
+    raise UserError(f"{type(objective).__name__} draws no pictures: give a run of mae, a tokeniser or igpt")
+
+
+def levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Normalised pictures (B, 3, H, W) as (B, H, W, 3) in 0..1."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preprocessing.mean, preprocessing.std))
+    return (images * std + mean).clamp(0, 1).permute(0, 2, 3, 1)
+
+
+def coloured(codes: Tensor) -> Tensor:
+    """(B, h, w) -> (B, h, w, 3) in 0..1: a hue for every word, in three strengths."""
+    hue, strength = (codes * GOLDEN) % 1, 0.5 + 0.25 * (codes % 3)
+    return torch.from_numpy(hsv_to_rgb(torch.stack([hue, strength, 1.2 - 0.4 * strength], dim=-1).clamp(0, 1).numpy()))
+
+
+@figures.drawing
+def grid(rows: dict[str, Tensor]) -> Figure:
+    num = len(next(iter(rows.values())))
+    figure = figures.figure(1.0 * num + 0.6, 3.2)
+    axes = figure.subplots(len(rows), num, squeeze=False)
+    for row, (name, pictures) in zip(axes, rows.items(), strict=True):
+        for ax, picture in zip(row, pictures, strict=True):
+            ax.imshow(picture.numpy(), interpolation="nearest")
+            ax.set(xticks=[], yticks=[])
+            ax.grid(False)
+            ax.spines[:].set_visible(False)
+        row[0].set_ylabel(name)
+    return figure
+
+
+def completed(objective: NextPixel, batch: Batch, preprocessing: Preprocessing) -> Figure:
+    def pixels(images: Tensor) -> list:
+        return as_pixels(images, preprocessing.mean, preprocessing.std)
+
+    model, keep_rows = objective.encoder, batch.images.shape[2] // 2
+    samples = [
+        pixels(complete(model, batch.images, K.mix(batch.keys + number), keep_rows=keep_rows))
+        for number in range(SAMPLES)
+    ]
+    return completions_figure(pixels(batch.images), list(zip(*samples, strict=True)), keep_rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--num", type=int, default=8, help="pictures")
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    options = parser.parse_args()
+    for run in options.runs:
+        figures.save(redrawn(run, options.num), options.out / f"redrawn_{run.name}")
+
+
+if __name__ == "__main__":
+    main()
