@@ -28,6 +28,8 @@ from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 
 Evaluate = Callable[[Objective], dict[str, float]]
+# What comes of readers that a signal ended: torch notices, or a picture breaks off on its way from them.
+READERS_ENDED = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +200,7 @@ class Loop:
         """Of every step to come; none any more where a signal to all processes of the run ended its readers."""
         try:
             yield from self.data.inputs(start, last)
-        except RuntimeError:
+        except READERS_ENDED:
             if not signals.received:
                 raise
 
@@ -332,7 +334,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self.received and isinstance(error, RuntimeError):
+        if self.received and isinstance(error, READERS_ENDED):
             raise self.stopped("while pictures were read; the last checkpoint stands") from None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
