@@ -40,7 +40,7 @@ def pretrain_imagenet(model: str = "vit_b16", data: str = "imagenet") -> Recipe:
     """Pre-train on ImageNet from scratch, as in the paper: 300 epochs, dropout 0.1, weight decay 0.3, cosine.
 
     Command:  vitreous train pretrain_imagenet --model vit_b16 --data /path/to/imagenet
-    Cost:     300 epochs of 1.28 M pictures; B/16: 17.6 GFLOP a picture forward, 2.0e19 FLOP in all
+    Cost:     300 epochs of 1.28 M pictures; B/16: 35.1 GFLOP a picture forward, 4.0e19 FLOP in all
     Score:    paper, Table 5 (after fine-tuning at 384 px): B/32 73.38, B/16 77.91, L/32 71.16, L/16 76.53 %
     Section:  4.1, Table 3
     """
