@@ -101,9 +101,8 @@ class Augmentation:
     switch_probability: float = 0.5  # probability of CutMix where Mixup is on too
 
     def __post_init__(self) -> None:
-        for name in (
-            *("flip", "jitter", "grey", "blur", "solarize", "erase", "mix_probability", "switch_probability"),
-        ):
+        chances = ("flip", "jitter", "grey", "blur", "solarize", "erase", "mix_probability", "switch_probability")
+        for name in chances:
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}: a probability lies between 0 and 1")
         for name in ("scale", "ratio", "blur_sigma", "erase_scale", "erase_ratio"):

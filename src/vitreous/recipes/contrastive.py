@@ -110,7 +110,7 @@ def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: floa
         more_views=(ViewSettings(augmentation=SECOND),),
         # 1.5e-4 for every 256 pictures of the batch.
         optimizer=AdamWSettings(lr=2.4e-3, weight_decay=0.1, decay_vectors=True),
-        schedule=ScheduleSettings(warmup_fraction=40 / 300),
+        schedule=ScheduleSettings(warmup_fraction=min(1.0, 40 / epochs)),
         training=TrainingSettings(
             epochs=epochs,
             batch_size=4096,

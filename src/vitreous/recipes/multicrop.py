@@ -8,22 +8,12 @@ from vitreous.data.views import ViewSettings
 from vitreous.models import ViTSettings
 from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.swav import SwAVSettings
+from vitreous.recipes.contrastive import FIRST, SECOND
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import CONTRAST, small_vit, unlabelled
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
-
-# Grill et al. 2020 (BYOL), appendix B: colours as strong as these, on pictures of 224 px.
-BYOL = Augmentation(
-    crop="random-resized",
-    jitter=0.8,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.2,
-    hue=0.1,
-    grey=0.2,
-)
 
 
 def cifar10_dino(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
@@ -78,9 +68,9 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
     """
     batch_size = 1024
     first, second, local = (
-        replace(BYOL, scale=(0.25, 1.0), blur=1.0),
-        replace(BYOL, scale=(0.25, 1.0), blur=0.1, solarize=0.2),
-        replace(BYOL, scale=(0.05, 0.25), blur=0.5),
+        replace(FIRST, scale=(0.25, 1.0)),
+        replace(SECOND, scale=(0.25, 1.0)),
+        replace(FIRST, scale=(0.05, 0.25), blur=0.5),
     )
     return Recipe(
         name="dino_imagenet",
