@@ -11,6 +11,7 @@ import difflib
 import inspect
 import io
 import json
+import os
 import textwrap
 import tokenize
 import types
@@ -52,7 +53,7 @@ def save(settings: Any, path: Path) -> None:
 
 def write_json(document: Any, path: Path) -> None:
     """Whole or not at all: beside its place first, so that a kill leaves no half of it."""
-    beside = path.with_name(f".{path.name}.new")
+    beside = path.with_name(f".{path.name}.new-{os.getpid()}")
     beside.write_text(json.dumps(document, indent=2) + "\n")
     beside.rename(path)
 

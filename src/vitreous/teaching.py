@@ -8,7 +8,6 @@ DIR/answers.json                   what they are about, and whose they are
 DIR/epoch-0003/steps-00000064/     those of some thousand samples, see weights/own.py
 """
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous import settings
+from vitreous import locks, settings
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
@@ -64,11 +63,10 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: answers cannot be stored there ({error.strerror})") from None
-    with (folder / "lock").open("ab") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{folder}: another process is storing answers in it; wait for it") from None
+    lock = locks.take(folder / "lock")
+    if lock is None:
+        raise UserError(f"{folder}: another process is storing answers in it; wait for it")
+    with lock:
         if (folder / ABOUT).is_file():
             there = _read(folder)
             _compare(folder, there["views"], document["views"])

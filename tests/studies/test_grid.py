@@ -1,6 +1,10 @@
 import csv
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from vitreous import jobs, settings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
-from vitreous.studies.grid import Cell, DecodedOnce, Grid
+from vitreous.studies.grid import LOCK, Cell, DecodedOnce, Grid
 from vitreous.studies.positions import Positions
 
 
@@ -134,3 +138,45 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     assert jobs.evaluate(tmp_path / "run", split="val")["accuracy"] == max(seen)
     with pytest.raises(UserError, match="validation part"):
         jobs.train(replace(recipe, data=replace(recipe.data, val_fraction=0.0)), tmp_path / "none")
+
+
+TOGETHER = """
+import sys
+from pathlib import Path
+from vitreous.studies.positions import Positions
+from vitreous.studies.study import run_study
+from small_sets import SMALL
+study = Positions.quick(data=sys.argv[1], **SMALL | {"kinds": ("none", "learned", "sincos"), "places": ("stem",)})
+grid = run_study(study, Path(sys.argv[2]))
+print(len(grid.rows), len(grid.left))
+"""
+
+
+def test_two_processes_share_a_grid(tmp_path):
+    data, out = write_set(tmp_path / "pictures"), tmp_path / "grid"
+    command = [sys.executable, "-c", TOGETHER, str(data), str(out)]
+    where = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=where) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
+    cells = json.loads((out / "results.json").read_text())["rows"]
+    assert said == [[str(len(cells)), "0"]] * 2  # both know all of it
+    # Every cell was begun once.
+    begun = [json.loads((out / row["cell"] / "environment.json").read_text()) for row in cells]
+    assert [len(starts) for starts in begun] == [1] * len(cells)
+
+
+def test_what_starts_from_a_cell_of_another_process_waits_for_it(study, tmp_path):
+    grid = Grid(tmp_path / "grid", {})
+    first = cell(study, "first")
+    later = replace(first, name="later", recipe=replace(first.recipe, start=str(grid.path(first))))
+    grid.path(first).mkdir(parents=True)
+    code = (
+        f"import sys, time; from pathlib import Path; from vitreous import locks; "
+        f"lock = locks.take(Path({str(grid.path(first) / LOCK)!r})); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        assert grid._taken(first) is None
+        assert grid._taken(later) is None
+        other.stdin.close()
+    assert [row["cell"] for row in grid.run([first, later])] == ["first", "later"]

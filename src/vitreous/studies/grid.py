@@ -1,11 +1,16 @@
-"""A grid of runs, cell by cell. A cell is an ordinary run directory; a finished one is never run again."""
+"""A grid of runs, cell by cell. A cell is an ordinary run directory; a finished one is never run again.
+
+Several processes, on one GPU or on several, may work on one grid: each takes cells that no other has.
+"""
 
 import csv
 import gc
 import json
+import os
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +18,7 @@ from typing import Any
 
 import torch
 
-from vitreous import jobs, settings
+from vitreous import jobs, locks, settings
 from vitreous.data.sources import DataSettings, InMemory, Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
@@ -25,6 +30,8 @@ from vitreous.training.loop import StoppedError
 Row = dict[str, Any]  # one cell's facts and numbers
 
 CELL = "cell.json"  # in a cell's folder, once all of it is done
+LOCK = "cell.lock"  # held by the process that works on it
+LOOK_AGAIN_S = 1.0  # after so long, where other processes have all cells that are left
 RECENT = 4  # cells by which the length of the next is judged
 KEPT_SETS = 6  # data sets that are kept decoded
 
@@ -84,25 +91,52 @@ class Grid:
         return self.folder / cell.name
 
     def run(self, cells: Sequence[Cell], what: str = "cells") -> list[Row]:
-        """The rows of all cells that could be finished, in order; a cell that fails is recorded, and others go on."""
+        """The rows of all cells that could be finished; a cell that fails is recorded, and others go on."""
         finished: list[Row] = []
+        waiting, put_back = deque(cells), 0  # in a row
         with Bar(what, len(cells)) as bar:
-            for number, cell in enumerate(cells, start=1):
+            while waiting:
+                cell = waiting.popleft()
                 row = self._known(cell)
-                if row is None:
-                    if self.out_of_time:
-                        self.left.append(cell)
-                        continue
-                    began = time.monotonic()
-                    row = self._worked_out(cell)
-                    self._took_s.append(time.monotonic() - began)
+                if row is None and self.out_of_time:
+                    self.left.append(cell)
+                    continue
+                row = row or self._taken(cell)
+                if row is None:  # another process is at it; what it finds is ours too
+                    waiting.append(cell)
+                    put_back += 1
+                    if put_back >= len(waiting):
+                        time.sleep(LOOK_AGAIN_S)
+                    continue
+                put_back = 0
                 self.rows.append(row)
                 self._write()
                 self.after_cell()
                 if "failed" not in row:
                     finished.append(row)
-                bar.update(number, last=cell.name)
+                bar.update(len(cells) - len(waiting), last=cell.name)
         return finished
+
+    def _taken(self, cell: Cell) -> Row | None:
+        """Worked out, unless another process is at this cell, or at the one that it starts from."""
+        if cell.recipe is not None and cell.recipe.start is not None:
+            start = Path(cell.recipe.start)
+            if start.parent == self.folder and start.is_dir() and not (start / CELL).is_file():
+                before = locks.take(start / LOCK)
+                if before is None:
+                    return None
+                before.close()
+        self.path(cell).mkdir(parents=True, exist_ok=True)
+        lock = locks.take(self.path(cell) / LOCK)
+        if lock is None:
+            return None
+        with lock:
+            row = self._known(cell)  # finished by another a moment ago
+            if row is None:
+                began = time.monotonic()
+                row = self._worked_out(cell)
+                self._took_s.append(time.monotonic() - began)
+            return row
 
     def _known(self, cell: Cell) -> Row | None:
         """What an earlier call worked out, if it was the same cell."""
@@ -148,6 +182,9 @@ class Grid:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
         results = jobs.train(recipe, self.path(cell), cell.read_test, self.open_data)
         row = {name: results[name] for name in ("steps", "parameters", "train_s")}
+        # A study may go on elsewhere and later: every run says where and with what it was made.
+        row["device"] = next(iter(self.environment["gpus"]), self.environment["cpu"])
+        row["commit"] = self.environment["commit"]
         row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * recipe.training.batch_size
         if "val" in results:
             row["val_accuracy"] = results["val"]["accuracy"]
@@ -160,7 +197,7 @@ class Grid:
         document = {**self.about, "environment": self.environment, "rows": self.rows}
         settings.write_json(document, self.results / "results.json")
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        beside = self.results / ".results.csv.new"
+        beside = self.results / f".results.csv.new-{os.getpid()}"
         with beside.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()

@@ -8,7 +8,6 @@ model/             the result, see weights/own.py
 tensorboard/       where TensorBoard is installed
 """
 
-import fcntl
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from typing import IO, Any, Self
 
 from torch import Tensor
 
+from vitreous import locks
 from vitreous.errors import UserError
 from vitreous.training.checkpoint import Checkpoint, Checkpoints
 from vitreous.training.environment import environment
@@ -62,15 +62,9 @@ class RunDirectory:
         busy = UserError(f"{self.path}: another process is training into it; wait for it or choose another directory")
         if self.path.resolve() in _held:
             raise busy
-        # A record lock, which the kernel drops when the process ends, however it ends. Unlike flock's, it is not
-        # inherited by loader workers, which may outlive a killed process by some seconds.
-        lock = (self.path / "lock").open("ab")
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise busy from None
-        self._lock = lock
+        self._lock = locks.take(self.path / "lock")
+        if self._lock is None:
+            raise busy
         _held.add(self.path.resolve())
 
     def __exit__(

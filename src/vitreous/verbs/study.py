@@ -16,7 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "studies (`vitreous study NAME --help` lists the settings of one, such as --seeds 3 --steps 4000):\n"
         + "\n".join(lines)
-        + "\n\nEvery cell is an ordinary run directory. The same command again goes on where it ended."
+        + "\n\nEvery cell is an ordinary run directory. The same command again goes on where it ended,\n"
+        "and given twice at once, on one GPU or on two, it shares the cells out."
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which study")
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
