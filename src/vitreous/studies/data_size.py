@@ -134,11 +134,15 @@ class DataSize(TransferStudy):
 
         return Cell(name=f"{cell.name}-test", facts=cell.facts, measure=measure)
 
+    @property
+    def _chosen(self) -> str:
+        return "tuned" if len(self.regularisations) > 1 else self.regularisations[0]
+
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         chosen = chosen_regularisation(rows)
         tuned = [row for row in rows if chosen.get((row["model"], row["fraction"])) == row["regularisation"]]
         own = [row for row in tuned if "target" not in row]
-        panels = [Panel(f"{self.data}, regularisation tuned", own, "accuracy", "test accuracy")]
+        panels = [Panel(f"{self.data}, regularisation {self._chosen}", own, "accuracy", "test accuracy")]
         panels += [
             Panel(f"fine-tuned on {where}", [row for row in tuned if row.get("target") == where], "accuracy", "")
             for where in self.transfer
@@ -166,7 +170,7 @@ class DataSize(TransferStudy):
             families = best.setdefault(fraction, {})
             families[family] = max(found, families.get(family, found))
         return [
-            f"{fraction:.0%} of {self.data}, regularisation tuned: "
+            f"{fraction:.0%} of {self.data}, regularisation {self._chosen}: "
             + ", ".join(f"{model} {mean:.2%}" for mean, model in sorted(families.values(), reverse=True))
             for fraction, families in sorted(best.items())
         ]
