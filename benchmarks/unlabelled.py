@@ -2,16 +2,22 @@
 
     python benchmarks/unlabelled.py --seconds 120 --runs runs/unlabelled --out docs/results/unlabelled.json
 
-Every method trains for about that long on nine tenths of train (the time of some first steps decides how many there
-are; compiling is not counted). Then its frozen features are probed, and it is fine-tuned, alike for all. With --choose,
-all of that is scored on the held-out tenth and the test set stays unread: that is how settings are chosen. Otherwise
-the test set is read once a method and column, at its end. `scratch` is the fine-tuning alone, of random weights;
-`scratch-longer` gets the seconds of pre-training on top. The same command again goes on where it stopped.
+Every method trains for about that long on nine tenths of train (the time of some first steps, alone on the GPU, decides
+how many there are; compiling is not counted). Then its frozen features are probed, and it is fine-tuned, alike for all.
+With --choose, all of that is scored on the held-out tenth and the test set stays unread: that is how settings are
+chosen. Otherwise the test set is read once a method and column, at its end. `scratch` is the fine-tuning alone, of
+random weights; `scratch-longer` gets the seconds of pre-training on top. The same command again goes on where it ended.
+
+Several methods fit onto one GPU side by side, which is sooner done. Then the pace of each is taken first, alone:
+
+    python benchmarks/unlabelled.py --pace --runs runs/unlabelled --out docs/results/unlabelled.json
+    python benchmarks/unlabelled.py --methods mae dino --runs runs/unlabelled --out docs/results/unlabelled.json &
+    python benchmarks/unlabelled.py --methods simclr byol --runs runs/unlabelled --out docs/results/unlabelled.json &
 
 Further settings go to every recipe (--optimizer.lr 0.002), those of data and training to fine-tuning too.
 
 Methods that learn from a trained model need it among the runs: `beit` the tokeniser, `deit` a run of cifar10_resnet;
-both are trained first, in seconds of their own that are reported beside.
+both are trained first, in seconds of their own that are reported beside (--methods tokeniser resnet).
 """
 
 import argparse
@@ -61,26 +67,45 @@ ALL = ("scratch", "scratch-longer", *(name for name in METHODS if name not in TE
 
 
 class Table:
-    """Rows by method, in a file that is written after every number."""
+    """A row a method, in a file beside its run that is written after every number; the table collects them."""
 
     def __init__(self, options: argparse.Namespace, changes: dict[str, str]) -> None:
         self.options, self.changes = options, changes
         self.open_data = DecodedOnce()
         self.part = "val" if options.choose else "test"
-        old = json.loads(options.out.read_text())["methods"] if options.out.is_file() else {}
-        self.rows: dict[str, dict[str, Any]] = old
+        options.runs.mkdir(parents=True, exist_ok=True)
+
+    def row(self, method: str) -> dict[str, Any]:
+        path = self.options.runs / f"{method}.json"
+        return json.loads(path.read_text()) if path.is_file() else {}
 
     def note(self, method: str, **numbers: Any) -> None:
-        self.rows.setdefault(method, {}).update(numbers)
-        document = {"environment": environment(), "scored_on": self.part, "methods": self.rows}
+        settings.write_json(self.row(method) | numbers, self.options.runs / f"{method}.json")
+        rows = {name: row for name in (*ALL, *TEACHERS) if (row := self.row(name))}
+        document = {"environment": environment(), "scored_on": self.part, "methods": rows}
         settings.write_json(document, self.options.out)
         shown = {name: value for name, value in numbers.items() if not isinstance(value, list | dict)}
         print(f"{method}: " + "  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
 
     def has(self, method: str, number: str) -> bool:
-        return number in self.rows.get(method, {})
+        return number in self.row(method)
 
     # ---- one method
+
+    def pace(self, method: str) -> float:
+        """Seconds a step. Measured once: methods that train side by side then have the steps they would have alone."""
+        if not self.has(method, "step_s"):
+            recipe = self.recipe(method) if method in METHODS else self.tuning(method)
+            found = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s)
+            self.note(method, step_s=found.step_s)
+        return float(self.row(method)["step_s"])
+
+    def recipe(self, method: str) -> Recipe:
+        wanted = dict(self.changes)
+        if (teacher := METHODS[method].teacher) is not None:
+            wanted["teacher"] = str(self.options.runs / teacher)
+        recipe = find_recipe(METHODS[method].recipe, wanted)
+        return replace(recipe, data=replace(recipe.data, val_fraction=0.1))
 
     def fill(self, method: str) -> None:
         if method in METHODS:
@@ -97,21 +122,15 @@ class Table:
         run = self.options.runs / method
         if self.has(method, "pretrain_s"):
             return
-        wanted = dict(self.changes)
-        if (teacher := METHODS[method].teacher) is not None:
-            wanted["teacher"] = str(self.options.runs / teacher)
-        recipe = find_recipe(METHODS[method].recipe, wanted)
-        recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1))
-        if not (run / "recipe.json").is_file():
-            recipe = self.lasting(recipe, self.options.seconds)
-        else:  # begun before: it has as many steps as were thought right then
-            recipe = replace(recipe, training=settings.load(Recipe, run / "recipe.json").training)
+        recipe, pace = self.recipe(method), self.pace(method)
+        recipe = replace(recipe, training=replace(recipe.training, steps=max(20, round(self.options.seconds / pace))))
         results = jobs.train(recipe, run, read_test=False, open_data=self.open_data)
         steps, batch = results["steps"], recipe.training.batch_size
         per_picture = flops_a_picture(recipe, self.open_data)
         self.note(
             method,
-            pretrain_s=results["train_s"],
+            pretrain_s=results["train_s"],  # longer than its steps alone, where others shared the GPU
+            alone_s=round(steps * pace, 1),
             steps=steps,
             epochs=round(steps * batch / len(self.open_data(recipe.data).train), 1),
             parameters=results["parameters"],
@@ -119,17 +138,15 @@ class Table:
             curve=losses(run),
         )
 
-    def lasting(self, recipe: Recipe, seconds: float) -> Recipe:
-        """With as many steps as fit."""
-        pace = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s)
-        return replace(recipe, training=replace(recipe.training, steps=max(20, round(seconds / pace.step_s))))
-
     def probe(self, method: str) -> None:
         if self.has(method, "knn"):
             return
         began = time.monotonic()
         (found,) = assess.assess(
-            self.options.runs / method, split=self.part, probes=("knn", "linear", "fewshot")
+            self.options.runs / method,
+            split=self.part,
+            probes=("knn", "linear", "fewshot"),
+            open_data=self.open_data,
         ).probes
         assert found.linear is not None
         ten = next(one for one in found.few_shot if one.shots == 10)
@@ -143,20 +160,22 @@ class Table:
             probe_s=round(time.monotonic() - began, 1),
         )
 
-    def finetune(self, method: str) -> None:
-        if self.has(method, "finetuned"):
-            return
+    def tuning(self, method: str) -> Recipe:
         given = {name: text for name, text in self.changes.items() if name.startswith(("data.", "training."))}
         given["epochs"] = str(self.options.finetune_epochs)
         if not method.startswith("scratch"):
             given["start"] = str(self.options.runs / method)
         recipe = find_recipe("cifar10_tuned", given)
         # What is scored on test may learn from all of train.
-        recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1 if self.options.choose else 0.0))
-        if method == "scratch-longer" and not (self.options.runs / "tuned" / method).is_dir():
-            step_s = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s).step_s
+        return replace(recipe, data=replace(recipe.data, val_fraction=0.1 if self.options.choose else 0.0))
+
+    def finetune(self, method: str) -> None:
+        if self.has(method, "finetuned"):
+            return
+        recipe = self.tuning(method)
+        if method == "scratch-longer":
             own = recipe.training.num_steps(len(self.open_data(recipe.data).train) // recipe.training.batch_size)
-            longer = own + round(self.options.seconds / step_s)
+            longer = own + round(self.options.seconds / self.pace(method))
             recipe = replace(recipe, training=replace(recipe.training, steps=longer))
         results = jobs.train(
             recipe, self.options.runs / "tuned" / method, read_test=not self.options.choose, open_data=self.open_data
@@ -191,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of pre-training, for every method")
     parser.add_argument("--measure-s", type=float, default=3.0, help="of first steps, to see how long one takes")
     parser.add_argument("--finetune-epochs", type=float, default=30.0)
+    parser.add_argument("--pace", action="store_true", help="only measure how long a step of each method takes")
     parser.add_argument("--choose", action="store_true", help="score on held-out training pictures; leave test unread")
     parser.add_argument("--runs", type=Path, required=True, help="where the runs lie")
     parser.add_argument("--out", type=Path, required=True)
@@ -198,7 +218,10 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     table = Table(options, dotted(rest))
     for method in options.methods:
-        table.fill(method)
+        if not options.pace:
+            table.fill(method)
+        elif method != "scratch":  # whose length is given in epochs
+            table.pace(method)
 
 
 if __name__ == "__main__":

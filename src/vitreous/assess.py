@@ -73,6 +73,7 @@ def assess(
     probes: tuple[str, ...] = (),
     label_sets: Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
     mapping: Path | None = None,  # JSON: which of the model's classes stand for each class of the data (ObjectNet)
+    open_data: jobs.OpenData = DataSettings.build,
 ) -> Assessment:
     """A model on a split of its own data, or of other data. The temperature is the one that the model carries; where it
     carries none, and for prediction sets, the validation part of its own data is fitted."""
@@ -80,7 +81,7 @@ def assess(
         if name not in PROBES:
             raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
     model, world = Trained.load(where), World.join(device)
-    own = _own_splits(where, data)
+    own = _own_splits(where, data, open_data)
     probed = _probed(model, own or _other_splits(where, data), split, world=world, probes=probes) if probes else ()
     if model.card.task is None:
         if not probes:
@@ -104,10 +105,10 @@ def assess(
     return Assessment(evaluate_fully(val, test, temperature=known, coverages=coverages), right, probed)
 
 
-def _own_splits(where: str | Path, data: str | None) -> Splits | None:
+def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -> Splits | None:
     """The data that the run was trained on, as it was split then, where that is what is asked for."""
     own = jobs.data_of(where)
-    return own.build() if own is not None and data in (None, own.where) else None
+    return open_data(own) if own is not None and data in (None, own.where) else None
 
 
 def _other_splits(where: str | Path, data: str | None) -> Splits:

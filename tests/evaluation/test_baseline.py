@@ -3,6 +3,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from vitreous.errors import UserError
 from vitreous.evaluation import baseline
 from vitreous.evaluation.baseline import Pixels, accuracy, fit, logistic_regression
 
@@ -38,9 +39,30 @@ def test_a_warm_start_ends_at_the_same_place():
     torch.testing.assert_close(probabilities(cold, train), probabilities(warm, train), atol=1e-4, rtol=0)
 
 
+def test_features_that_go_together():
+    """As those of a model that has hardly learned: a valley so narrow that plain L-BFGS needs thousands of steps."""
+    torch.manual_seed(0)
+    turned, _ = torch.linalg.qr(torch.randn(200, 200, dtype=torch.float64))
+    values = torch.randn(300, 200, dtype=torch.float64) * torch.logspace(0, -4, 200, dtype=torch.float64) @ turned
+    train = Pixels(values / values.std(dim=0), torch.arange(300) % 4)
+    cold = fit(train, 1e-5, tolerance=1e-7)
+    theirs = LogisticRegression(C=1 / (1e-5 * 300), tol=1e-10, max_iter=1000, solver="newton-cg").fit(
+        train.values, train.labels
+    )
+    expected = torch.from_numpy(theirs.predict_proba(train.values))
+    torch.testing.assert_close(probabilities(cold, train), expected, atol=1e-4, rtol=0)
+
+
 def test_what_has_not_converged_says_so():
-    with pytest.raises(RuntimeError, match="not converged"):
+    with pytest.raises(UserError, match="has not converged"):
         fit(data(40, 1), 1e-4, tolerance=1e-300)
+
+
+def test_features_that_are_not_finite():
+    train = data(40, 1)
+    train.values[3, 3] = torch.nan
+    with pytest.raises(UserError, match="not finite"):
+        fit(train, 1e-4)
 
 
 def test_the_penalty_is_chosen_on_validation_data(monkeypatch):

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.errors import UserError
+
 PENALTIES = (3e-4, 1e-3, 3e-3)  # of the mean loss; the best lies inside on the embedded set
 
 
@@ -52,31 +54,45 @@ def fit(
     """(pixels + 1, K) weights that minimise mean cross-entropy + penalty / 2 * |weights|^2 (the bias is free)."""
     num_classes = num_classes or int(data.labels.max()) + 1
     values = torch.cat([data.values, data.values.new_ones(len(data.values), 1)], dim=1)
-    weights = values.new_zeros(values.shape[1], num_classes) if start is None else start.clone()
-    weights.requires_grad_()
+    weights = values.new_zeros(values.shape[1], num_classes) if start is None else start
+    if not values.isfinite().all():
+        raise UserError("logistic regression: some features are not finite; has the model diverged?")
+    # Features that go together make a long narrow valley, along which L-BFGS crawls. Steps are taken in other
+    # coordinates, u = root' w, in which the curvature's upper bound (Boehning 1992) is round.
+    bound = values.T @ values / (4 * len(values)) + penalty * torch.eye(values.shape[1]).to(values)
+    root = torch.linalg.cholesky(bound)
+    turned = torch.linalg.solve_triangular(root, values.T, upper=False).T
+    moved = (root.T @ weights).requires_grad_()
+
+    def back(moved: Tensor) -> Tensor:
+        weights: Tensor = torch.linalg.solve_triangular(root.T, moved, upper=True)
+        return weights
+
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
+    # Back in the coordinates of the weights, a gradient is longer by at most the root of the bound's norm.
+    longer = float(bound.abs().sum(dim=0).max().sqrt())
     solver = torch.optim.LBFGS(
-        [weights],
+        [moved],
         max_iter=2000,
         max_eval=4000,
         history_size=20,
-        tolerance_grad=tolerance,
+        tolerance_grad=tolerance / max(1.0, longer),
         tolerance_change=0,
         line_search_fn="strong_wolfe",
     )
 
     def loss() -> Tensor:
         solver.zero_grad()
-        value = F.cross_entropy(values @ weights, data.labels) + penalty / 2 * weights[:-1].square().sum()
+        value = F.cross_entropy(turned @ moved, data.labels) + penalty / 2 * back(moved)[:-1].square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     solver.step(loss)  # type: ignore[no-untyped-call]
     loss()
-    assert weights.grad is not None
-    if float(weights.grad.abs().max()) > tolerance:
-        raise RuntimeError(f"logistic regression with penalty {penalty} has not converged")
-    return weights.detach()
+    assert moved.grad is not None
+    if not float((root @ moved.grad).abs().max()) <= tolerance:
+        raise UserError(f"logistic regression with penalty {penalty:g} has not converged; try a larger one")
+    return back(moved.detach())
 
 
 def accuracy(weights: Tensor, data: Pixels) -> float:
