@@ -58,16 +58,13 @@ def fit(
     if not values.isfinite().all():
         raise UserError("logistic regression: some features are not finite; has the model diverged?")
     # Features that go together make a long narrow valley, along which L-BFGS crawls. Steps are taken in other
-    # coordinates, u = root' w, in which the curvature's upper bound (Boehning 1992) is round.
-    bound = values.T @ values / (4 * len(values)) + penalty * torch.eye(values.shape[1]).to(values)
+    # coordinates, weights = turn @ moved, in which the curvature's upper bound (Boehning 1992) is round.
+    identity = torch.eye(values.shape[1]).to(values)
+    bound = values.T @ values / (4 * len(values)) + penalty * identity
     root = torch.linalg.cholesky(bound)
-    turned = torch.linalg.solve_triangular(root, values.T, upper=False).T
+    turn = torch.linalg.solve_triangular(root.T, identity, upper=True)
+    turned = (turn.T @ values.T).T  # columns lie together, as the gradient reads them
     moved = (root.T @ weights).requires_grad_()
-
-    def back(moved: Tensor) -> Tensor:
-        weights: Tensor = torch.linalg.solve_triangular(root.T, moved, upper=True)
-        return weights
-
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
     # Back in the coordinates of the weights, a gradient is longer by at most the root of the bound's norm.
     longer = float(bound.abs().sum(dim=0).max().sqrt())
@@ -83,7 +80,7 @@ def fit(
 
     def loss() -> Tensor:
         solver.zero_grad()
-        value = F.cross_entropy(turned @ moved, data.labels) + penalty / 2 * back(moved)[:-1].square().sum()
+        value = F.cross_entropy(turned @ moved, data.labels) + penalty / 2 * (turn[:-1] @ moved).square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
@@ -92,7 +89,7 @@ def fit(
     assert moved.grad is not None
     if not float((root @ moved.grad).abs().max()) <= tolerance:
         raise UserError(f"logistic regression with penalty {penalty:g} has not converged; try a larger one")
-    return back(moved.detach())
+    return turn @ moved.detach()
 
 
 def accuracy(weights: Tensor, data: Pixels) -> float:
