@@ -62,7 +62,7 @@ def fit(
     identity = torch.eye(values.shape[1]).to(values)
     bound = values.T @ values / (4 * len(values)) + penalty * identity
     root = torch.linalg.cholesky(bound)
-    turn = torch.linalg.solve_triangular(root.T, identity, upper=True)
+    turn: Tensor = torch.linalg.solve_triangular(root.T, identity, upper=True)
     turned = (turn.T @ values.T).T  # columns lie together, as the gradient reads them
     moved = (root.T @ weights).requires_grad_()
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
