@@ -64,7 +64,7 @@ def fit(
     root = torch.linalg.cholesky(bound)
     turn: Tensor = torch.linalg.solve_triangular(root.T, identity, upper=True)
     turned = (turn.T @ values.T).T  # columns lie together, as the gradient reads them
-    moved = (root.T @ weights).requires_grad_()
+    moved: Tensor = (root.T @ weights).requires_grad_()
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
     # Back in the coordinates of the weights, a gradient is longer by at most the root of the bound's norm.
     longer = float(bound.abs().sum(dim=0).max().sqrt())
