@@ -12,7 +12,7 @@ from vitreous.data.duplicates import (
     fingerprints,
     near_groups,
     near_pairs,
-    overlap,
+    overlaps,
 )
 from vitreous.data.sources import open_sources
 
@@ -74,7 +74,8 @@ def test_the_same_shapes_in_other_colours_are_not_the_same():
 def test_overlap_names_pictures_of_train_by_their_index():
     train = Pictures([*SCENES[:20], None, *SCENES[20:30]] + [scene(number) for number in range(100, 300)])
     test = Pictures([recompressed(SCENES[25], 80), SCENES[7], *(scene(number) for number in range(60, 70))])
-    assert overlap(train, test).tolist() == [7, 26]
+    seen = overlaps(train, [test, Pictures(SCENES[3:5])])
+    assert [numbers.tolist() for numbers in seen] == [[7, 26], [3, 4]]
     found, kept = fingerprints(train)
     assert len(found) == len(kept) == 230 and 20 not in kept
 

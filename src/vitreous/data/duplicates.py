@@ -88,16 +88,20 @@ def fingerprints(source: Source, what: str = "") -> tuple[Fingerprints, Numbers]
     return Fingerprints.of([one for _, one in found]), np.array([index for index, _ in found], dtype=np.int64)
 
 
-def overlap(train: Source, test: Source) -> Numbers:
-    """The pictures of `train`, by index, that occur in `test` too, as they are or nearly so."""
-    (ours, kept), (theirs, _) = fingerprints(train), fingerprints(test)
-    together = Fingerprints(
-        np.concatenate([ours.digests, theirs.digests]),
-        np.concatenate([ours.grey, theirs.grey]),
-        np.concatenate([ours.colour, theirs.colour]),
-    )
-    groups = near_groups(together)
-    return kept[np.isin(groups[: len(ours)], groups[len(ours) :])]
+def overlaps(train: Source, tests: Sequence[Source]) -> list[Numbers]:
+    """For each of `tests`, the pictures of `train`, by index, that occur in it too, as they are or nearly so."""
+    ours, kept = fingerprints(train)
+    found = []
+    for test in tests:
+        theirs, _ = fingerprints(test)
+        together = Fingerprints(
+            np.concatenate([ours.digests, theirs.digests]),
+            np.concatenate([ours.grey, theirs.grey]),
+            np.concatenate([ours.colour, theirs.colour]),
+        )
+        groups = near_groups(together)
+        found.append(kept[np.isin(groups[: len(ours)], groups[len(ours) :])])
+    return found
 
 
 # ---- Groups: pictures with the same number are the same picture

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from vitreous import settings
-from vitreous.data.duplicates import overlap
+from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import DataSettings, Source, open_sources, written_numbers
@@ -54,21 +54,25 @@ class Overlap:
 def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
     """Training pictures that occur in the test set of another set; looked for once, and `kept` as JSON."""
     known: dict[str, list[int]] = json.loads(kept.read_text()) if kept.is_file() else {}
-    for other in others:
-        key = f"{data} in {other}"
-        if other == data or key in known:
-            continue
-        found, theirs = open_sources(data), open_sources(other)
-        train, test = found.get("train", found.get(ALL)), theirs.get(test_split(other))
-        # Of a set that is not split we cannot know yet which pictures will be its test set: all count.
-        test = theirs[ALL] if test is None else test
+    unknown = [other for other in others if other != data and f"{data} in {other}" not in known]
+    if unknown:
+        found = open_sources(data)
+        train = found.get("train", found.get(ALL))
         if train is None:
             raise UserError(f"{data}: no training pictures. Add a train folder or file.")
-        known[key] = overlap(train, test).tolist()
+        seen = overlaps(train, [_test_part(other) for other in unknown])
+        known |= {f"{data} in {other}": numbers.tolist() for other, numbers in zip(unknown, seen, strict=True)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         settings.write_json(known, kept)
     pairs = [(other, known.get(f"{data} in {other}", [])) for other in others]
     return Overlap([(other, len(numbers), numbers) for other, numbers in pairs])
+
+
+def _test_part(where: str) -> Source:
+    found = open_sources(where)
+    test = found.get(test_split(where))
+    # Of a set that is not split we cannot know yet which pictures will be its test set: all count.
+    return found[ALL] if test is None else test
 
 
 # ---- Few shots, and scores
