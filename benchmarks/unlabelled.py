@@ -29,10 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous import assess, jobs, settings
+from vitreous import assess, figures, jobs, settings
 from vitreous.cli import dotted
 from vitreous.fitting.budget import measured
 from vitreous.objectives.base import Objective
@@ -63,6 +65,7 @@ METHODS = {
     "deit": Method("cifar10_deit", teacher="resnet"),
 }
 TEACHERS = ("tokeniser", "resnet")
+COLUMNS = {"knn": "k-NN", "linear": "linear probe", "ten_shot": "10 a class", "finetuned": "fine-tuned"}
 ALL = ("scratch", "scratch-longer", *(name for name in METHODS if name not in TEACHERS))
 
 
@@ -84,6 +87,7 @@ class Table:
         rows = {name: row for name in (*ALL, *TEACHERS) if (row := self.row(name))}
         document = {"environment": environment(), "scored_on": self.part, "methods": rows}
         settings.write_json(document, self.options.out)
+        figures.save(table_figure(rows, self.part), self.options.out.with_suffix(""))
         shown = {name: value for name, value in numbers.items() if not isinstance(value, list | dict)}
         print(f"{method}: " + "  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
 
@@ -197,6 +201,25 @@ def flops_a_picture(recipe: Recipe, open_data: Callable[..., Any]) -> float:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         objective(batch, torch.tensor(0.5))["loss"].backward()
     return counter.get_total_flops() / 8
+
+
+@figures.drawing
+def table_figure(rows: dict[str, dict[str, Any]], part: str) -> Figure:
+    """A panel a column of the table, a line a method, the best on top (by linear probe; without one by fine-tuning)."""
+    shown = [name for name in ALL if any(column in rows.get(name, {}) for column in COLUMNS)]
+    shown.sort(key=lambda name: (rows[name].get("linear", 0.0), rows[name].get("finetuned", 0.0)))
+    drawn = figures.figure(2.2 * len(COLUMNS) + 1.0, 0.9 + 0.24 * len(shown))
+    axes = drawn.subplots(1, len(COLUMNS), sharey=True)
+    for ax, (column, title), colour in zip(axes, COLUMNS.items(), figures.SERIES, strict=False):
+        for place, name in enumerate(shown):
+            if (value := rows[name].get(column)) is not None:
+                ax.plot(value, place, "o", color=colour, markersize=6)
+                ax.annotate(f"{100 * value:.1f}", (value, place), (6, -3), textcoords="offset points", fontsize="small")
+        ax.set(title=title, yticks=range(len(shown)), yticklabels=shown)
+        ax.margins(x=0.35)
+        ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    drawn.supxlabel(f"accuracy on CIFAR-10's {part} part", fontsize="medium")
+    return drawn
 
 
 def losses(run: Path) -> list[list[float]]:
