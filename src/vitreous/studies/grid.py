@@ -183,7 +183,8 @@ class Grid:
         results = jobs.train(recipe, self.path(cell), cell.read_test, self.open_data)
         row = {name: results[name] for name in ("steps", "parameters", "train_s")}
         # A study may go on elsewhere and later: every run says where and with what it was made.
-        row["device"] = next(iter(self.environment["gpus"]), self.environment["cpu"])
+        gpus = self.environment["gpus"] if recipe.training.device != "cpu" else []
+        row["device"] = gpus[0] if gpus else self.environment["cpu"]
         row["commit"] = self.environment["commit"]
         row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * recipe.training.batch_size
         if "val" in results:
