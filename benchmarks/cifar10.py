@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from vitreous import jobs
-from vitreous.cli import dotted
+from vitreous.cli import dotted, one_line_errors
 from vitreous.models.flops import training_flops
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes import Recipe, find_recipe
@@ -86,4 +86,5 @@ def report(rows: list[dict[str, Any]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

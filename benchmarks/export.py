@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from vitreous.cli import one_line_errors
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.job import export
 from vitreous.export.runtime import ExportedPredictor, open_session
@@ -162,4 +163,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

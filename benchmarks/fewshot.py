@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import Ridge, RidgeCV
 
+from vitreous.cli import one_line_errors
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.probes import RIDGE_PENALTIES, few_shot_fit
 from vitreous.training.environment import environment
@@ -92,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

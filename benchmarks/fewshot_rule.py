@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.cli import one_line_errors
 from vitreous.data.sources import DataSettings
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import fit_temperature
@@ -104,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

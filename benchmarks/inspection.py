@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from vitreous import create_model
+from vitreous.cli import one_line_errors
 from vitreous.inspection.attention import attention
 from vitreous.inspection.rollout import rollout
 from vitreous.training.environment import environment
@@ -82,4 +83,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

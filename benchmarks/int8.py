@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from vitreous.cli import one_line_errors
 from vitreous.data.sources import DataSettings, Source
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.export.graph import Graph
@@ -205,4 +206,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from one_step import seconds, step_of
+from vitreous.cli import one_line_errors
 from vitreous.models import ViTSettings, model_settings
 from vitreous.models.flops import TRAINING_FACTOR, flops
 from vitreous.objectives import mae
@@ -99,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from vitreous import jobs, settings
+from vitreous.cli import one_line_errors
 from vitreous.studies.grid import DecodedOnce
 from vitreous.studies.models import study_model
 from vitreous.studies.study import Study
@@ -40,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -21,6 +21,7 @@ from torch import Tensor
 from vitreous import figures, jobs, settings
 from vitreous import keys as K
 from vitreous.batch import Batch
+from vitreous.cli import one_line_errors
 from vitreous.data.loader import EvalLoader
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -114,4 +115,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

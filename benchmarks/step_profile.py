@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from vitreous import jobs
-from vitreous.cli import dotted
+from vitreous.cli import dotted, one_line_errors
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.studies.grid import DecodedOnce
 from vitreous.terminal import table
@@ -90,4 +90,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from vitreous import figures, settings
-from vitreous.cli import dotted
+from vitreous.cli import dotted, one_line_errors
 from vitreous.studies import STUDIES, find_study
 from vitreous.studies.study import Study, run_study
 from vitreous.terminal import table
@@ -77,4 +77,5 @@ def run(name: str, study: Study, minutes: float, options: argparse.Namespace) ->
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from one_step import seconds, step_of
 from vitreous import create_model
+from vitreous.cli import one_line_errors
 from vitreous.models.flops import flops
 from vitreous.training.environment import environment
 from vitreous.weights import formats
@@ -101,4 +102,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

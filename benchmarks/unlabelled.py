@@ -35,7 +35,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous import assess, figures, jobs, settings
-from vitreous.cli import dotted
+from vitreous.cli import dotted, one_line_errors
 from vitreous.fitting.budget import measured
 from vitreous.objectives.base import Objective
 from vitreous.recipes import Recipe, find_recipe
@@ -248,4 +248,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from types import ModuleType
@@ -29,8 +31,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    try:
+    with one_line_errors():
         dispatch(sys.argv[1:] if arguments is None else arguments)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What the user can mend ends the program with one line, and no traceback."""
+    try:
+        yield
     except UserError as error:
         print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
         sys.exit(error.exit_code)
