@@ -41,7 +41,7 @@ def cifar10_hybrid(epochs: float = 150.0) -> Recipe:
 
 
 def cifar10_resnet(epochs: float = 100.0) -> Recipe:
-    """CIFAR-10 from scratch: a BiT-style ResNet of like cost, the rival.
+    """CIFAR-10 from scratch: a BiT-style ResNet of like cost a picture, the rival.
 
     Command:  vitreous train cifar10_resnet --data.val_fraction 0
     Cost:     6.2 minutes on one H200 that other programs shared; 1.2e16 FLOP

@@ -101,7 +101,7 @@ class Grid:
                 if row is None and self.out_of_time:
                     self.left.append(cell)
                     continue
-                row = row or self._taken(cell)
+                row = row or self._if_free(cell)
                 if row is None:  # another process is at it; what it finds is ours too
                     waiting.append(cell)
                     put_back += 1
@@ -117,7 +117,7 @@ class Grid:
                 bar.update(len(cells) - len(waiting), last=cell.name)
         return finished
 
-    def _taken(self, cell: Cell) -> Row | None:
+    def _if_free(self, cell: Cell) -> Row | None:
         """Worked out, unless another process is at this cell, or at the one that it starts from."""
         if cell.recipe is not None and cell.recipe.start is not None:
             start = Path(cell.recipe.start)
