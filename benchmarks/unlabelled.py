@@ -8,7 +8,8 @@ With --choose, all of that is scored on the held-out tenth and the test set stay
 chosen. Otherwise the test set is read once a method and column, at its end. `scratch` is the fine-tuning alone, of
 random weights; `scratch-longer` gets the seconds of pre-training on top. The same command again goes on where it ended.
 
-Several methods fit onto one GPU side by side, which is sooner done. Then the pace of each is taken first, alone:
+Several methods fit onto one GPU side by side, which is sooner done. Then the pace of each is taken first (of several
+such processes, one at a time takes times):
 
     python benchmarks/unlabelled.py --pace --runs runs/unlabelled --out docs/results/unlabelled.json
     python benchmarks/unlabelled.py --methods mae dino --runs runs/unlabelled --out docs/results/unlabelled.json &
@@ -23,7 +24,8 @@ both are trained first, in seconds of their own that are reported beside (--meth
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from matplotlib.ticker import PercentFormatter
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous import assess, figures, jobs, settings
+from vitreous import assess, figures, jobs, locks, settings
 from vitreous.cli import dotted, one_line_errors
 from vitreous.fitting.budget import measured
 from vitreous.objectives.base import Objective
@@ -100,7 +102,9 @@ class Table:
         """Seconds a step. Measured once: methods that train side by side then have the steps they would have alone."""
         if not self.has(method, "step_s"):
             recipe = self.recipe(method) if method in METHODS else self.tuning(method)
-            found = measured(recipe, self.open_data(recipe.data), seconds=self.options.measure_s)
+            data = self.open_data(recipe.data)
+            alone = in_turn(self.options.runs / "pace.lock")
+            found = measured(recipe, data, seconds=self.options.measure_s, alone=alone)
             self.note(method, step_s=found.step_s)
         return float(self.row(method)["step_s"])
 
@@ -190,6 +194,15 @@ class Table:
             finetune_s=results["train_s"],
             finetune_steps=results["steps"],
         )
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """One process at a time; the others wait."""
+    while (lock := locks.take(path)) is None:
+        time.sleep(0.05)
+    with lock:
+        yield
 
 
 def flops_a_picture(recipe: Recipe, open_data: Callable[..., Any]) -> float:

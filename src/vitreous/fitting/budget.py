@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -68,8 +68,11 @@ def epochs_within(budget: Budget, recipe: Recipe, report: DataReport) -> float:
     return left_s / (budget.pace.step_s * (report.num_train // recipe.training.batch_size))
 
 
-def measured(recipe: Recipe, splits: Splits, seconds: float) -> Pace:
-    """Some real steps of a recipe, on a model that is thrown away."""
+def measured(
+    recipe: Recipe, splits: Splits, seconds: float, alone: AbstractContextManager[object] | None = None
+) -> Pace:
+    """Some real steps of a recipe, on a model that is thrown away. `alone` is entered for the steps that are timed:
+    processes that share a device can compile side by side, and take their times in turn."""
     world = World.join(recipe.training.device)
     objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
     loop = jobs.build_loop(recipe, splits, objective, world)
@@ -79,17 +82,18 @@ def measured(recipe: Recipe, splits: Splits, seconds: float) -> Pace:
             torch.cuda.synchronize(world.device)
         return time.monotonic()
 
-    began, steps, first = now(), 0, 0.0
+    began, steps = now(), 0
     with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
-        for step, given in enumerate(inputs):
-            loop.run_step(*given)
-            if step == WARM_UP_STEPS:  # and with it the capture of a CUDA graph
-                first = now()
-            elif step > WARM_UP_STEPS:
-                steps = step - WARM_UP_STEPS
-                if steps % 4 == 0 and now() - first >= seconds:
-                    break
-    last = now()
+        coming = iter(inputs)
+        for _ in range(WARM_UP_STEPS + 1):  # the last one captures a CUDA graph
+            loop.run_step(*next(coming))
+        warm = now()
+        with alone or nullcontext():
+            first = last = now()
+            while last - first < seconds or not steps:
+                for _ in range(4):
+                    loop.run_step(*next(coming))
+                steps, last = steps + 4, now()
     step_s = (last - first) / steps
     batch = next(iter(loop.data.inputs(0, 1)))
     images = loop.data.prepare(*batch).images
@@ -100,6 +104,6 @@ def measured(recipe: Recipe, splits: Splits, seconds: float) -> Pace:
         encoder(images)
     return Pace(
         step_s=step_s,
-        start_s=max(0.0, first - began - (WARM_UP_STEPS + 1) * step_s),
+        start_s=max(0.0, warm - began - (WARM_UP_STEPS + 1) * step_s),
         answer_s=(now() - before) / len(images),
     )
