@@ -48,23 +48,25 @@ from vitreous.training.environment import environment
 
 @dataclass(frozen=True)
 class Method:
+    title: str
     recipe: str
-    teacher: str | None = None  # the method, or the recipe of the trained model, that it learns from
+    teacher: str | None = None  # the method that it learns from
+    labels: bool = False  # it learns from labels, and so has answers of its own
 
 
 METHODS = {
-    "masked": Method("cifar10_masked"),
-    "mae": Method("cifar10_mae"),
-    "tokeniser": Method("cifar10_tokeniser"),
-    "beit": Method("cifar10_beit", teacher="tokeniser"),
-    "dino": Method("cifar10_dino"),
-    "simclr": Method("cifar10_simclr"),
-    "mocov3": Method("cifar10_mocov3"),
-    "byol": Method("cifar10_byol"),
-    "swav": Method("cifar10_swav"),
-    "igpt": Method("cifar10_igpt"),
-    "resnet": Method("cifar10_resnet"),
-    "deit": Method("cifar10_deit", teacher="resnet"),
+    "masked": Method("masked patches", "cifar10_masked"),
+    "mae": Method("MAE", "cifar10_mae"),
+    "tokeniser": Method("tokeniser", "cifar10_tokeniser"),
+    "beit": Method("BEiT", "cifar10_beit", teacher="tokeniser"),
+    "dino": Method("DINO", "cifar10_dino"),
+    "simclr": Method("SimCLR", "cifar10_simclr"),
+    "mocov3": Method("MoCo v3", "cifar10_mocov3"),
+    "byol": Method("BYOL", "cifar10_byol"),
+    "swav": Method("SwAV", "cifar10_swav"),
+    "igpt": Method("iGPT", "cifar10_igpt"),
+    "resnet": Method("ResNet", "cifar10_resnet", labels=True),
+    "deit": Method("DeiT (with labels)", "cifar10_deit", teacher="resnet", labels=True),
 }
 TEACHERS = ("tokeniser", "resnet")
 COLUMNS = {"knn": "k-NN", "linear": "linear probe", "ten_shot": "10 a class", "finetuned": "fine-tuned"}
@@ -132,7 +134,8 @@ class Table:
             return
         recipe, pace = self.recipe(method), self.pace(method)
         recipe = replace(recipe, training=replace(recipe.training, steps=max(20, round(self.options.seconds / pace))))
-        results = jobs.train(recipe, run, read_test=False, open_data=self.open_data)
+        read_test = METHODS[method].labels and not self.options.choose
+        results = jobs.train(recipe, run, read_test=read_test, open_data=self.open_data)
         steps, batch = results["steps"], recipe.training.batch_size
         per_picture = flops_a_picture(recipe, self.open_data)
         self.note(
@@ -144,6 +147,7 @@ class Table:
             parameters=results["parameters"],
             training_flops=per_picture * steps * batch,
             curve=losses(run),
+            **({"own": results[self.part]["accuracy"]} if METHODS[method].labels else {}),
         )
 
     def probe(self, method: str) -> None:
@@ -220,6 +224,8 @@ def flops_a_picture(recipe: Recipe, open_data: Callable[..., Any]) -> float:
 def table_figure(rows: dict[str, dict[str, Any]], part: str) -> Figure:
     """A panel a column of the table, a line a method, the best on top (by linear probe; without one by fine-tuning)."""
     shown = [name for name in ALL if any(column in rows.get(name, {}) for column in COLUMNS)]
+    titles = {name: method.title for name, method in METHODS.items()}
+    titles |= {"scratch": "from scratch", "scratch-longer": "scratch, as long"}
     shown.sort(key=lambda name: (rows[name].get("linear", 0.0), rows[name].get("finetuned", 0.0)))
     drawn = figures.figure(2.2 * len(COLUMNS) + 1.0, 0.9 + 0.24 * len(shown))
     axes = drawn.subplots(1, len(COLUMNS), sharey=True)
@@ -228,9 +234,9 @@ def table_figure(rows: dict[str, dict[str, Any]], part: str) -> Figure:
             if (value := rows[name].get(column)) is not None:
                 ax.plot(value, place, "o", color=colour, markersize=6)
                 ax.annotate(f"{100 * value:.1f}", (value, place), (6, -3), textcoords="offset points", fontsize="small")
-        ax.set(title=title, yticks=range(len(shown)), yticklabels=shown)
+        ax.set(title=title, yticks=range(len(shown)), yticklabels=[titles[name] for name in shown])
         ax.margins(x=0.35)
-        ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     drawn.supxlabel(f"accuracy on CIFAR-10's {part} part", fontsize="medium")
     return drawn
 

@@ -12,6 +12,7 @@ from vitreous.models import ViTSettings
 from vitreous.objectives.byol import BYOL, BYOLSettings, distance
 from vitreous.objectives.heads import projector
 from vitreous.recipes.contrastive import cifar10_byol
+from vitreous.training.optim import AdamWSettings
 from vitreous.training.run import RunDirectory
 
 TINY = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2, pool="mean", positions="sincos")
@@ -74,7 +75,7 @@ def test_the_target_follows_and_only_the_learner_learns():
 
 def test_a_forced_collapse_is_noticed(tmp_path, capsys):
     """Without a predictor, and with a target that follows at once, one answer for all is soon found."""
-    recipe = small()
+    recipe = replace(small(), optimizer=AdamWSettings(lr=2e-3))
     splits = recipe.data.build()
     torch.manual_seed(0)
     forced = BYOL(recipe.model.build(), projector(32, 64, 32), nn.Identity(), momentum=0.0)

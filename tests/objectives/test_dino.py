@@ -39,7 +39,7 @@ def scores(objective, batch):
 
 
 def test_promises(tmp_path):
-    recipe = shrunk(cifar10_dino(), steps=30)
+    recipe = shrunk(cifar10_dino(), steps=50)
     second, local = recipe.more_views
     recipe = replace(
         recipe,

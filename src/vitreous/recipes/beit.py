@@ -19,8 +19,8 @@ def cifar10_tokeniser(epochs: float = 100.0) -> Recipe:
     """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells a picture and 1024 words. BEiT learns from it.
 
     Command:  vitreous train cifar10_tokeniser
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     3.2 minutes on one H200, 1.9 s an epoch; 1.8e16 FLOP
+    Score:    none of its own; BEiT learned from one of 41 epochs
     Section:  Ramesh et al. 2021, section 2.1 and appendix A; the recipe is ours
     """
     model = TokeniserSettings(picture_px=(32, 32), stride=4, width=256, vocabulary=1024, blocks=1)
@@ -38,8 +38,8 @@ def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0)
     """BEiT on CIFAR-10: 25 of 64 patches hidden in blocks, their words predicted.
 
     Command:  vitreous train cifar10_beit --teacher runs/cifar10_tokeniser
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     4.8 minutes on one H200, 0.7 s an epoch; 4.5e16 FLOP
+    Score:    112 epochs: k-NN 54.9, linear 67.5, fine-tuned 92.4 % (docs/RESULTS.md)
     Section:  Bao et al. 2021, section 2; the recipe is ours
     """
     # A block of 16 patches of 196 is one of 5 of 64.

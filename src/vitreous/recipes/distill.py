@@ -21,8 +21,8 @@ def cifar10_deit(teacher: str = "runs/cifar10_resnet", epochs: float = 200.0) ->
     Command:  vitreous train cifar10_deit --teacher runs/cifar10_resnet --data.val_fraction 0
               to ask the teacher once for many students: vitreous teach cifar10_deit --out ANSWERS, then
               vitreous train cifar10_deit --objective.answers ANSWERS; both with the same data, seed and augmentation
-    Cost:     one pass of the teacher more than without it
-    Score:    not measured yet
+    Cost:     4.4 minutes on one H200, 1.3 s an epoch; 2.5e16 FLOP, the teacher's included
+    Score:    61 epochs: k-NN 92.3, linear 92.2 % (docs/RESULTS.md); its own answers were not scored yet
     Section:  Touvron et al. 2021, section 4; the recipe is that of cifar10_vit
     """
     model = replace(small_vit("class"), num_prefix=2, stochastic_depth=0.1)

@@ -12,7 +12,7 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
 from vitreous.trained import Trained
 from vitreous.training.loop import TrainingSettings
-from vitreous.training.optim import AdamWSettings, OptimizerSettings
+from vitreous.training.optim import MuonSettings, OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
 
 CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
@@ -67,7 +67,8 @@ def unlabelled(
         normalise=CIFAR10,
         augmentation=augmentation,
         more_views=more_views,
-        optimizer=optimizer or AdamWSettings(lr=1e-3, beta2=0.95, weight_decay=0.05),
+        # On held-out pictures Muon beat AdamW (1e-3, decay 0.05) by 5 to 9 points of a linear probe (docs/RESULTS.md).
+        optimizer=optimizer or MuonSettings(lr=2e-3, weight_decay=0.1, adam_lr=1e-3),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         training=TrainingSettings(
             epochs=epochs,
@@ -84,8 +85,8 @@ def cifar10_tuned(start: str | None = None, epochs: float = 30.0) -> Recipe:
     """Fine-tune on CIFAR-10 what learned from its pictures without labels; without a start: the same from scratch.
 
     Command:  vitreous train cifar10_tuned --start runs/cifar10_mae --data.val_fraction 0
-    Cost:     about 30 seconds on one H200 for 30 epochs
-    Score:    not measured yet
+    Cost:     28 seconds on one H200 for 30 epochs
+    Score:    20 epochs: 87.2 % from scratch, 92.4 % after MAE, 93.5 % after SimCLR (docs/RESULTS.md)
     Section:  4.6 (self-supervision); the recipe is ours
     """
     model = small_vit("mean") if start is None else Trained.load(start).card.model
