@@ -1,6 +1,8 @@
-"""Test pictures as runs without labels draw them again, as figures (PNG and SVG). The pictures are not chosen.
+"""Pictures as runs without labels draw them again, as figures (PNG and SVG).
 
     python benchmarks/redrawn.py runs/cifar10_mae runs/cifar10_tokeniser runs/cifar10_igpt --out docs/results
+
+The first pictures of the test part, or all of a folder: --pictures docs/images/pictures.
 
 mae         what the encoder saw, what was painted, and the original
 tokeniser   the picture, the word of each cell as a colour (equal words, equal colours, which mean nothing else), and
@@ -22,6 +24,7 @@ from vitreous import figures, jobs, settings
 from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
+from vitreous.data.images import read_picture
 from vitreous.data.loader import EvalLoader
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -38,17 +41,31 @@ GOLDEN = 0.61803398875  # of the circle of colours, from word to word: neighbour
 SAMPLES = 4  # of the lower half of a picture
 
 
-def redrawn(run: Path, num: int) -> Figure:
+def redrawn(run: Path, num: int, folder: Path | None) -> Figure:
     recipe = settings.load(Recipe, run / "recipe.json")
     splits, checkpoint = recipe.data.build(), RunDirectory(run).latest_checkpoint()
-    if splits.test is None or checkpoint is None:
-        raise UserError(f"{run}: a run without a checkpoint, or of data without a test part")
+    if checkpoint is None:
+        raise UserError(f"{run}: a run without a checkpoint")
     objective = jobs.build_objective(recipe, splits.train.classes).eval()
     objective.load_state_dict(checkpoint.tensors["objective"])
-    batch = next(iter(EvalLoader(splits.test, recipe.preprocessing, batch_size=num, device="cpu", workers=0)))
+    if folder is not None:
+        batch = pictures_in(folder, recipe.preprocessing)
+    elif splits.test is not None:
+        batch = next(iter(EvalLoader(splits.test, recipe.preprocessing, batch_size=num, device="cpu", workers=0)))
+    else:
+        raise UserError(f"{run}: its data have no test part: give --pictures FOLDER")
     if isinstance(objective, NextPixel):
         return completed(objective, batch, recipe.preprocessing)
     return grid(rows(objective, batch, recipe.preprocessing))
+
+
+def pictures_in(folder: Path, preprocessing: Preprocessing) -> Batch:
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg"))
+    if not files:
+        raise UserError(f"{folder} has no .png and no .jpg: give a folder of pictures")
+    resized = torch.stack([preprocessing.resized(read_picture(path.read_bytes())) for path in files])
+    ids = torch.arange(len(files))
+    return Batch(views=(preprocessing.normalised(resized),), targets={}, ids=ids, keys=K.sample_keys(0, 0, ids))
 
 
 def rows(objective: Objective, batch: Batch, preprocessing: Preprocessing) -> dict[str, Tensor]:
@@ -107,11 +124,12 @@ def completed(objective: NextPixel, batch: Batch, preprocessing: Preprocessing) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--num", type=int, default=8, help="pictures")
+    parser.add_argument("--num", type=int, default=8, help="pictures of the test part")
+    parser.add_argument("--pictures", type=Path, help="a folder of pictures instead")
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     options = parser.parse_args()
     for run in options.runs:
-        figures.save(redrawn(run, options.num), options.out / f"redrawn_{run.name}")
+        figures.save(redrawn(run, options.num, options.pictures), options.out / f"redrawn_{run.name}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ such processes, one at a time takes times):
     python benchmarks/unlabelled.py --methods mae dino --runs runs/unlabelled --out docs/results/unlabelled.json &
     python benchmarks/unlabelled.py --methods simclr byol --runs runs/unlabelled --out docs/results/unlabelled.json &
 
-Further settings go to every recipe (--optimizer.lr 0.002), those of data and training to fine-tuning too.
+Further settings go to every recipe (--optimizer.lr 0.002), those of data and training to fine-tuning too; those of
+fine-tuning alone begin with `tuned` (--tuned.optimizer.layer_decay 0.9).
 
 Methods that learn from a trained model need it among the runs: `beit` the tokeniser, `deit` a run of cifar10_resnet;
 both are trained first, in seconds of their own that are reported beside (--methods tokeniser resnet).
@@ -68,6 +69,7 @@ METHODS = {
     "resnet": Method("ResNet", "cifar10_resnet", labels=True),
     "deit": Method("DeiT (with labels)", "cifar10_deit", teacher="resnet", labels=True),
 }
+TUNED = "tuned."  # of settings for fine-tuning alone
 TEACHERS = ("tokeniser", "resnet")
 COLUMNS = {"knn": "k-NN", "linear": "linear probe", "ten_shot": "10 a class", "finetuned": "fine-tuned"}
 ALL = ("scratch", "scratch-longer", *(name for name in METHODS if name not in TEACHERS))
@@ -77,7 +79,9 @@ class Table:
     """A row a method, in a file beside its run that is written after every number; the table collects them."""
 
     def __init__(self, options: argparse.Namespace, changes: dict[str, str]) -> None:
-        self.options, self.changes = options, changes
+        self.options = options
+        self.changes = {name: text for name, text in changes.items() if not name.startswith(TUNED)}
+        self.tuned = {name.removeprefix(TUNED): text for name, text in changes.items() if name.startswith(TUNED)}
         self.open_data = DecodedOnce()
         self.part = "val" if options.choose else "test"
         options.runs.mkdir(parents=True, exist_ok=True)
@@ -174,7 +178,7 @@ class Table:
 
     def tuning(self, method: str) -> Recipe:
         given = {name: text for name, text in self.changes.items() if name.startswith(("data.", "training."))}
-        given["epochs"] = str(self.options.finetune_epochs)
+        given |= {"epochs": str(self.options.finetune_epochs)} | self.tuned
         if not method.startswith("scratch"):
             given["start"] = str(self.options.runs / method)
         recipe = find_recipe("cifar10_tuned", given)
@@ -182,7 +186,7 @@ class Table:
         return replace(recipe, data=replace(recipe.data, val_fraction=0.1 if self.options.choose else 0.0))
 
     def finetune(self, method: str) -> None:
-        if self.has(method, "finetuned"):
+        if self.has(method, "finetuned") or not self.options.finetune_epochs:
             return
         recipe = self.tuning(method)
         if method == "scratch-longer":
@@ -251,7 +255,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(ALL), choices=[*ALL, *TEACHERS], metavar="METHOD")
     parser.add_argument("--seconds", type=float, default=120.0, help="of pre-training, for every method")
     parser.add_argument("--measure-s", type=float, default=3.0, help="of first steps, to see how long one takes")
-    parser.add_argument("--finetune-epochs", type=float, default=30.0)
+    parser.add_argument("--finetune-epochs", type=float, default=30.0, help="0: no fine-tuning")
     parser.add_argument("--pace", action="store_true", help="only measure how long a step of each method takes")
     parser.add_argument("--choose", action="store_true", help="score on held-out training pictures; leave test unread")
     parser.add_argument("--runs", type=Path, required=True, help="where the runs lie")
