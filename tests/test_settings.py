@@ -32,6 +32,11 @@ class Basket:
     extra: Apple | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Crate:
+    apples: tuple[Apple, ...] = ()
+
+
 def test_json_round_trip_is_exact():
     basket = Basket(fruit=Pear(lr=1 / 3, shape="round"), rates=(0.1, 1e-30), name="a", limit=None, extra=Apple(core=7))
     data = settings.to_json(basket)
@@ -82,6 +87,27 @@ def test_a_kind_is_switched_in_any_order_and_keeps_what_is_shared():
 
 def test_a_part_that_was_left_out_comes_in_with_its_defaults():
     assert settings.changed(Basket(), {"extra.core": "9"}).extra == Apple(core=9)
+
+
+def test_one_of_several_parts_is_changed_by_its_number():
+    basket = Crate(apples=(Apple(), Apple(lr=0.5)))
+    changed = settings.changed(basket, {"apples.1.core": "9"})
+    assert changed == Crate(apples=(Apple(), Apple(lr=0.5, core=9)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("apples.2.core", "--apples.2.core: name one of the 2 by its number (0 to 1), and what to change of it"),
+        ("apples.core", "by its number (0 to 1)"),
+        ("apples.0", "and what to change of it"),
+        ("apples.0.cone", "--apples.0.cone: there is no such setting"),
+    ],
+)
+def test_a_wrong_number_is_named(name, message):
+    with pytest.raises(UserError) as error:
+        settings.changed(Crate(apples=(Apple(), Apple())), {name: "1"})
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
             if f.name in old and _types(cls)[f.name] == old[f.name]
         }
         return dataclasses.replace(settings, **{head: cls(**shared)})
+    if rest and isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return dataclasses.replace(settings, **{head: _changed_part(root, value, name, rest, text)})
     if rest:
         if value is None and choices:  # a part that was left out comes in with its defaults
             value = choices[0]()
@@ -186,6 +188,16 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
         example = f"kind {kind(choices[-1])}" if len(choices) > 1 else dataclasses.fields(choices[0])[0].name
         raise UserError(f"--{name} is a group of settings; set one of them, such as --{name}.{example}")
     return dataclasses.replace(settings, **{head: parsed(hint, text, f"--{name}")})
+
+
+def _changed_part(root: Any, parts: tuple[Any, ...], name: str, path: list[str], text: str) -> tuple[Any, ...]:
+    """One of several parts, by its number: --more_views.0.times 4."""
+    number, *rest = path
+    if not (number.isdecimal() and int(number) < len(parts) and rest):
+        there = "0" if len(parts) == 1 else f"0 to {len(parts) - 1}"
+        raise UserError(f"--{name}: name one of the {len(parts)} by its number ({there}), and what to change of it")
+    place = int(number)
+    return (*parts[:place], _changed(root, parts[place], name, rest, text), *parts[place + 1 :])
 
 
 def _unknown(root: Any, name: str) -> typing.NoReturn:

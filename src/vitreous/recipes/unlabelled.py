@@ -58,7 +58,7 @@ def unlabelled(
     optimizer: OptimizerSettings | None = None,
     batch_size: int = 512,
 ) -> Recipe:
-    """CIFAR-10 without its labels. A tenth of train is left out: probes choose their penalties on it."""
+    """CIFAR-10 without its labels. A tenth of train is left out, to choose by."""
     return Recipe(
         name=name,
         data=DataSettings(where="cifar10", val_fraction=0.1),

@@ -87,7 +87,7 @@ def print_fields(recipe: "Recipe") -> None:
 def typed(value: Any) -> str:
     """A value as one would type it."""
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return f"{len(value)} of them, see recipe.json"  # too much for a line, and not for typing
+        return f"{len(value)} of them, by number (.0 ...)"  # what is in them is too much for a line
     if isinstance(value, tuple):
         return ",".join(typed(item) for item in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
