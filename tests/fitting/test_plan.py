@@ -1,4 +1,5 @@
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from vitreous.fitting.plan import Plan, corrected, plan, rechecks
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
+from vitreous.training.devices import WARM_UP_STEPS
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.weights.card import Card
 
@@ -244,6 +246,31 @@ def test_measuring_leaves_no_trace(folder):
     recipe = planned(check(splits), changes=TINY).recipe
     pace = measured(recipe, splits, 0.05)
     assert 0 < pace.step_s < 1 and pace.start_s >= 0 and 0 < pace.answer_s < 1
+
+
+def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):
+    splits = DataSettings(where=str(folder)).build()
+    recipe = planned(check(splits), changes=TINY).recipe
+    events = []
+
+    def build_loop(*given):
+        loop = build(*given)
+        step = loop.run_step
+        loop.run_step = lambda *inputs: [events.append("step"), step(*inputs)]
+        return loop
+
+    @contextmanager
+    def turn():
+        events.append("in")
+        yield
+        events.append("out")
+
+    build = jobs.build_loop
+    monkeypatch.setattr(jobs, "build_loop", build_loop)
+    measured(recipe, splits, 0.01, alone=turn())
+    begins = events.index("in")
+    assert events[:begins] == ["step"] * (WARM_UP_STEPS + 1)
+    assert events[-1] == "out" and set(events[begins + 1 : -1]) == {"step"}
 
 
 def test_given_weights_are_fine_tuned_at_their_size(tmp_path):
