@@ -10,8 +10,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from vitreous.errors import UserError
+from vitreous.evaluation import baseline
 from vitreous.evaluation.features import FeatureSet
-from vitreous.evaluation.probes import few_shot, few_shot_fit, knn, knn_votes, linear_probe, probes
+from vitreous.evaluation.probes import LINEAR_PENALTIES, few_shot, few_shot_fit, knn, knn_votes, linear_probe, probes
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
@@ -64,6 +65,19 @@ def test_the_order_of_loading_changes_no_probe():
     for one, two in zip(few_shot(train, test, seeds=2), few_shot(turned, test, seeds=2), strict=True):
         assert one.accuracies == two.accuracies
     assert linear_probe(train, test).penalty == linear_probe(turned, test).penalty
+
+
+def test_penalties_whose_fits_do_not_converge_are_left_out(monkeypatch, capsys):
+    train, test = blobs(240, seed=1, spread=3.0), blobs(200, seed=2, spread=3.0)
+    monkeypatch.setattr(baseline, "MOST_STEPS", 12)
+    found = linear_probe(train, test)
+    left = [penalty for penalty, _ in found.held_out]
+    assert 0 < len(left) < len(LINEAR_PENALTIES) and left == sorted(LINEAR_PENALTIES, reverse=True)[: len(left)]
+    assert found.penalty in left
+    assert f"a penalty of {max(set(LINEAR_PENALTIES) - set(left)):g} does not converge" in capsys.readouterr().err
+    monkeypatch.setattr(baseline, "MOST_STEPS", 1)
+    with pytest.raises(UserError, match="has not converged"):
+        linear_probe(train, test)
 
 
 def test_too_few_to_hold_out():

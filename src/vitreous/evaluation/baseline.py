@@ -9,7 +9,12 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 
+MOST_STEPS = 2000  # of L-BFGS
 PENALTIES = (3e-4, 1e-3, 3e-3)  # of the mean loss; the best lies inside on the embedded set
+
+
+class NotConvergedError(UserError):
+    """A fit that its steps did not bring to the optimum."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,8 @@ def fit(
     longer = float(bound.abs().sum(dim=0).max().sqrt())
     solver = torch.optim.LBFGS(
         [moved],
-        max_iter=2000,
-        max_eval=4000,
+        max_iter=MOST_STEPS,
+        max_eval=2 * MOST_STEPS,
         history_size=20,
         tolerance_grad=tolerance / max(1.0, longer),
         tolerance_change=0,
@@ -88,7 +93,7 @@ def fit(
     loss()
     assert moved.grad is not None
     if not float((root @ moved.grad).abs().max()) <= tolerance:
-        raise UserError(f"logistic regression with penalty {penalty:g} has not converged; try a larger one")
+        raise NotConvergedError(f"logistic regression with penalty {penalty:g} has not converged; try a larger one")
     return turn @ moved.detach()
 
 

@@ -5,6 +5,7 @@ Every choice (penalty, neighbours' weights) is made on training features; test f
 
 import math
 import statistics
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from vitreous import keys as K
 from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.baseline import Pixels, fit
+from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.metrics import Estimate, log_losses, wilson
@@ -88,24 +89,34 @@ def linear_probe(
     held_out: float = 0.2,
     seed: int = 0,
 ) -> LinearProbe:
-    """Logistic regression by L-BFGS, run until its gradient vanishes; a fit that does not converge is an error."""
+    """Logistic regression by L-BFGS, run until its gradient vanishes. The weaker the penalty, the longer that takes:
+    from the first that does not converge on, penalties are left out of the choice."""
     num_classes = _num_classes(train, test)
     chosen = _held_out(train, held_out, seed)
     part, rest = train.only(~chosen), train.only(chosen)
-    accuracies: dict[float, float] = {}
+    fits: dict[float, Tensor] = {}
     start = None
     fitted, judged = _standardised(part, rest)
     for penalty in track(sorted(penalties, reverse=True), "linear probe"):  # from strong to weak: each starts warm
-        start = fit(fitted, penalty, start, LINEAR_TOLERANCE, num_classes)
-        accuracies[penalty] = _accuracy(_logits(start, judged.values), judged.labels).value
+        try:
+            start = fits[penalty] = fit(fitted, penalty, start, LINEAR_TOLERANCE, num_classes)
+        except NotConvergedError:
+            if start is None:
+                raise
+            told = f"linear probe: a penalty of {penalty:g} does not converge; it and weaker ones are left out"
+            print(told, file=sys.stderr)
+            break
+    accuracies = {
+        penalty: _accuracy(_logits(weights, judged.values), judged.labels).value for penalty, weights in fits.items()
+    }
     best = max(accuracies, key=lambda penalty: accuracies[penalty])  # of equals, the strongest
     everything, unseen = _standardised(train, test)
-    weights = fit(everything, best, None, LINEAR_TOLERANCE, num_classes)
+    weights = fit(everything, best, fits[best], LINEAR_TOLERANCE, num_classes)
     return LinearProbe(
         accuracy=_accuracy(_logits(weights, unseen.values), unseen.labels),
         penalty=best,
         held_out=tuple(accuracies.items()),
-        at_the_edge=len(penalties) > 1 and best in (min(penalties), max(penalties)),
+        at_the_edge=len(accuracies) > 1 and best in (min(accuracies), max(accuracies)),
     )
 
 
