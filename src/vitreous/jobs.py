@@ -16,6 +16,7 @@ from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import DataSettings, Source, Splits, open_sources, with_classes
+from vitreous.data.views import build_views
 from vitreous.errors import UserError
 from vitreous.evaluation.score import score
 from vitreous.models.base import Encoder
@@ -179,8 +180,7 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
 def build_loader(recipe: Recipe, train: Source, world: World) -> TrainLoader:
     return TrainLoader(
         train,
-        recipe.augmentation,
-        recipe.preprocessing,
+        build_views(recipe.augmentation, recipe.more_views, recipe.preprocessing),
         batch_size=recipe.training.batch_size,
         seed=recipe.training.seed,
         device=world.device,
@@ -188,7 +188,6 @@ def build_loader(recipe: Recipe, train: Source, world: World) -> TrainLoader:
         rank=world.rank,
         world=world.size,
         balance=recipe.data.balance,
-        more_views=recipe.more_views,
     )
 
 

@@ -53,9 +53,8 @@ def test_workers_ranks_and_resuming_change_nothing(in_memory):
         source.pictures = np.stack(source.given)
 
     def loader(**options):
-        mixed = Augmentation(mixup=0.8)
-        size = Preprocessing(size_px=(16, 16))
-        return TrainLoader(source, mixed, size, batch_size=8, seed=3, balance=True, **options)
+        mixed = Augmentation(mixup=0.8).build(Preprocessing(size_px=(16, 16)))
+        return TrainLoader(source, [mixed], batch_size=8, seed=3, balance=True, **options)
 
     whole = list(loader().batches(0, 9))
     assert loader().steps_per_epoch == 6
@@ -75,4 +74,4 @@ def test_workers_ranks_and_resuming_change_nothing(in_memory):
 def test_several_labels_a_picture_cannot_be_balanced():
     source = Pictures([scene(0), scene(1)], labels=np.ones((2, 2)))
     with pytest.raises(UserError, match=r"data\.balance false"):
-        TrainLoader(source, Augmentation(), Preprocessing(), batch_size=1, seed=0, balance=True)
+        TrainLoader(source, [Augmentation().build(Preprocessing())], batch_size=1, seed=0, balance=True)

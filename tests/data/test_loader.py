@@ -45,7 +45,7 @@ class Kept(Made):
 
 
 def train_loader(source: Source, augmentation: Augmentation = MIXED, **options) -> TrainLoader:
-    return TrainLoader(source, augmentation, SIZE, **{"batch_size": 8, "seed": 3, **options})
+    return TrainLoader(source, [augmentation.build(SIZE)], **{"batch_size": 8, "seed": 3, **options})
 
 
 def assert_equal(a: Batch, b: Batch) -> None:
@@ -271,7 +271,8 @@ def test_pictures_cut_once_equal_those_cut_each_time(crop, monkeypatch):
     made = {}
     for name, room in (("once", 2**31), ("each time", 0)):
         monkeypatch.setattr("vitreous.data.loader.KEEP_BYTES", room)
-        loader = TrainLoader(source, Augmentation(crop=crop), Preprocessing(size_px=(16, 16)), batch_size=8, seed=3)
+        view = Augmentation(crop=crop).build(Preprocessing(size_px=(16, 16)))
+        loader = TrainLoader(source, [view], batch_size=8, seed=3)
         assert (loader._pictures.shape[1:3] == (16, 16)) == (name == "once")
         made[name] = [batch.images for batch in loader.batches(0, 6)]
     assert all(torch.equal(a, b) for a, b in zip(*made.values(), strict=True))

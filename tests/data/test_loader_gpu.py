@@ -47,8 +47,8 @@ class Noise(Source):
 
 
 def loader(augmentation: Augmentation, device: str, in_memory: bool = True, workers: int = 0) -> TrainLoader:
-    size = Preprocessing(size_px=(32, 32))
-    return TrainLoader(Noise(in_memory), augmentation, size, batch_size=64, seed=1, device=device, workers=workers)
+    view = augmentation.build(Preprocessing(size_px=(32, 32)))
+    return TrainLoader(Noise(in_memory), [view], batch_size=64, seed=1, device=device, workers=workers)
 
 
 def assert_alike(gpu: Batch, cpu: Batch) -> None:

@@ -50,7 +50,7 @@ class Kept(Made):
 def loader(
     source: Source, first: Augmentation = FIRST, more: tuple[ViewSettings, ...] = MORE, **options
 ) -> TrainLoader:
-    return TrainLoader(source, first, SIZE, more_views=more, **{"batch_size": 8, "seed": 3, **options})
+    return TrainLoader(source, build_views(first, more, SIZE), **{"batch_size": 8, "seed": 3, **options})
 
 
 def batch_of(source: Source, step: int = 0, **options):

@@ -7,7 +7,7 @@ are read and cut by worker processes, a step at a time. The rest, batched, runs 
 import sys
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -20,8 +20,7 @@ from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
-from vitreous.data.transforms import Augmentation, Preprocessing, View, as_tensor
-from vitreous.data.views import ViewSettings, build_views
+from vitreous.data.transforms import Preprocessing, View, as_tensor
 from vitreous.errors import UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
@@ -94,8 +93,7 @@ class TrainLoader:
     def __init__(
         self,
         source: Source,
-        augmentation: Augmentation,
-        preprocessing: Preprocessing,
+        views: Sequence[View],  # of every picture, in the order in which a batch holds them
         *,
         batch_size: int,
         seed: int,
@@ -104,7 +102,6 @@ class TrainLoader:
         rank: int = 0,
         world: int = 1,
         balance: bool = False,
-        more_views: tuple[ViewSettings, ...] = (),
     ) -> None:
         if not 1 <= batch_size <= len(source):
             raise UserError(
@@ -114,8 +111,8 @@ class TrainLoader:
         if batch_size % world:
             raise UserError(f"batch_size is {batch_size:,}, which {world} processes cannot share evenly")
         self.device, self.workers, self.world = torch.device(device), workers, world
-        self.views = build_views(augmentation, more_views, preprocessing)
-        self.mixer = augmentation.build_mixer(self.device)
+        self.views = list(views)
+        self.mixer = self.views[0].augmentation.build_mixer(self.device)
         share, in_memory = batch_size // world, source.pictures is not None
         # Mixing needs one sample beyond the rank's own share.
         part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
