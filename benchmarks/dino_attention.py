@@ -30,6 +30,7 @@ from torch import Tensor
 
 from vitreous import figures
 from vitreous import keys as K
+from vitreous.cli import one_line_errors
 from vitreous.data.images import read_picture
 from vitreous.data.rendered import open_rendered
 from vitreous.errors import UserError
@@ -145,7 +146,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with one_line_errors():
         main()
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from None

@@ -33,6 +33,7 @@ from vitreous.objectives.base import Objective
 from vitreous.objectives.igpt import NextPixel
 from vitreous.objectives.mae import MAE
 from vitreous.objectives.tokeniser import VisualTokens
+from vitreous.predict import picture_files
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.run import RunDirectory
 
@@ -60,9 +61,9 @@ def redrawn(run: Path, num: int, folder: Path | None) -> Figure:
 
 
 def pictures_in(folder: Path, preprocessing: Preprocessing) -> Batch:
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg"))
+    files = picture_files(folder)
     if not files:
-        raise UserError(f"{folder} has no .png and no .jpg: give a folder of pictures")
+        raise UserError(f"{folder} has no pictures: give a folder of some")
     resized = torch.stack([preprocessing.resized(read_picture(path.read_bytes())) for path in files])
     ids = torch.arange(len(files))
     return Batch(views=(preprocessing.normalised(resized),), targets={}, ids=ids, keys=K.sample_keys(0, 0, ids))

@@ -37,7 +37,7 @@ def cifar10_simclr(epochs: float = 400.0) -> Recipe:
     """CIFAR-10 without labels: SimCLR finds the other view of a picture among all views of its batch.
 
     Command:  vitreous train cifar10_simclr
-    Cost:     6.9 minutes on one H200, 1.0 s an epoch; 6.9e16 FLOP
+    Cost:     1.0 s an epoch on one H200, so 6.9 minutes; 6.9e16 FLOP
     Score:    77 epochs: k-NN 83.3, linear 86.2, fine-tuned 93.5 % (docs/RESULTS.md)
     Section:  Chen et al. 2020, 2 and B.9 (its temperature for CIFAR-10); the recipe is ours
     """
@@ -55,7 +55,7 @@ def cifar10_mocov3(epochs: float = 400.0) -> Recipe:
     """CIFAR-10 without labels: MoCo v3 finds a slow copy's key of the other view among the keys of the batch.
 
     Command:  vitreous train cifar10_mocov3
-    Cost:     11 minutes on one H200, 1.7 s an epoch; 9.4e16 FLOP
+    Cost:     1.7 s an epoch on one H200, so 11 minutes; 9.4e16 FLOP
     Score:    48 epochs: k-NN 77.0, linear 78.0, fine-tuned 90.3 % (docs/RESULTS.md)
     Section:  Chen, Xie and He 2021, 3 and 4; the recipe is ours
     """
@@ -73,7 +73,7 @@ def cifar10_byol(epochs: float = 400.0) -> Recipe:
     """CIFAR-10 without labels: BYOL foretells what a slow copy says of the other view, and pushes nothing away.
 
     Command:  vitreous train cifar10_byol
-    Cost:     9.2 minutes on one H200, 1.4 s an epoch; 9.3e16 FLOP
+    Cost:     1.4 s an epoch on one H200, so 9.2 minutes; 9.3e16 FLOP
     Score:    58 epochs: k-NN 72.8, linear 75.9, fine-tuned 90.5 % (docs/RESULTS.md)
     Section:  Grill et al. 2020, 3; the recipe is ours
     """

@@ -19,7 +19,7 @@ def cifar10_masked(epochs: float = 400.0) -> Recipe:
     """CIFAR-10 without labels: the mean colours of corrupted patches, as the ViT paper's self-supervision.
 
     Command:  vitreous train cifar10_masked
-    Cost:     4.1 minutes on one H200, 0.6 s an epoch; 3.5e16 FLOP
+    Cost:     0.6 s an epoch on one H200, so 4.1 minutes; 3.5e16 FLOP
     Score:    131 epochs: k-NN 40.0, linear 51.0, fine-tuned 91.9 % (docs/RESULTS.md)
     Section:  4.6, B.1.2; the numbers are ours
     """
@@ -31,7 +31,7 @@ def cifar10_mae(epochs: float = 400.0) -> Recipe:
     """CIFAR-10 without labels: a masked autoencoder that sees 16 of 64 patches, with a decoder of two small blocks.
 
     Command:  vitreous train cifar10_mae
-    Cost:     3.5 minutes on one H200, 0.5 s an epoch; 1.5e16 FLOP
+    Cost:     0.5 s an epoch on one H200, so 3.5 minutes; 1.5e16 FLOP
     Score:    152 epochs: k-NN 64.3, linear 73.9, fine-tuned 92.4 % (docs/RESULTS.md)
     Section:  He et al. 2021, 3; the numbers are ours
     """

@@ -20,7 +20,7 @@ def cifar10_dino(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
     """DINO on CIFAR-10: a plain ViT of 4.8 M parameters agrees with its own momentum teacher, without labels.
 
     Command:  vitreous train cifar10_dino
-    Cost:     3.6 minutes on one H200, 2.1 s an epoch; 3.3e16 FLOP
+    Cost:     2.1 s an epoch on one H200, so 3.6 minutes; 3.3e16 FLOP
     Score:    37 epochs: k-NN 74.0, linear 77.0, fine-tuned 89.5 % (docs/RESULTS.md)
     Section:  Caron et al. 2021, section 3; the recipe for 32 px is ours
     """
@@ -40,7 +40,7 @@ def cifar10_swav(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
     """SwAV on CIFAR-10: the same ViT predicts to which of 512 prototypes the other crops of a picture belong.
 
     Command:  vitreous train cifar10_swav
-    Cost:     3.2 minutes on one H200, 1.9 s an epoch; 2.6e16 FLOP
+    Cost:     1.9 s an epoch on one H200, so 3.2 minutes; 2.6e16 FLOP
     Score:    41 epochs: k-NN 81.0, linear 82.9, fine-tuned 91.9 % (docs/RESULTS.md)
     Section:  Caron et al. 2020, section 3; the recipe for 32 px is ours
     """
