@@ -52,6 +52,12 @@ def test_the_objective_compares_its_projections():
     torch.testing.assert_close(objective(batch, PROGRESS)["loss"], expected, atol=1e-5, rtol=0)
 
 
+def test_the_projector_is_as_deep_as_asked():
+    objective = built(SimCLRSettings(hidden=12, out=5, layers=3))
+    layers = [layer for layer in objective.projector if isinstance(layer, torch.nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in layers] == [(16, 12), (12, 12), (12, 5)]
+
+
 def test_similarities_are_in_float32_under_autocast():
     """At a temperature of 0.01, bfloat16 would be off by about a third."""
     torch.manual_seed(0)
@@ -81,7 +87,13 @@ def test_two_views_of_one_size_are_needed(sizes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"), [({"hidden": 0}, "widths"), ({"out": 0}, "widths"), ({"temperature": 0.0}, "temperature")]
+    ("changes", "named"),
+    [
+        ({"hidden": 0}, "widths"),
+        ({"out": 0}, "widths"),
+        ({"layers": 0}, "layers"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
 )
 def test_impossible_settings_are_refused(changes, named):
     with pytest.raises(UserError, match=named):

@@ -22,14 +22,18 @@ from vitreous.objectives.heads import projector
 
 @dataclass(frozen=True, kw_only=True)
 class SimCLRSettings:
-    hidden: int = 2048  # width of the projector's hidden layer
+    hidden: int = 2048  # width of the projector's hidden layers
+    layers: int = 2  # of the projector; its successor has three (Chen et al. 2020, "Big self-supervised models")
     out: int = 128  # width of what is compared
     temperature: float = 0.1  # what similarities are divided by: the lower, the more the nearest pictures count
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SimCLR":
         check_widths(self.hidden, self.out)
         check_temperature(self.temperature)
-        return SimCLR(encoder, projector(encoder.width, self.hidden, self.out), self.temperature)
+        if self.layers < 1:
+            raise UserError(f"layers is {self.layers}: the projector has at least one")
+        widths = (encoder.width, *(self.hidden,) * (self.layers - 1), self.out)
+        return SimCLR(encoder, projector(*widths), self.temperature)
 
 
 class SimCLR(Objective):
