@@ -239,7 +239,7 @@ def table_figure(rows: dict[str, dict[str, Any]], part: str) -> Figure:
                 ax.plot(value, place, "o", color=colour, markersize=6)
                 ax.annotate(f"{100 * value:.1f}", (value, place), (6, -3), textcoords="offset points", fontsize="small")
         ax.set(title=title, yticks=range(len(shown)), yticklabels=[titles[name] for name in shown])
-        ax.margins(x=0.35)
+        ax.margins(x=0.35, y=0.6 / max(1, len(shown)))
         ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     drawn.supxlabel(f"accuracy on CIFAR-10's {part} part", fontsize="medium")
     return drawn

@@ -9,7 +9,7 @@ import torch
 from scenes import encoded, recompressed, scene, write_scenes
 from vitreous import jobs, settings
 from vitreous.errors import UserError
-from vitreous.fitting.fit import fit
+from vitreous.fitting.fit import ending, fit
 from vitreous.predict import Predictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
@@ -86,6 +86,8 @@ def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
     ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)
     assert resumed.evaluation.to_json() == run.evaluation.to_json()
+    assert "0:07 since it went on" in ending(resumed, 7.0)
+    assert "since" not in ending(run, 7.0)
 
 
 def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):

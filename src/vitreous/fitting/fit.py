@@ -68,6 +68,7 @@ class FitResult:
     few_shot: tuple[FewShot, ...]
     findings: Findings | str  # or why there are none
     timings: Mapping[str, float]  # stage -> seconds
+    resumed: bool = False  # an earlier call had begun it
 
 
 def fit(
@@ -122,6 +123,7 @@ def fit(
         few_shot=shots,
         findings=findings,
         timings=clock.timings(),
+        resumed=begun is not None,
     )
     _write(out, "fit", {"timings": dict(result.timings), "few_shot": [one.to_json() for one in shots]})
     return result
@@ -332,6 +334,8 @@ def ending(result: FitResult, seconds: float) -> str:
     """The last words, after so many seconds."""
     budget = result.plan.budget
     asked = "" if budget is None else f" of {duration(budget.total_s)} asked for"
+    if result.resumed:  # the time before is not known here
+        asked = " since it went on"
     return (
         f"\nTest accuracy {result.evaluation.scores.top1.percent()}, {duration(seconds)}{asked}. "
         f"Everything lies in {result.out}:\n"

@@ -59,8 +59,8 @@ def attention_figure(
     columns: int = 3,
 ) -> Figure:
     """Pairs of a picture and what of it is looked at (paper, Figure 6). maps: (S, h, w)."""
-    columns = min(columns, len(pictures))
     rows = -(-len(pictures) // columns)
+    columns = -(-len(pictures) // rows)  # rows of like length: four pictures make a square
     height, width = pictures[0].shape[:2]
     tall = 1.05 * min(height / width, 2.0)
     legend = "brightness: least to most attention (numbers: multiples of the mean)"

@@ -144,8 +144,9 @@ class DataSize(TransferStudy):
         own = [row for row in tuned if "target" not in row]
         panels = [Panel(f"{self.data}, regularisation {self._chosen}", own, "accuracy", "test accuracy")]
         panels += [
-            Panel(f"fine-tuned on {where}", [row for row in tuned if row.get("target") == where], "accuracy", "")
+            Panel(f"fine-tuned on {where}", found, "accuracy", "")
             for where in self.transfer
+            if (found := [row for row in tuned if row.get("target") == where])
         ]
         fixed = [row for row in rows if row["regularisation"] == FIXED and "target" not in row]
         few = [Panel(f"{self.data}, regularisation fixed", fixed, "accuracy", "test accuracy")]
