@@ -12,16 +12,17 @@ from small_sets import MOVED, SIDE, SMALL, write_set
 
 from vitreous import settings
 from vitreous.cli import main
-from vitreous.data.sources import DataSettings
+from vitreous.data.sources import DataSettings, same_data
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
 from vitreous.studies import STUDIES, find_study
 from vitreous.studies.data_size import FIXED, DataSize, chosen_regularisation
-from vitreous.studies.downstream import without_overlap
+from vitreous.studies.downstream import distinct_slugs, without_overlap
 from vitreous.studies.grid import Grid
 from vitreous.studies.head import Head, best_rates
 from vitreous.studies.models import STUDY_MODELS, study_model
 from vitreous.studies.optimizer import OptimizerChoice
+from vitreous.studies.positions import Positions
 from vitreous.studies.scaling import Scaling, transfer_means
 from vitreous.studies.study import TransferStudy, run_study
 from vitreous.studies.transfer import Transfer
@@ -68,6 +69,52 @@ def test_a_mistyped_name():
         find_study("scalin")
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("data-size", {"regularisations": "mediun"}, "--regularisations: no 'mediun' among .* Did you mean medium"),
+        ("data-size", {"fractions": "0.00001"}, "--fractions 1e-05: of .* that is none; give more"),
+        ("data-size", {"fractions": "0,1"}, "--fractions is 0: it must be above 0"),
+        ("data-size", {"fractions": "1.5"}, "--fractions is 1.5: it is a share, at most 1"),
+        ("data-size", {"models": ""}, "--models is empty"),
+        ("positions", {"kinds": "lerned"}, "--kinds: no 'lerned' among .* Did you mean learned"),
+        ("positions", {"places": "stam"}, "--places: no 'stam' among .* Did you mean stem"),
+        ("positions", {"seeds": "0"}, "--seeds is 0: it must be above 0"),
+        ("positions", {"val_fraction": "-0.1"}, "--val_fraction is -0.1: it must not be negative"),
+        ("positions", {"base": "vit-tt"}, "Did you mean vit-t"),
+        ("scaling", {"lengths": "100,-5"}, "--lengths is -5: it must be above 0"),
+        ("scaling", {"models": "vit-t,vit-t"}, "--models has vit-t twice"),
+        ("optimizer", {"models": "resnet-tt"}, "Did you mean resnet-t"),
+        ("resolution", {"sizes_px": "28,30"}, "30.*patch"),
+    ],
+)
+def test_settings_that_no_cell_can_be_made_of(name, changes, message, pictures, tmp_path):
+    moved = {"transfer": ()} if issubclass(find_study(name), TransferStudy) else {}
+    study = settings.changed(find_study(name).quick(data=pictures, **moved), changes)
+    with pytest.raises(UserError, match=message):
+        run_study(study, tmp_path / "study", minutes=0)
+
+
+def test_what_a_study_does_not_use_is_neither_listed_nor_taken(capsys):
+    for name, unused in (("data-size", "weight_decay"), ("optimizer", "rate"), ("scaling", "steps"), ("cost", "seeds")):
+        main(["study", name, "--help"])
+        assert f"--{unused} " not in capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main(["study", name, f"--{unused}", "1"])
+        assert f"--{unused}: {name} does not use it" in capsys.readouterr().err
+
+
+def test_a_study_without_any_result_ends_with_an_error(pictures, tmp_path, capsys):
+    words = [word for name, value in (SMALL | {"kinds": "none"}).items() for word in (f"--{name}", str(value))]
+    command = ["study", "positions", pictures, "--quick", "--out", str(tmp_path / "out"), *words]
+    with pytest.raises(SystemExit) as ended:  # all of the training pictures are held out
+        main([*command, "--val_fraction", "1"])
+    assert isinstance(ended.value.code, str)  # printed, and exit status 1
+    assert "not one cell has a result" in ended.value.code
+    assert "1 cells failed" in capsys.readouterr().out
+    assert "val_fraction" in (tmp_path / "out/results.csv").read_text()
+
+
 def test_positions_from_the_command_line(pictures, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(VERBS, "study", "study")
     out = tmp_path / "out"
@@ -100,7 +147,7 @@ def test_data_size_to_its_end(pictures, tmp_path):
     )
     grid = run_study(study, tmp_path / "study")
     assert not [row for row in grid.rows if "failed" in row]
-    chosen = chosen_regularisation(grid.rows)
+    chosen = chosen_regularisation(grid.rows, study.regularisations)
     assert chosen.keys() == {("vit-t", 0.4)}
     for (model, fraction), name in chosen.items():
         tried = [row for row in grid.rows if row["fraction"] == fraction and row["seed"] == 0 and "val_accuracy" in row]
@@ -122,6 +169,30 @@ def test_data_size_to_its_end(pictures, tmp_path):
     assert len(part.build().train) == round(0.4 * len(replace(part, train_fraction=1.0).build().train))
 
 
+def test_one_regularisation_alone_is_the_chosen_one(pictures, tmp_path):
+    study = replace(
+        DataSize.quick(data=pictures, **SMALL, **MOVED), models=("vit-t",), fractions=(1.0,), regularisations=("light",)
+    )
+    grid = run_study(study, tmp_path / "study")
+    assert [row["cell"] for row in grid.rows if "accuracy" in row] == [
+        "vit-t-1-medium-seed0",  # Figure 4's
+        "vit-t-1-light-seed0-test",
+    ]
+    better = [row | {"val_accuracy": float(row["regularisation"] == FIXED)} for row in grid.rows]
+    assert chosen_regularisation(better, study.regularisations) == {("vit-t", 1.0): "light"}
+    drawn = study.figures(better)
+    accuracies = {row["regularisation"]: row["accuracy"] for row in grid.rows if "accuracy" in row}
+    for name, which, title in (
+        ("figure3", "light", "regularisation light"),
+        ("figure4", FIXED, "regularisation fixed"),
+    ):
+        (panel,) = drawn[name].axes
+        assert title in panel.get_title()
+        assert panel.lines[0].get_ydata() == pytest.approx([accuracies[which]])
+    (found,) = study.findings(better)
+    assert found.endswith(f"regularisation light: vit-t {accuracies['light']:.2%}")
+
+
 def test_scaling_to_its_end(pictures, tmp_path):
     other = write_set(tmp_path / "other", seed=1)
     study = replace(
@@ -138,6 +209,37 @@ def test_scaling_to_its_end(pictures, tmp_path):
     assert len(transfer_means(grid.rows, 1)) == 3
     assert len(study.findings(grid.rows)) == 2
     assert (tmp_path / "study/figure5.png").is_file()
+    (drawn,) = study.figures(grid.rows).values()
+    assert [panel.get_title() for panel in drawn.axes] == [f"tested on {pictures}", f"fine-tuned on {other}"]
+
+
+def words_of(drawn):
+    legends = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    return " ".join([*legends, *(ax.get_xlabel() for ax in drawn.axes)]).replace("\n", " ")
+
+
+def test_figures_explain_their_bars_and_all_their_points():
+    explained = "standard deviation over the seeds"
+    for seeds in (1, 2):
+        numbers = [{"seed": seed, "accuracy": 0.5 + 0.01 * seed} for seed in range(seeds)]
+        of_models = {**study_model("vit-t", 28).facts, "fraction": 1.0, "regularisation": FIXED, "val_accuracy": 0.5}
+        by_study = {
+            DataSize(transfer=()): of_models,
+            Scaling(transfer=()): of_models | {"pretraining_flops": 1e12},
+            Positions(): {"positions": "none", "place": "-"},
+        }
+        for study, facts in by_study.items():
+            for drawn in study.figures([facts | one for one in numbers]).values():
+                assert (explained in words_of(drawn)) == (seeds > 1)
+    rows = [
+        {"positions": kind, "place": place, "seed": 0, "accuracy": 0.5}
+        for kind, place in (("none", "-"), ("learned", "stem"), ("relative", "-"))
+    ]
+    (drawn,) = Positions().figures(rows).values()
+    (ax,) = drawn.axes
+    assert len(ax.lines) == 3 * len(ax.containers) == 9  # a point and the two ends of its bar: nothing without a name
+    for name in ("no positions", "added to the patches", "within the attention"):
+        assert name in words_of(drawn)
 
 
 def test_transfer_sweeps_and_means(pictures, tmp_path):
@@ -170,6 +272,59 @@ def test_transfer_sweeps_and_means(pictures, tmp_path):
     assert recipes[1].augmentation.flip > 0
     structured = next(row for row in grid.rows if row.get("group") == "structured")
     assert settings.load(Recipe, tmp_path / "study" / structured["cell"] / "recipe.json").augmentation.flip == 0
+
+
+def test_names_that_tell_apart():
+    assert distinct_slugs(["a/pets", "hf:x/vit-b", "rendered:count"]) == {
+        "a/pets": "pets",
+        "hf:x/vit-b": "vit-b",
+        "rendered:count": "rendered-count",
+    }
+    assert list(distinct_slugs(["o_f1/model", "o_rt/model/", "other"]).values()) == [
+        "o_f1-model",
+        "o_rt-model",
+        "other",
+    ]
+    assert list(distinct_slugs(["x/a/model", "x/b/model", "y/b/model", "model"]).values()) == [
+        "a-model",
+        "x-b-model",
+        "y-b-model",
+        "model",
+    ]
+
+
+def test_models_and_sets_in_folders_of_one_name(pictures, tmp_path):
+    small = {**SMALL, **MOVED, "transfer": (write_set(tmp_path / "a/set", 1), write_set(tmp_path / "b/set", 2))}
+    study = replace(Scaling.quick(data=pictures, **small), models=("vit-t",), lengths=(1,))
+    grid = run_study(study, tmp_path / "study")
+    assert [row["cell"].partition("-to-")[2] for row in grid.rows] == ["", "a-set", "b-set"]
+    for place in ("one/model", "two/model"):
+        shutil.copytree(tmp_path / "study/vit-t-1-seed0", tmp_path / place)
+    moved = replace(
+        Transfer.quick(**SMALL),
+        data="none",
+        tasks=(f"pets={small['transfer'][0]}",),
+        start=(str(tmp_path / "one/model"), str(tmp_path / "two/model")),
+        transfer_steps=1,
+        examples=20,
+        finetune_px=SIDE,
+    )
+    assert [row["start"] for row in run_study(moved, tmp_path / "moved").rows] == ["one-model", "two-model"]
+
+
+def test_one_set_by_two_paths_is_one_set(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.move(f"{pictures}/train", "unsplit")
+    assert same_data("unsplit", str(tmp_path / "unsplit"))
+    assert not same_data("unsplit", "fashion")
+    assert not without_overlap(
+        "unsplit", (str(tmp_path / "unsplit"), "./unsplit/"), tmp_path / "overlap.json"
+    ).leave_out
+    task = (f"again:natural={tmp_path / 'unsplit'}", f"other:natural={write_set(tmp_path / 'other')}")
+    study = replace(Transfer.quick(**SMALL), data="none", tasks=task, pretrain="unsplit", examples=20)
+    left = run_study(study, tmp_path / "study", minutes=0).left
+    assert [cell.facts.get("task") for cell in left] == [None, "other"]
+    assert not left[0].recipe.data.leave_out
 
 
 def test_pretraining_pictures_that_a_downstream_test_set_holds_are_dropped(pictures, tmp_path):

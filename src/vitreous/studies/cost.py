@@ -25,6 +25,10 @@ class Cost(Study):
 
     name: ClassVar[str] = "cost"
     columns: ClassVar[tuple[str, ...]] = ("model", "px", "gflop", "pictures_s", "batch", "largest_training_batch")
+    unused: ClassVar[tuple[str, ...]] = (
+        *("data", "seeds", "steps", "batch_size", "rate", "weight_decay", "label_smoothing"),
+        *("augment", "val_fraction", "compile"),
+    )
 
     models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-l", "resnet-l")  # also vit_b16, bit_r50x1 ...
     sizes_px: tuple[int, ...] = (32, 64, 96, 128)  # multiples of the patch, which stays as at picture_px

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
-from vitreous.studies.downstream import few_shot_accuracy, slug, test_accuracy
+from vitreous.studies.downstream import few_shot_accuracy, test_accuracy
 from vitreous.studies.figures import Panel, curves_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import TransferStudy, grouped
@@ -44,10 +45,13 @@ class DataSize(TransferStudy):
     name: ClassVar[str] = "data-size"
     columns: ClassVar[tuple[str, ...]] = ("model", "fraction", "regularisation", "target")
     values: ClassVar[tuple[str, ...]] = ("accuracy", "val_accuracy", "few_shot")
+    unused: ClassVar[tuple[str, ...]] = ("weight_decay", "label_smoothing")  # the regularisations have their own
+    shares: ClassVar[tuple[str, ...]] = (*TransferStudy.shares, "fractions")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"regularisations": tuple(GRID)}
 
     models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-s", "hybrid-l", "resnet-s", "resnet-l")  # to compare
     fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)  # shares of the training pictures, each part of the next
-    regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose among; medium is also Figure 4's
+    regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose among; Figure 4's is medium
     shots: int = 5  # training pictures a class for the few-shot probe
     evaluations: int = 5  # validations during a run, among which early stopping chooses
 
@@ -76,7 +80,7 @@ class DataSize(TransferStudy):
                     self.cell(grid, *point, name, seed=0, leave_out=leave_out) for name in others for point in points
                 ]
                 grid.run(cells, "choosing the regularisation")
-            chosen = chosen_regularisation(grid.rows)
+            chosen = chosen_regularisation(grid.rows, self.regularisations)
             tuned = [
                 self.cell(grid, *point, chosen[point], seed=seed, leave_out=leave_out)
                 for point in points
@@ -92,8 +96,11 @@ class DataSize(TransferStudy):
         chosen, found = GRID[regularisation], self.model(model)
         recipe = self.recipe(f"{self.name}-{model}", _dropping(found.settings, chosen.dropout), seed, leave_out)
         whole = len(grid.open_data(recipe.data).train)
-        batch_size = min(self.batch_size, round(fraction * whole))
-        steps_per_epoch = max(1, round(fraction * whole) // batch_size)
+        pictures = round(fraction * whole)
+        if not pictures:
+            raise UserError(f"--fractions {fraction:g}: of {self.data}'s {whole:,} pictures that is none; give more")
+        batch_size = min(self.batch_size, pictures)
+        steps_per_epoch = pictures // batch_size
         recipe = replace(
             recipe,
             data=replace(recipe.data, train_fraction=fraction),
@@ -118,8 +125,8 @@ class DataSize(TransferStudy):
     def probe(self, grid: Grid) -> Any:
         def measure(run: Path) -> dict[str, float]:
             found = {
-                f"few_shot_{slug(where)}": few_shot_accuracy(run, where, self.shots, grid.open_data, self.device)
-                for where in self.transfer
+                f"few_shot_{name}": few_shot_accuracy(run, where, self.shots, grid.open_data, self.device)
+                for where, name in self.target_names.items()
             }
             return found | ({"few_shot": sum(found.values()) / len(found)} if found else {})
 
@@ -139,7 +146,7 @@ class DataSize(TransferStudy):
         return "tuned" if len(self.regularisations) > 1 else self.regularisations[0]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        chosen = chosen_regularisation(rows)
+        chosen = chosen_regularisation(rows, self.regularisations)
         tuned = [row for row in rows if chosen.get((row["model"], row["fraction"])) == row["regularisation"]]
         own = [row for row in tuned if "target" not in row]
         panels = [Panel(f"{self.data}, regularisation {self._chosen}", own, "accuracy", "test accuracy")]
@@ -151,15 +158,15 @@ class DataSize(TransferStudy):
         fixed = [row for row in rows if row["regularisation"] == FIXED and "target" not in row]
         few = [Panel(f"{self.data}, regularisation fixed", fixed, "accuracy", "test accuracy")]
         few += [
-            Panel(f"{self.shots} shots of {where}", fixed, f"few_shot_{slug(where)}", "accuracy")
-            for where in self.transfer
+            Panel(f"{self.shots} shots of {where}", fixed, f"few_shot_{name}", "accuracy")
+            for where, name in self.target_names.items()
         ]
         x = f"share of the training pictures of {self.data}"
         return {"figure3": curves_figure(panels, "fraction", x), "figure4": curves_figure(few, "fraction", x)}
 
     def findings(self, rows: Sequence[Row]) -> list[str]:
         """At every share, the best of each family: where the order changes, the curves cross."""
-        chosen = chosen_regularisation(rows)
+        chosen = chosen_regularisation(rows, self.regularisations)
         own = [
             row
             for row in rows
@@ -177,11 +184,11 @@ class DataSize(TransferStudy):
         ]
 
 
-def chosen_regularisation(rows: Sequence[Row]) -> dict[tuple[str, float], str]:
-    """The best on validation pictures with the first seed, by model and fraction."""
+def chosen_regularisation(rows: Sequence[Row], among: Sequence[str]) -> dict[tuple[str, float], str]:
+    """The best of some on validation pictures with the first seed, by model and fraction."""
     best: dict[tuple[str, float], tuple[float, str]] = {}
     for row in rows:
-        if row.get("seed") == 0 and "target" not in row and "val_accuracy" in row:
+        if row["seed"] == 0 and row["regularisation"] in among and "target" not in row and "val_accuracy" in row:
             point = (row["model"], row["fraction"])
             found = (row["val_accuracy"], row["regularisation"])
             if point not in best or found[0] > best[point][0]:

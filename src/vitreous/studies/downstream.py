@@ -12,7 +12,7 @@ from vitreous import settings
 from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
-from vitreous.data.sources import DataSettings, Source, open_sources, written_numbers
+from vitreous.data.sources import DataSettings, Source, open_sources, same_data, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet, pooled_features
@@ -54,7 +54,8 @@ class Overlap:
 def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
     """Training pictures that occur in the test set of another set; looked for once, and `kept` as JSON."""
     known: dict[str, list[int]] = json.loads(kept.read_text()) if kept.is_file() else {}
-    unknown = [other for other in others if other != data and f"{data} in {other}" not in known]
+    others_only = [other for other in others if not same_data(other, data)]
+    unknown = [other for other in others_only if f"{data} in {other}" not in known]
     if unknown:
         found = open_sources(data)
         train = found.get("train", found.get(ALL))
@@ -64,7 +65,7 @@ def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
         known |= {f"{data} in {other}": numbers.tolist() for other, numbers in zip(unknown, seen, strict=True)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         settings.write_json(known, kept)
-    pairs = [(other, known.get(f"{data} in {other}", [])) for other in others]
+    pairs = [(other, known[f"{data} in {other}"] if other in others_only else []) for other in others]
     return Overlap([(other, len(numbers), numbers) for other, numbers in pairs])
 
 
@@ -150,6 +151,18 @@ def transfer_recipe(
 def slug(where: str) -> str:
     """A data set's name as part of a folder's."""
     return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "-")
+
+
+def distinct_slugs(wheres: Sequence[str]) -> dict[str, str]:
+    """The slug of each; where several have the same, with as many folders before it as tell them apart."""
+    parts = {where: where.rstrip("/").replace(":", "-").split("/") for where in wheres}
+    found = {}
+    for where, own in parts.items():
+        for depth in range(1, len(own) + 1):
+            found[where] = "-".join(own[-depth:])
+            if [other[-depth:] for other in parts.values()].count(own[-depth:]) == 1:
+                break
+    return found
 
 
 def is_structured(where: str) -> bool:

@@ -17,6 +17,7 @@ from vitreous.studies.grid import Row
 
 LOOK = {"ViT": (SERIES[0], "o"), "hybrid": (SERIES[1], "D"), "ResNet": (SERIES[2], "s")}
 MARKERS = "osD^vP*X"
+BARS = "standard deviation over the seeds"  # what error bars are
 NOTE_PLACES = ((0, 9), (0, -9), (13, 0), (-13, 0))  # beside a point, in points: series often share one
 
 
@@ -75,7 +76,7 @@ def curves_figure(panels: Sequence[Panel], x: str, x_label: str) -> Figure:
         ax.set(title=panel.title, ylabel=panel.label)
         _percent(ax)
     drawn.supxlabel(x_label, fontsize="medium")
-    _model_legend(drawn, axes[-1], rows, sizes)
+    _model_legend(drawn, rows, sizes)
     return drawn
 
 
@@ -104,7 +105,7 @@ def scaling_figure(panels: Sequence[Panel], curves: Sequence[dict[str, PowerLaw]
         ax.set(title=panel.title, ylabel=panel.label)
         _percent(ax)
     drawn.supxlabel("pre-training compute (FLOP)", fontsize="medium")
-    _model_legend(drawn, axes[-1], rows, sizes, fitted=any(curves))
+    _model_legend(drawn, rows, sizes, fitted=any(curves))
     return drawn
 
 
@@ -136,9 +137,7 @@ def _marker_sizes(rows: Sequence[Row]) -> dict[str, float]:
     return {model: 4.5 + 3.5 * float(np.log(number / least) / widest) for model, number in parameters.items()}
 
 
-def _model_legend(
-    drawn: Figure, last: Axes, rows: Sequence[Row], sizes: dict[str, float], fitted: bool = False
-) -> None:
+def _model_legend(drawn: Figure, rows: Sequence[Row], sizes: dict[str, float], fitted: bool = False) -> None:
     models = {row["model"]: row for row in rows}
     order = sorted(models, key=lambda model: (list(LOOK).index(models[model]["family"]), sizes[model]))
     handles = [
@@ -156,8 +155,17 @@ def _model_legend(
     ]
     if fitted:
         handles.append(Line2D([], [], color=SERIES[6], linewidth=1.2, label="fit, by family"))
+    if len({row["seed"] for row in rows}) > 1:
+        handles.append(_bar_explained())
     if handles:
         drawn.legend(handles=handles, loc="outside right center", fontsize="small", labelspacing=0.9)
+
+
+def _bar_explained() -> Line2D:
+    """An error bar for a legend."""
+    return Line2D(
+        [], [], color=SERIES[6], marker="|", markersize=11, linewidth=0.0, label=BARS.replace(" over", "\nover")
+    )
 
 
 # ---- Lines and bars
@@ -177,11 +185,12 @@ def lines_figure(
 ) -> Figure:
     """A line a series over a logarithmic x; `note` names a column that is written beside each point."""
     drawn = figure(5.6, 3.6)
-    ax = drawn.subplots()
+    ax, with_bars = drawn.subplots(), False
     for number, name in enumerate(dict.fromkeys(row[series] for row in rows)):
         some = points([row for row in rows if row[series] == name], x, value)
         if not some:
             continue
+        with_bars |= any(point.spread for point in some)
         colour = SERIES[number % len(SERIES)]
         ax.errorbar(
             [point.x for point in some],
@@ -224,13 +233,14 @@ def lines_figure(
     else:
         _percent(ax)
     if ax.has_data():
-        ax.legend(fontsize="small")
+        handles, _ = ax.get_legend_handles_labels()
+        ax.legend(handles=[*handles, _bar_explained()] if with_bars else handles, fontsize="small")
     return drawn
 
 
 @drawing
 def bars_figure(rows: Sequence[Row], category: str, series: str, value: str, *, title: str, label: str) -> Figure:
-    """Dots with error bars, a row a category, so that long names can be read and small differences be seen."""
+    """Means with error bars, a row a category, so that long names can be read and small differences be seen."""
     rows = [row for row in rows if row.get(value) is not None]
     categories = list(dict.fromkeys(row[category] for row in rows))
     names = list(dict.fromkeys(row[series] for row in rows))
@@ -238,7 +248,7 @@ def bars_figure(rows: Sequence[Row], category: str, series: str, value: str, *, 
         6.2, 1.3 + 0.2 * max(1, sum(len(_series_of(rows, category, one, series)) + 0.8 for one in categories))
     )
     ax = drawn.subplots()
-    place, ticks = 0.0, []
+    place, ticks, with_bars = 0.0, [], False
     for one in categories:
         present = [name for name in names if name in _series_of(rows, category, one, series)]
         ticks.append(place + (len(present) - 1) / 2)
@@ -255,18 +265,18 @@ def bars_figure(rows: Sequence[Row], category: str, series: str, value: str, *, 
                 markersize=6,
                 capsize=2.5,
                 linestyle="none",
-                label=None if str(name) == "-" else str(name),
+                label=str(name),
             )
-            ax.plot(values, [place] * len(values), "|", color=SERIES[number % len(SERIES)], markersize=5, alpha=0.6)
+            with_bars |= spread > 0
             place += 1.0
         place += 0.8
     ax.set_yticks(ticks, [str(one) for one in categories], parse_math=False)
     ax.set_ylim(place - 0.8, -1.0)  # the first on top
-    ax.set(title=title, xlabel=label)
+    ax.set(title=title, xlabel=f"{label} (bars: {BARS})" if with_bars else label)
     _percent(ax, axis="x")
     handles, words = ax.get_legend_handles_labels()
     unique = dict(zip(words, handles, strict=True))
-    if len(unique) > 1 or names != ["-"]:
+    if names:
         drawn.legend(unique.values(), unique.keys(), loc="outside lower center", fontsize="small", ncols=3)
     return drawn
 

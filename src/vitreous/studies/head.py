@@ -24,6 +24,7 @@ class Head(Study):
     name: ClassVar[str] = "head"
     columns: ClassVar[tuple[str, ...]] = ("pool", "rate")
     values: ClassVar[tuple[str, ...]] = ("val_accuracy", "accuracy")
+    unused: ClassVar[tuple[str, ...]] = ("rate",)  # chosen among `rates`
 
     base: str = "vit-s"  # the model that is pooled in two ways
     rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # peak learning rates to choose among

@@ -20,6 +20,8 @@ class OptimizerChoice(TransferStudy):
     name: ClassVar[str] = "optimizer"
     columns: ClassVar[tuple[str, ...]] = ("model", "optimizer", "lr", "target")
     values: ClassVar[tuple[str, ...]] = ("val_accuracy", "accuracy")
+    unused: ClassVar[tuple[str, ...]] = ("rate", "weight_decay")  # each optimizer has its own
+    may_be_nothing: ClassVar[tuple[str, ...]] = (*TransferStudy.may_be_nothing, "adam_decay", "sgd_decay")
 
     models: tuple[str, ...] = ("resnet-s", "resnet-l")  # what is pre-trained
     adam_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose among

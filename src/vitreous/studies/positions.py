@@ -6,19 +6,28 @@ from typing import Any, ClassVar, get_args
 
 from matplotlib.figure import Figure
 
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError
 from vitreous.models.vit import ABSOLUTE, PositionKind, PositionPlace, ViTSettings
 from vitreous.studies.figures import bars_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import Study
 
 PAPER_NAMES = {"learned": "1-D", "learned-2d": "2-D", "sincos": "sine-cosine", "bias": "bias, each layer"}
+PLACE_NAMES = {
+    "stem": "added to the patches",
+    "every-layer": "added in every layer",
+    "every-layer-shared": "added in every layer, shared",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions(Study):
     name: ClassVar[str] = "positions"
     columns: ClassVar[tuple[str, ...]] = ("positions", "place")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "kinds": get_args(PositionKind),
+        "places": get_args(PositionPlace),
+    }
 
     base: str = "vit-s"  # the model whose positions are changed
     kinds: tuple[str, ...] = ("none", "learned", "learned-2d", "relative")  # also: sincos, bias, bias-shared
@@ -46,15 +55,21 @@ class Positions(Study):
         return found
 
     def _model(self, kind: str, place: str) -> ViTSettings:
-        for word, known in ((kind, get_args(PositionKind)), (place, get_args(PositionPlace))):
-            if word not in known:
-                raise UserError(f"positions: no {word!r} among {', '.join(known)}.{did_you_mean(word, known)}")
         model = self.model(self.base).settings
         if not isinstance(model, ViTSettings):
             raise UserError(f"{self.base} has no position embeddings; give --base a ViT or a hybrid")
         return replace(model, positions=kind, positions_where=place)  # type: ignore[arg-type]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        labelled = [{**row, "kind": PAPER_NAMES.get(row["positions"], row["positions"])} for row in rows]
+        labelled = [
+            {**row, "kind": PAPER_NAMES.get(row["positions"], row["positions"]), "place": _place_name(row)}
+            for row in rows
+        ]
         title = f"Position embeddings of {self.base} on {self.data}"
         return {"positions": bars_figure(labelled, "kind", "place", "accuracy", title=title, label="test accuracy")}
+
+
+def _place_name(row: Row) -> str:
+    if row["positions"] in ABSOLUTE:
+        return PLACE_NAMES[row["place"]]
+    return "no positions" if row["positions"] == "none" else "within the attention"

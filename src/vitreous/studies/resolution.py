@@ -10,6 +10,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.studies.downstream import is_structured, test_split, transfer_recipe
 from vitreous.studies.figures import lines_figure
 from vitreous.studies.grid import Cell, Grid, Row
+from vitreous.studies.models import size_of
 from vitreous.studies.study import Study
 
 
@@ -51,12 +52,14 @@ class Resolution(Study):
     def finetuned(self, pretrained: Cell, px: int, grid: Grid) -> Cell:
         recipe = pretrained.recipe
         assert recipe is not None
+        model = replace(recipe.model, picture_px=(px, px))
+        size_of(model)  # a size that it cannot have is told before anything is trained
         return Cell(
             name=f"{pretrained.name}-{px}px",
             facts={**pretrained.facts, "finetuned_px": px},
             recipe=transfer_recipe(
                 str(grid.path(pretrained)),
-                replace(recipe.model, picture_px=(px, px)),
+                model,
                 recipe.normalise,
                 DataSettings(where=self.data, val_fraction=self.val_fraction, test_split=test_split(self.data)),
                 steps=self.finetune_steps,

@@ -23,9 +23,10 @@ ALL_SIZES = tuple(f"{family}-{size}" for size in ("s", "m", "l") for family in (
 class Scaling(TransferStudy):
     name: ClassVar[str] = "scaling"
     columns: ClassVar[tuple[str, ...]] = ("model", "length", "pretraining_flops", "target")
+    unused: ClassVar[tuple[str, ...]] = ("steps",)  # `lengths` has them
 
     models: tuple[str, ...] = ALL_SIZES  # to compare; any of the catalogue too
-    lengths: tuple[int, ...] = (1000, 3000, 9000)  # optimizer steps of pre-training; `steps` is not used
+    lengths: tuple[int, ...] = (1000, 3000, 9000)  # optimizer steps of pre-training
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
@@ -60,16 +61,15 @@ class Scaling(TransferStudy):
         )
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        panels = [
-            Panel(title, some, "accuracy", "test accuracy" if title == self.data else "fine-tuned accuracy")
-            for title, some in self._panels(rows)
-        ]
+        panels = [Panel(title, some, "accuracy", "test accuracy") for title, some in self._panels(rows)]
         return {"figure5": scaling_figure(panels, [self.curves(panel.rows) for panel in panels])}
 
     def _panels(self, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
         """Our own test set, every other set, and, where there are several, their mean, as in the paper."""
-        panels = [(self.data, [row for row in rows if "target" not in row])]
-        panels += [(where, [row for row in rows if row.get("target") == where]) for where in self.transfer]
+        panels = [(f"tested on {self.data}", [row for row in rows if "target" not in row])]
+        panels += [
+            (f"fine-tuned on {where}", [row for row in rows if row.get("target") == where]) for where in self.transfer
+        ]
         if len(self.transfer) > 1:
             panels.append(("mean of all transfers", transfer_means(rows, len(self.transfer))))
         return panels if self.transfer_steps else panels[:1]

@@ -19,6 +19,7 @@ from vitreous.studies.study import Study
 class Shape(Study):
     name: ClassVar[str] = "shape"
     columns: ClassVar[tuple[str, ...]] = ("dimension", "value", "gflop", "encoder_parameters")
+    may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "depths", "widths", "mlp_widths", "patches")
 
     base: str = "vit-s"  # the ViT from which one dimension at a time is changed
     depths: tuple[int, ...] = (2, 4, 6, 8, 12)  # blocks

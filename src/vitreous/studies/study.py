@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
+from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings
 from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
-from vitreous.studies.downstream import is_structured, slug, test_split, transfer_recipe, without_overlap
+from vitreous.studies.downstream import distinct_slugs, is_structured, test_split, transfer_recipe, without_overlap
 from vitreous.studies.grid import Cell, Grid, Row
-from vitreous.studies.models import StudyModel, study_model
+from vitreous.studies.models import StudyModel, size_of, study_model
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.devices import Precision
 from vitreous.training.optim import MuonSettings
@@ -30,6 +31,10 @@ class Study:
     name: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]  # of the printed table: facts that rows are grouped by, then "value" columns
     values: ClassVar[tuple[str, ...]] = ("accuracy",)
+    unused: ClassVar[tuple[str, ...]] = ()  # settings of those below that a study has no use for
+    may_be_nothing: ClassVar[tuple[str, ...]] = ("weight_decay", "label_smoothing", "val_fraction")  # 0, or empty
+    shares: ClassVar[tuple[str, ...]] = ("label_smoothing", "val_fraction")  # at most 1
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # settings that name things -> the names there are
 
     data: str = "cifar10"  # what is trained on: a folder, a file, or a data set's name
     picture_px: int = 32  # side of the pictures
@@ -76,6 +81,31 @@ class Study:
         return {}
 
     # ---- what a study does
+
+    def check(self) -> None:
+        """Tells what no cell could be made of, before the first one is run."""
+        for field in fields(self):
+            self._check_setting(field.name, getattr(self, field.name))
+        for name in (*getattr(self, "models", ()), getattr(self, "base", None)):
+            if name is not None:
+                size_of(self.model(name).settings)  # builds its shapes
+
+    def _check_setting(self, name: str, value: Any) -> None:
+        several, known = value if isinstance(value, tuple) else (value,), self.choices.get(name)
+        may_be_nothing = name in self.may_be_nothing
+        if not several and not may_be_nothing:
+            raise UserError(f"--{name} is empty: give at least one")
+        for one in several:
+            if several.count(one) > 1:
+                raise UserError(f"--{name} has {one} twice: give it once")
+            if known is not None and one not in known:
+                raise UserError(f"--{name}: no {one!r} among {', '.join(known)}.{did_you_mean(one, known)}")
+            if type(one) not in (int, float):
+                continue
+            if not (one >= 0 if may_be_nothing else one > 0):
+                raise UserError(f"--{name} is {one:g}: it must {'not be negative' if may_be_nothing else 'be above 0'}")
+            if name in self.shares and one > 1:
+                raise UserError(f"--{name} is {one:g}: it is a share, at most 1")
 
     def run(self, grid: Grid) -> None:
         """Run every cell, through `grid.run`, in an order in which a usable figure exists early."""
@@ -142,10 +172,17 @@ class Study:
 class TransferStudy(Study):
     """A study that fine-tunes what it trained on other sets."""
 
+    may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "transfer", "transfer_steps")
+
     transfer: tuple[str, ...] = ("fashion",)  # other sets, to which what was learned is transferred
     transfer_steps: int = 500  # of fine-tuning; 0: none
     transfer_examples: int = 1000  # pictures that fine-tuning may use
     transfer_rate: float = 0.01  # learning rate of fine-tuning (SGD)
+
+    @property
+    def target_names(self) -> dict[str, str]:
+        """The other sets, by names that tell them apart."""
+        return distinct_slugs(self.transfer)
 
     def transfer_cells(self, pretrained: Cell, folder: Path) -> list[Cell]:
         """Fine-tune what a cell leaves behind on every other set, with few examples."""
@@ -154,7 +191,7 @@ class TransferStudy(Study):
             return []
         return [
             Cell(
-                name=f"{pretrained.name}-to-{slug(where)}",
+                name=f"{pretrained.name}-to-{name}",
                 facts={**pretrained.facts, "target": where},
                 recipe=transfer_recipe(
                     str(folder / pretrained.name),
@@ -174,7 +211,7 @@ class TransferStudy(Study):
                     keeps_sides=is_structured(where),
                 ),
             )
-            for where in self.transfer
+            for where, name in self.target_names.items()
         ]
 
     def leave_out(self, grid: Grid) -> str:
@@ -219,6 +256,7 @@ def run_study(
     """All of it: cells, results.json and results.csv, figures. The same call again goes on where it ended."""
     from vitreous import figures
 
+    study.check()
     grid = Grid(folder, study.about(), minutes, results)
     if after_cell is not None:
         grid.after_cell = lambda: after_cell(grid.rows)

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Literal
 from matplotlib.figure import Figure
 
 from vitreous import settings
-from vitreous.data.sources import DataSettings
+from vitreous.data.sources import DataSettings, same_data
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings
 from vitreous.recipes.finetune import larger
 from vitreous.recipes.recipe import Recipe
-from vitreous.studies.downstream import test_split, transfer_recipe, without_overlap
+from vitreous.studies.downstream import distinct_slugs, test_split, transfer_recipe, without_overlap
 from vitreous.studies.figures import bars_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import QUICK_PX, Study, spread
@@ -37,11 +37,15 @@ class Start:
     preprocessing: Preprocessing
     seen: str | None  # the set it was pre-trained on, where it is known: no task of ours
 
+    def has_seen(self, where: str) -> bool:
+        return self.seen is not None and same_data(self.seen, where)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Study):
     name: ClassVar[str] = "transfer"
     columns: ClassVar[tuple[str, ...]] = ("start", "group", "task")
+    may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "tasks", "start")
 
     data: str = "offline"  # the tasks: offline, none, a folder with one folder a task, or a JSON file
     tasks: tuple[str, ...] = ()  # further tasks: NAME=PATH, or NAME:GROUP=PATH where VTAB does not know the name
@@ -75,10 +79,12 @@ class Transfer(Study):
         suite = find_suite(self.data, self.tasks)
         pretraining = [] if self.start else self.pretraining(suite, grid)
         grid.run(pretraining, "pre-training")
-        starts = [_given(where) for where in self.start] + [self._own(cell, grid) for cell in pretraining]
+        starts = [_given(*one) for one in distinct_slugs(self.start).items()] + [
+            self._own(cell, grid) for cell in pretraining
+        ]
         for seed in range(self.seeds):
             for task in suite:
-                pairs = [(start, task) for start in starts if start.seen != task.where]
+                pairs = [(start, task) for start in starts if not start.has_seen(task.where)]
                 if self.mode == "sweep" and seed == 0:
                     grid.run([cell for pair in pairs for cell in self.candidates(*pair)], f"sweep of {task.name}")
                 grid.run([cell for pair in pairs for cell in self.reported(*pair, seed, grid.rows)], task.name)
@@ -86,7 +92,7 @@ class Transfer(Study):
     # ---- cells
 
     def pretraining(self, suite: Sequence[SuiteTask], grid: Grid) -> list[Cell]:
-        others = [task.where for task in suite if task.where != self.pretrain]
+        others = [task.where for task in suite if not same_data(task.where, self.pretrain)]
         dropped = without_overlap(self.pretrain, others, grid.folder / "overlap.json")
         grid.about["dropped_from_pretraining"] = {where: num for where, num, _ in dropped.sets}
         study, cells = replace(self, data=self.pretrain), []
@@ -190,13 +196,12 @@ class Transfer(Study):
         }
 
 
-def _given(where: str) -> Start:
+def _given(where: str, label: str) -> Start:
+    if not label:
+        raise UserError(f"{where}: not a name to tell a model by")
     card = Trained.load(where).card
     recipe = Path(where) / "recipe.json"
     seen = settings.load(Recipe, recipe).data.where if recipe.is_file() else None
-    label = where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "-")
-    if not label:
-        raise UserError(f"{where}: not a name to tell a model by")
     return Start(label, where, card.model, card.preprocessing, seen)
 
 

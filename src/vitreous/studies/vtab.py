@@ -90,6 +90,10 @@ def find_suite(where: str, further: Sequence[str] = ()) -> list[SuiteTask]:
         found.append(suite_task(name, path))
     if not found:
         raise UserError(f"{where}: a suite without tasks. Name some with --tasks NAME=PATH")
+    names = [task.name for task in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where}: two tasks are called {name}. Give one another name: --tasks NAME:GROUP=PATH")
     return found
 
 

@@ -1,6 +1,7 @@
 """vitreous study"""
 
 import argparse
+import sys
 
 from vitreous.errors import UserError
 
@@ -43,11 +44,20 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
 
     kind = find_study(options.name)
     given = {} if options.data is None else {"data": options.data}
+    for name in changes:
+        if name in kind.unused:
+            raise UserError(
+                f"--{name}: {kind.name} does not use it; `vitreous study {kind.name} --help` lists its settings"
+            )
     study = settings.changed(kind.quick(**given) if options.quick else kind(**given), changes)
     if options.help:
         from vitreous.verbs.train import typed
 
-        shown = [(f"--{one.name}", typed(one.value), one.type, one.help) for one in settings.fields(study)]
+        shown = [
+            (f"--{one.name}", typed(one.value), one.type, one.help)
+            for one in settings.fields(study)
+            if one.name not in kind.unused
+        ]
         print(table(shown, ("setting", "value", "type", "what it does")))
         return
     out = Path(options.out or f"runs/study-{options.name}")
@@ -63,3 +73,5 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     if grid.left:
         print(f"The time was over before {len(grid.left)} cells were run; the same command goes on with them.")
     print(f"results {out}/results.csv and results.json   figures {out}/*.png and *.svg")
+    if failed and len(failed) == len(grid.rows):
+        sys.exit("vitreous: not one cell has a result; the same command tries them again")
