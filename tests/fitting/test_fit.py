@@ -9,10 +9,13 @@ import torch
 from scenes import encoded, recompressed, scene, write_scenes
 from vitreous import jobs, settings
 from vitreous.errors import UserError
+from vitreous.fitting import fit as module
 from vitreous.fitting.fit import ending, fit
 from vitreous.predict import Predictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
+from vitreous.training.devices import World
+from vitreous.training.run import RunDirectory
 from vitreous.verbs import fit as verb
 
 TINY = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.epochs": "4", "training.device": "cpu"}
@@ -88,6 +91,47 @@ def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
     assert resumed.evaluation.to_json() == run.evaluation.to_json()
     assert "0:07 since it went on" in ending(resumed, 7.0)
     assert "since" not in ending(run, 7.0)
+
+
+def test_other_pictures_are_another_fit(folder, run, tmp_path):
+    shutil.copytree(folder, tmp_path / "pictures")
+    out, changes = tmp_path / "out", {**TINY, "training.steps": "2"}
+    fit(str(tmp_path / "pictures"), out, changes=changes)
+    shutil.copy(folder / "test" / "dark" / "0003.png", tmp_path / "pictures" / "train" / "dark" / "another.png")
+    with pytest.raises(UserError, match=r"pictures in .*pictures have changed since the fit in .*give another --out$"):
+        fit(str(tmp_path / "pictures"), out, changes=changes)
+
+
+def test_a_plan_of_an_earlier_version_is_refused(folder, run, tmp_path):
+    shutil.copytree(run.out, tmp_path, dirs_exist_ok=True)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps({name: plan[name] for name in ("request", "plan")}))
+    with pytest.raises(UserError, match=r"begun by an earlier version, .* give another --out"):
+        fit(str(folder), tmp_path, changes=TINY)
+
+
+def test_a_plan_that_could_not_be_trained_binds_nobody(folder, tmp_path):
+    with pytest.raises(UserError, match="cannot be cut into patches"):
+        fit(str(folder), tmp_path, changes={**TINY, "model.patch": "7"})
+    assert (tmp_path / "plan.json").is_file()
+    found = fit(str(folder), tmp_path, changes={**TINY, "model.patch": "5", "training.steps": "2"})
+    assert not found.resumed and found.plan.recipe.model.patch == 5
+
+
+def test_a_plan_is_not_written_over_while_it_is_trained(folder, tmp_path):
+    with RunDirectory(tmp_path), pytest.raises(UserError, match="another process is training into it"):
+        fit(str(folder), tmp_path, changes=TINY)
+    assert not (tmp_path / "plan.json").exists() and not (tmp_path / "data.json").exists()
+
+
+def test_few_shot_probes_draw_from_all_that_a_rare_class_has(run, monkeypatch):
+    pools = []
+    monkeypatch.setattr(module, "PROBED", 28)
+    monkeypatch.setattr(module, "few_shot", lambda train, test: pools.append(train.labels.bincount().tolist()) or ())
+    task = Trained.load(run.out).task()
+    module._few_shot(task, run.plan.recipe, run.splits, World.join("cpu"))
+    assert run.splits.train.labels.tolist().count(2) == 27
+    assert pools == [[28, 28, 27]]
 
 
 def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):

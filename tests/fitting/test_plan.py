@@ -1,3 +1,4 @@
+import argparse
 import json
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +11,10 @@ from vitreous import jobs, settings
 from vitreous.data.check import DataReport, Part, check
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
-from vitreous.fitting.budget import Budget, Pace, measured
+from vitreous.fitting import fit
+from vitreous.fitting.budget import FIGURES_S, Budget, Pace, measured
 from vitreous.fitting.drafts import Hardware, Wishes
-from vitreous.fitting.plan import Plan, corrected, plan, rechecks
+from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
@@ -120,6 +122,17 @@ def test_more_pictures_need_fewer_passes_and_many_passes_strong_augmentation():
     assert few.average.factor < 1
 
 
+@pytest.mark.parametrize("given", [{"training.epochs": "1"}, {"training.steps": "15"}])
+def test_a_given_length_decides_what_depends_on_it(given):
+    usual, short = planned(report(num=1000)), planned(report(num=1000), changes=given)
+    assert usual.recipe.augmentation.mixup > 0 == short.recipe.augmentation.mixup
+    assert short.recipe.training.evaluate_every_epochs == pytest.approx(0.2)
+    assert short.recipe.average.factor < usual.recipe.average.factor
+    assert "under 60 passes" in next(one.why for one in short.choices if one.what == "augmentation")
+    long = planned(report(num=100_000), changes={"training.epochs": "80", "training.evaluate_every_epochs": "1"}).recipe
+    assert long.augmentation.mixup > 0 and long.training.evaluate_every_epochs == 1
+
+
 # ---- Balance
 
 
@@ -139,6 +152,41 @@ def test_weights_count_every_class_the_same():
     assert [count * weight for count, weight in zip((600, 300, 100), weights, strict=True)] == pytest.approx(
         [1000 / 3] * 3, rel=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"),
+    [
+        ({"data.balance": "true"}, "sampling"),
+        ({"data.balance": "false"}, "none"),
+        ({"objective.class_weights": "1,2"}, "weights"),
+        ({"objective.class_weights": "1,2", "data.balance": "true"}, "sampling and weights"),
+    ],
+)
+def test_what_is_said_of_balance_is_what_is_done(changes, value):
+    data = DataSettings(where="made", balance=changes.get("data.balance") == "true")
+    uneven, wishes = report(counts=(400, 100)), Wishes(changes=changes)
+    found = plan(uneven, data, CPU, wishes, measure=never, clock=lambda: 0.0)
+    assert (found.choices[-1].value, found.choices[-1].why) == (value, "as you asked")
+    assert (found.recipe.data.balance, bool(found.recipe.objective.class_weights)) == (
+        "sampling" in value,
+        "weights" in value,
+    )
+
+
+@pytest.mark.parametrize(
+    ("balance", "changes"),
+    [
+        ("none", {"data.balance": "true"}),
+        ("weights", {"data.balance": "true"}),
+        ("sampling", {"objective.class_weights": "1,2"}),
+    ],
+)
+def test_wishes_of_balance_that_contradict_are_refused(balance, changes):
+    data = DataSettings(where="made", balance="data.balance" in changes)
+    wishes = Wishes(balance=balance, changes=changes)
+    with pytest.raises(UserError, match=rf"--balance {balance} and --{next(iter(changes))} .* contradict"):
+        plan(report(counts=(400, 100)), data, CPU, wishes, measure=never, clock=lambda: 0.0)
 
 
 def test_pictures_in_two_parts_do_not_train():
@@ -174,11 +222,12 @@ def test_more_time_or_a_faster_machine_means_a_larger_model():
     assert (kept.width, kept.depth) == (64, 2), "who gives a part of the model decides on its size"
 
 
-def test_too_little_time_says_how_much_is_needed():
-    with pytest.raises(UserError, match=r"0\.5 minutes are too few: .* Give --minutes") as error:
-        planned(measure=by_size(0.5), seconds=30.0)
+@pytest.mark.parametrize(("minutes", "step_s"), [(0.5, 0.5), (0.1, 0.5), (0.1, 0.0001), (0.01, 0.05)])
+def test_too_little_time_says_how_much_is_needed(minutes, step_s):
+    with pytest.raises(UserError, match=rf"^{minutes:g} minutes are too few: .* Give --minutes") as error:
+        planned(measure=by_size(step_s), seconds=60 * minutes)
     needed = float(str(error.value).partition("--minutes ")[2].split()[0])
-    planned(measure=by_size(0.5), seconds=60 * needed + 6)
+    planned(measure=by_size(step_s), seconds=60 * needed)
 
 
 def test_a_given_length_is_kept():
@@ -202,6 +251,58 @@ def test_the_length_is_corrected_by_the_pace_of_the_run():
     for step in (0, first // 2, first - 1):
         rates = [one.schedule.rate(torch.tensor(step), num) for one, num in ((found.recipe, steps), (late, total))]
         assert rates[0] == rates[1]
+
+
+def test_the_length_is_corrected_only_where_steps_tell_a_pace():
+    pace = Pace(step_s=0.05, start_s=0.5, answer_s=0.0)
+    long = planned(measure=lambda recipe, seconds: pace, seconds=600.0)
+    assert rechecks(long, Wishes(changes={}), 1000) == [100, 250, 400]
+    assert rechecks(long, Wishes(changes={}), 1000, done=100) == [250, 400]
+    assert rechecks(long, Wishes(changes={}), 240, done=90) == [], "the rate would fall first"
+    assert rechecks(long, Wishes(changes={}), 100) == [], "under 3 s the start would be most of it"
+    slow = replace(long, budget=replace(long.budget, pace=replace(pace, start_s=3.0)))
+    assert rechecks(slow, Wishes(changes={}), 1000) == [400]
+
+
+def test_neither_the_start_nor_the_figures_count_as_pace():
+    found = planned(measure=by_size(0.05), seconds=600.0)
+    assert run_step_s(found, 100, 1.0 + 100 * 0.05) == pytest.approx(0.05)
+    assert run_step_s(found, 1, 1.0) == pytest.approx(0.5), "a start may be quicker than it was"
+    # Ten times slower: answers take as much longer, figures do not.
+    slower = corrected(found, report(), 10, 0.5, 100.0).recipe.training.num_steps(10_000 // 128)
+    after_s = FIGURES_S + (found.budget.after_s - FIGURES_S) * 0.5 / found.budget.pace.step_s
+    assert slower == pytest.approx(10 + (600 - 100 - 1 - after_s) / 0.5, abs=2)
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("start_s", [0.0, 2.0])
+@pytest.mark.parametrize("seconds", [30.0, 120.0])
+def test_a_run_keeps_its_time_whatever_its_pace(seconds, start_s, slowness, tmp_path, monkeypatch, capsys):
+    """With a clock of our own: what is trained takes a start and its steps."""
+    pace = Pace(step_s=0.02, start_s=start_s, answer_s=0.0)
+    data, time = report(counts=(27, 26)), [5.0]
+    chosen = planned(data, measure=lambda recipe, _: pace, clock=lambda: time[0], seconds=seconds)
+
+    def train(recipe, out, until=None, **rest):
+        end = recipe.training.num_steps(53 // recipe.training.batch_size)
+        time[0] += start_s + ((until or end) - done[-1]) * pace.step_s * slowness
+        done.append(until or end)
+        return {}
+
+    done = [0]
+    monkeypatch.setattr(jobs, "train", train)
+    begun = fit.Begun(request=fit.Request(data="made", minutes=seconds / 60), plan=chosen)
+    splits = argparse.Namespace(train=range(53))
+    final, _ = fit._trained(begun, tmp_path, data, splits, lambda: time[0])
+    spent = time[0] + chosen.budget.after_s
+    steps = [one.recipe.training.num_steps(53 // one.recipe.training.batch_size) for one in (chosen, final)]
+    assert done == sorted(set(done)) and done[-1] == steps[1]
+    assert len(done) > 2 or seconds == 30
+    if len(done) > 2:
+        assert spent == pytest.approx(seconds, rel=0.15)
+        assert f"length: {final.choices[4].value}; corrected after step" in capsys.readouterr().out
+    else:
+        assert steps[0] == steps[1]
 
 
 # ---- With real parts

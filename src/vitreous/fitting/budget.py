@@ -10,11 +10,13 @@ import torch
 from vitreous import jobs
 from vitreous.data.check import DataReport
 from vitreous.data.sources import Splits
+from vitreous.evaluation.probes import SHOTS
 from vitreous.fitting.drafts import NUM_VALIDATIONS
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import WARM_UP_STEPS, World
 
 FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
+PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,7 @@ class Pace:
     """How fast a recipe goes here, measured."""
 
     step_s: float
-    start_s: float  # before steps come at that pace: compilation, first touches of memory
+    start_s: float  # before steps come at that pace: building, compilation, first touches of memory
     answer_s: float  # a picture's answer
 
 
@@ -33,7 +35,7 @@ class Budget:
     total_s: float
     before_s: float  # gone when training begins: reading, checking, measuring
     after_s: float  # kept for calibration, evaluation, inspection, report
-    train_s: float  # what is left for training and its validations
+    train_s: float  # what is left for training and its validations; below 0 where the rest is too much already
     pace: Pace
 
 
@@ -47,7 +49,7 @@ def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> B
         total_s=total_s,
         before_s=before_s,
         after_s=after_s,
-        train_s=max(0.0, total_s - before_s - after_s),
+        train_s=total_s - before_s - after_s,
         pace=pace,
     )
 
@@ -55,7 +57,7 @@ def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> B
 def _after(report: DataReport, pace: Pace) -> float:
     """What calibration, evaluation, few-shot probes, inspection and report will take."""
     held_out = sum(part.pictures for part in report.parts[1:])
-    probed = min(report.num_train, 100 * len(report.classes))
+    probed = sum(min(count, PROBED) for count in report.train_counts)
     return FIGURES_S + pace.answer_s * (2 * held_out + probed)
 
 
@@ -74,8 +76,6 @@ def measured(
     """Some real steps of a recipe, on a model that is thrown away. `alone` is entered for the steps that are timed:
     processes that share a device can compile side by side, and take their times in turn."""
     world = World.join(recipe.training.device)
-    objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
-    loop = jobs.build_loop(recipe, splits, objective, world)
 
     def now() -> float:
         if world.device.type == "cuda":
@@ -83,6 +83,8 @@ def measured(
         return time.monotonic()
 
     began, steps = now(), 0
+    objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
+    loop = jobs.build_loop(recipe, splits, objective, world)
     with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
         coming = iter(inputs)
         for _ in range(WARM_UP_STEPS + 1):  # the last one captures a CUDA graph

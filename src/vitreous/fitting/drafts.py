@@ -11,6 +11,7 @@ from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings, model_settings
 from vitreous.recipes.finetune import cell
 from vitreous.recipes.recipe import Recipe, short_name
@@ -69,7 +70,9 @@ def drafts(report: DataReport, data: DataSettings, hardware: Hardware, wishes: W
     if "model" in wishes.changes:
         models = [_named(wishes.changes["model"], models[0].picture_px[0])]
     recipes = [draft(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
-    return [_changed(recipe, wishes) for recipe in recipes]
+    recipes = [_with_its_length(_changed(recipe, wishes), report, wishes) for recipe in recipes]
+    _check_balance(recipes[0], wishes)
+    return recipes
 
 
 def _prepared(data: DataSettings, report: DataReport, wishes: Wishes) -> DataSettings:
@@ -147,19 +150,15 @@ def _from_scratch(
     batch = _batch(report.num_train, 128 if on_cpu else 256)
     seen = 345_000 if on_cpu else 10_000_000
     epochs = min(max(seen / report.num_train, 20.0), 300.0)
-    return _planned(
-        Recipe(
-            name=f"fit-{short_name(data.where)}",
-            data=data,
-            model=model,
-            objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
-            normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
-            optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
-            schedule=_schedule(0.05),
-            training=_training(batch, report, data, hardware),
-        ),
-        epochs,
-        report,
+    return Recipe(
+        name=f"fit-{short_name(data.where)}",
+        data=data,
+        model=model,
+        objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+        normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
+        optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
+        schedule=_schedule(0.05),
+        training=_training(batch, epochs, report, data, hardware),
     )
 
 
@@ -173,20 +172,16 @@ def _finetuning(
     optimizer: OptimizerSettings = SGDSettings(lr=0.003)
     if isinstance(model, ViTSettings):
         optimizer = AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.75)
-    return _planned(
-        Recipe(
-            name=f"fit-{short_name(data.where)}",
-            data=data,
-            model=model,
-            start=wishes.start,
-            objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
-            normalise=Trained.load(wishes.start).card.preprocessing,
-            optimizer=optimizer,
-            schedule=_schedule(0.1),
-            training=_training(batch, report, data, hardware),
-        ),
-        epochs,
-        report,
+    return Recipe(
+        name=f"fit-{short_name(data.where)}",
+        data=data,
+        model=model,
+        start=wishes.start,
+        objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+        normalise=Trained.load(wishes.start).card.preprocessing,
+        optimizer=optimizer,
+        schedule=_schedule(0.1),
+        training=_training(batch, epochs, report, data, hardware),
     )
 
 
@@ -195,8 +190,10 @@ def _schedule(warmup: float) -> ScheduleSettings:
     return ScheduleSettings(warmup_fraction=warmup, decay="constant", cooldown_fraction=COOLDOWN)
 
 
-def _training(batch: int, report: DataReport, data: DataSettings, hardware: Hardware) -> TrainingSettings:
-    plain = TrainingSettings(batch_size=batch, log_every_steps=20)
+def _training(
+    batch: int, epochs: float, report: DataReport, data: DataSettings, hardware: Hardware
+) -> TrainingSettings:
+    plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
     if hardware.kind == "cpu":
         return plain
     (low_h, _, height), (low_w, _, width) = report.heights, report.widths
@@ -204,6 +201,13 @@ def _training(batch: int, report: DataReport, data: DataSettings, hardware: Hard
     # Small models wait for the launch of their kernels, unless a step is one graph; it needs pictures on the device.
     on_device = low_h == height and low_w == width and gb <= data.keep_gb
     return replace(plain, precision="bf16", cuda_graph=on_device, workers=min(8, os.cpu_count() or 1))
+
+
+def _with_its_length(recipe: Recipe, report: DataReport, wishes: Wishes) -> Recipe:
+    """With all that depends on the length the recipe has, planned or given, unless that was given, too."""
+    training, per_epoch = recipe.training, max(1, report.num_train // recipe.training.batch_size)
+    epochs = training.epochs if training.steps is None else training.steps / per_epoch
+    return _changed(_planned(recipe, epochs, report), wishes)
 
 
 def _planned(recipe: Recipe, epochs: float, report: DataReport) -> Recipe:
@@ -258,9 +262,23 @@ def _crop(report: DataReport) -> Literal["squash", "centre"]:
 # ---- class balance
 
 
+def balance_of(recipe: Recipe) -> str:
+    """What it does about classes of unequal size, in words."""
+    ways = {"sampling": recipe.data.balance, "weights": bool(getattr(recipe.objective, "class_weights", ()))}
+    return " and ".join(way for way, is_taken in ways.items() if is_taken) or "none"
+
+
+def _check_balance(recipe: Recipe, wishes: Wishes) -> None:
+    if wishes.balance not in ("auto", balance_of(recipe)):
+        others = [name for name in wishes.changes if name == "data.balance" or name.startswith("objective.")]
+        given = " ".join(f"--{name} {wishes.changes[name]}" for name in others)
+        raise UserError(f"--balance {wishes.balance} and {given} contradict each other: leave one of them out")
+
+
 def _balances(report: DataReport, wishes: Wishes, way: Literal["sampling", "weights"]) -> bool:
-    if wishes.balance == "auto":
-        return way == "sampling" and report.imbalance > IMBALANCE
+    if wishes.balance == "auto":  # where weights are given, they balance
+        is_due = report.imbalance > IMBALANCE and not wishes.gives("objective.class_weights")
+        return way == "sampling" and is_due
     return wishes.balance == way
 
 

@@ -1,5 +1,6 @@
 """The main job: a folder of pictures in, a trained model and an honest account of it out."""
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,23 +11,24 @@ import numpy as np
 import torch
 
 from vitreous import jobs, settings
+from vitreous.data.base import Labels
 from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
-from vitreous.data.splits import limited
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.features import pooled_features
 from vitreous.evaluation.full import Evaluation, evaluate_fully
-from vitreous.evaluation.probes import SHOTS, FewShot, few_shot
-from vitreous.fitting.budget import Pace, measured
+from vitreous.evaluation.probes import FewShot, few_shot
+from vitreous.fitting.budget import PROBED, Pace, measured
 from vitreous.fitting.drafts import Balance, Hardware, Wishes
-from vitreous.fitting.plan import RECHECKS, Plan, corrected, plan, rechecks
+from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
 from vitreous.inspection.findings import Findings, look_inside
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.base import Task
 from vitreous.terminal import duration, table
 from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
+from vitreous.training.run import RunDirectory
 
 NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
 NUM_SHOWN = 8  # pictures whose attention is kept
@@ -50,6 +52,7 @@ class Begun:
 
     request: Request
     plan: Plan
+    pictures: str = ""  # sha256 of their names and labels by part: others would be split in another way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +99,23 @@ def fit(
     begun = _begun(out, request)
     source = _data_settings(request)
     splits = source.build()
+    pictures = _digest(splits)
+    if begun is not None and not begun.pictures:
+        raise UserError(f"{out}: begun by an earlier version, which did not note its pictures; give another --out")
+    if begun is not None and begun.pictures != pictures:
+        raise UserError(f"the pictures in {data} have changed since the fit in {out} began; give another --out")
     report = _checked(splits, source, out, resumed=begun is not None)
     parts = Parts(replace(splits, train=without(splits.train, report.left_out)) if report.left_out else splits)
     clock.begin("plan", "Choosing model and recipe")
     chosen = begun.plan if begun else _planned(request, report, source, parts, clock)
     splits = parts.of(chosen.recipe)
-    _write(out, "plan", settings.to_json(Begun(request=request, plan=chosen)))
+    begins = Begun(request=request, plan=chosen, pictures=pictures)
+    with RunDirectory(out):  # an error where another process trains into it
+        _write(out, "data", settings.to_json(report))
+        _write(out, "plan", settings.to_json(begins))
     print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
     clock.begin("train", f"Training on {len(splits.train):,} pictures")
-    chosen, results = _trained(Begun(request=request, plan=chosen), out, report, splits, None if begun else clock)
+    chosen, results = _trained(begins, out, report, splits, None if begun else clock)
     clock.begin("evaluate", "Calibrating on the validation part, testing once")
     task, val, test, evaluation, shots = _evaluated(chosen.recipe, out, splits)
     print(evaluation.summary(), flush=True)
@@ -168,6 +179,16 @@ def _data_settings(request: Request) -> DataSettings:
     return settings.changed(_Data(data=DataSettings(where=request.data)), given).data
 
 
+def _digest(splits: Splits) -> str:
+    digest = hashlib.sha256(repr(splits.train.classes).encode())
+    for part in (splits.train, splits.val, splits.test):
+        if part is not None:
+            digest.update(np.ascontiguousarray(part.labels).data)
+            for index in range(len(part)):
+                digest.update(part.where(index).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
 def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
     if splits.test is None:
         raise UserError(
@@ -179,10 +200,9 @@ def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> 
     if len(report.left_out) > LEAKED * len(splits.train):
         raise UserError(
             f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also stand in the "
-            f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or give one part alone"
+            f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
         )
     print("\n".join(f"  {line}" for line in report.summary()), flush=True)
-    _write(out, "data", settings.to_json(report))
     return report
 
 
@@ -192,7 +212,9 @@ def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> 
 def _begun(out: Path, request: Request) -> Begun | None:
     """What an earlier call left, if it was the same call."""
     path = out / "plan.json"
-    if not path.is_file():
+    # A plan of which nothing was trained binds nobody: it may not even be possible.
+    trained = bool(RunDirectory(out).checkpoints.paths()) or (out / "results.json").is_file()
+    if not (trained and path.is_file()):
         return None
     begun = settings.load(Begun, path)
     if begun.request != request:
@@ -253,18 +275,19 @@ def _trained(
     if (out / "recipe.json").is_file() and not (out / "results.json").is_file():
         # A correction may have been interrupted between the two files.
         settings.save(chosen.recipe, out / "recipe.json")
-    for number in range(len(RECHECKS) if clock else 0):
-        assert clock is not None
+    while clock is not None:
         steps = chosen.recipe.training.num_steps(len(splits.train) // chosen.recipe.training.batch_size)
-        until = next(iter(rechecks(chosen, _wishes(begun.request), steps)[number:]), 0)
-        if until <= done:
-            continue
+        until = next(iter(rechecks(chosen, _wishes(begun.request), steps, done)), None)
+        if until is None:
+            break
         at = clock()
         train(until)
-        step_s = (clock() - at) / (until - done)
+        step_s = run_step_s(chosen, until - done, clock() - at)
         chosen, done = corrected(chosen, report, until, step_s, clock()), until
         _write(out, "plan", settings.to_json(replace(begun, plan=chosen)))
         settings.save(chosen.recipe, out / "recipe.json")
+        length = next(one for one in chosen.choices if one.what == "length")
+        print(f"  length: {length.value}; {length.why.partition('; ')[2]}", flush=True)
     return chosen, train()
 
 
@@ -293,11 +316,11 @@ def _evaluated(
 
 
 def _few_shot(task: Task, recipe: Recipe, splits: Splits, world: World) -> tuple[FewShot, ...]:
-    """From a part of train: a seed takes no more than the greatest number of shots of a class."""
+    """From a part of train, spread evenly over each class: a rare one must not give less than it has."""
     assert splits.test is not None
     train = splits.train
-    num = 4 * max(SHOTS) * len(train.classes)
-    some = train if num >= len(train) else Subset(train, limited(train.labels, num, recipe.data.split_seed))
+    of_classes = [np.flatnonzero(train.labels == label) for label in range(len(train.classes))]
+    some = Subset(train, np.sort(np.concatenate([_spread(places, PROBED) for places in of_classes])))
     features = [
         pooled_features(task.encoder, jobs.eval_batches(part, recipe, world), world.device)
         for part in (some, splits.test)
@@ -316,9 +339,14 @@ def _inspected(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
 def inspected(source: Source) -> Source:
     """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
     ones, which are shown, are spread evenly over these."""
-    places = np.unique(np.linspace(0, len(source) - 1, NUM_INSPECTED).round().astype(np.int64))
-    shown = places[np.unique(np.linspace(0, len(places) - 1, NUM_SHOWN).round().astype(np.int64))]
+    places = _spread(np.arange(len(source)), NUM_INSPECTED)
+    shown = _spread(places, NUM_SHOWN)
     return Subset(source, np.concatenate([shown, np.setdiff1d(places, shown)]))
+
+
+def _spread(places: Labels, num: int) -> Labels:
+    """So many of them, evenly; all where they are fewer."""
+    return places[np.unique(np.linspace(0, len(places) - 1, num).round().astype(np.int64))] if len(places) else places
 
 
 def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:

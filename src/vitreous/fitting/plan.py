@@ -1,19 +1,21 @@
 """Plan: which model, resolution, recipe and length for this data on this machine, and why."""
 
+import math
 from dataclasses import dataclass, replace
 
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
-from vitreous.fitting.budget import Budget, Clock, Measure, budget, epochs_within
-from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, Hardware, Wishes, drafts, lengthened
+from vitreous.fitting.budget import FIGURES_S, Budget, Clock, Measure, budget, epochs_within
+from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, Hardware, Wishes, balance_of, drafts, lengthened
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
-# Shares of a run with a budget after which its length is corrected by the pace it really has
-RECHECKS = (0.1, 0.25, 0.4)
+# Shares of the steps before the rate falls after which a run with a budget is corrected by the pace it really has
+RECHECKS = (0.2, 0.5, 0.8)
+TELLING_S, TELLING_STARTS = 3.0, 5  # seconds, and times the start of a run: what is shorter tells no pace of steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,8 @@ def _fitted(
     epochs = epochs_within(kept, recipe, report)
     if not wishes.gives("training.epochs", "training.steps") and epochs < 1:
         epoch_s = pace.step_s * (report.num_train // recipe.training.batch_size)
-        least = (wishes.seconds + (1 - epochs) * epoch_s) / 60
+        # More time is measured for longer: a twentieth of what is added, or less.
+        least = math.ceil((wishes.seconds + 1.1 * (1 - epochs) * epoch_s) / 6) / 10
         raise UserError(
             f"{wishes.seconds / 60:g} minutes are too few: reading and measuring took {kept.before_s:.0f} s, "
             f"evaluation and report need {kept.after_s:.0f} s, one epoch {epoch_s:.0f} s. Give --minutes {least:.1f} "
@@ -91,11 +94,19 @@ def _is_correctable(recipe: Recipe) -> bool:
     return recipe.schedule.decay == "constant" and recipe.training.steps is None and not recipe.rates
 
 
-def rechecks(chosen: Plan, wishes: Wishes, steps: int) -> list[int]:
-    """The steps after which the length of the run is corrected."""
+def rechecks(chosen: Plan, wishes: Wishes, steps: int, done: int = 0) -> list[int]:
+    """The steps after which the length of a run of so many is corrected, of which some are done."""
     if chosen.budget is None or wishes.gives("training.epochs") or not _is_correctable(chosen.recipe):
         return []
-    return sorted({max(1, int(share * steps)) for share in RECHECKS})
+    pace, steady = chosen.budget.pace, (1 - chosen.recipe.schedule.cooldown_fraction) * steps
+    soonest = done + max(TELLING_S, TELLING_STARTS * pace.start_s) / pace.step_s
+    return [int(share * steady) for share in RECHECKS if int(share * steady) >= soonest]
+
+
+def run_step_s(chosen: Plan, steps: int, seconds: float) -> float:
+    """Of a part of the run: without its start, which may take less than it did when it was measured."""
+    assert chosen.budget is not None
+    return max(seconds - chosen.budget.pace.start_s, seconds / 2) / steps
 
 
 def corrected(chosen: Plan, report: DataReport, done: int, step_s: float, clock_s: float) -> Plan:
@@ -103,8 +114,9 @@ def corrected(chosen: Plan, report: DataReport, done: int, step_s: float, clock_
     this length from the start: until the rate falls, nothing depends on it."""
     kept, training = chosen.budget, chosen.recipe.training
     assert kept is not None
-    after_s = kept.after_s * max(1.0, step_s / kept.pace.step_s)  # a machine that has slowed down is slow there too
-    left = max(0.0, kept.total_s - clock_s - after_s) / step_s
+    # A machine that has slowed down answers slowly, too; figures depend less on it.
+    after_s = FIGURES_S + (kept.after_s - FIGURES_S) * max(1.0, step_s / kept.pace.step_s)
+    left = max(0.0, kept.total_s - clock_s - kept.pace.start_s - after_s) / step_s
     least = int(done / (1 - chosen.recipe.schedule.cooldown_fraction)) + 1
     per_epoch = report.num_train // training.batch_size
     steps = max(done + int(left), least)
@@ -213,12 +225,12 @@ def _why_model(recipe: Recipe, hardware: Hardware, kept: Budget | None) -> str:
 
 
 def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[str, str]:
-    ratio = f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
+    way, ratio = balance_of(recipe), f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
     if wishes.balance != "auto":
-        return wishes.balance, f"as you asked; {ratio}"
+        return way, f"as you asked; {ratio}"
     if recipe.data.balance:
-        return "sampling", f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"
-    return "none", f"{ratio}, not more than {IMBALANCE:g}"
+        return way, f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"
+    return way, f"{ratio}, not more than {IMBALANCE:g}"
 
 
 def describe_model(model: ModelSettings) -> str:
@@ -229,4 +241,4 @@ def describe_model(model: ModelSettings) -> str:
     return settings.kind(type(model))
 
 
-__all__ = ["IMBALANCE", "RECHECKS", "Choice", "Plan", "corrected", "plan", "rechecks"]
+__all__ = ["IMBALANCE", "RECHECKS", "Choice", "Plan", "corrected", "plan", "rechecks", "run_step_s"]
