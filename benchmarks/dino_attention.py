@@ -55,7 +55,10 @@ def pictures_and_masks(data: str, num: int) -> tuple[list[np.ndarray], Tensor, T
         return pictures, objects, torch.ones_like(objects)
     if "VITREOUS_DATA" not in os.environ:
         raise UserError("VITREOUS_DATA is not set: it names the folder with oxford_pets/; or give --data rendered:size")
-    rows = pq.read_table(Path(os.environ["VITREOUS_DATA"]) / "oxford_pets" / "test.parquet")
+    path = Path(os.environ["VITREOUS_DATA"]) / "oxford_pets" / "test.parquet"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file, and VITREOUS_DATA names its folder; or give --data rendered:size")
+    rows = pq.read_table(path)
     # Evenly from the whole file, which is sorted by nothing in particular.
     chosen = rows.take(torch.linspace(0, len(rows) - 1, min(num, len(rows))).long().tolist()).to_pylist()
     pictures = [read_picture(row["image"]["bytes"]) for row in chosen]
@@ -104,6 +107,10 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, help="a folder for what each head looks at")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.num < 1:
+        raise UserError(f"--num is {options.num}: it must be at least 1")
+    if options.out:  # now, and not after all the work
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pictures, objects, counts = pictures_and_masks(options.data, options.num)
     results: dict[str, dict[str, float]] = {}

@@ -49,15 +49,18 @@ def redrawn(run: Path, num: int, folder: Path | None) -> Figure:
         raise UserError(f"{run}: a run without a checkpoint")
     objective = jobs.build_objective(recipe, splits.train.classes).eval()
     objective.load_state_dict(checkpoint.tensors["objective"])
+    average = recipe.average.build(objective)
+    average.load_state(checkpoint.tensors["average"])
     if folder is not None:
         batch = pictures_in(folder, recipe.preprocessing)
     elif splits.test is not None:
         batch = next(iter(EvalLoader(splits.test, recipe.preprocessing, batch_size=num, device="cpu", workers=0)))
     else:
         raise UserError(f"{run}: its data have no test part: give --pictures FOLDER")
-    if isinstance(objective, NextPixel):
-        return completed(objective, batch, recipe.preprocessing)
-    return grid(rows(objective, batch, recipe.preprocessing))
+    with average.swapped():  # as in the model that the run leaves behind
+        if isinstance(objective, NextPixel):
+            return completed(objective, batch, recipe.preprocessing)
+        return grid(rows(objective, batch, recipe.preprocessing))
 
 
 def pictures_in(folder: Path, preprocessing: Preprocessing) -> Batch:
@@ -129,6 +132,8 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="a folder of pictures instead")
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     options = parser.parse_args()
+    if options.num < 1:
+        raise UserError(f"--num is {options.num}: it must be at least 1")
     for run in options.runs:
         figures.save(redrawn(run, options.num, options.pictures), options.out / f"redrawn_{run.name}")
 

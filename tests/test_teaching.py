@@ -273,6 +273,74 @@ def test_no_folder_another_teacher_a_moved_part_a_flipped_bit(tmp_path, teacher,
     assert jobs.teach(recipe, mine, samples=PART)["asked"] == 40
 
 
+@pytest.fixture(scope="module")
+def other_teacher(teacher, tmp_path_factory):
+    """The same model with other weights."""
+    folder = tmp_path_factory.mktemp("other")
+    weights, card = own.load_model(Path(teacher) / "model")
+    own.save_model(folder, {name: value + 0.01 for name, value in weights.items()}, card)
+    return str(folder)
+
+
+def test_answers_of_another_teacher_than_the_recipe_names_are_refused(tmp_path, teacher, other_teacher, stored):
+    recipe = learning_from(student(teacher), stored)
+    with pytest.raises(UserError, match=r"its answers are not of .* as it is now, but of .*; name that --teacher") as e:
+        jobs.train(replace(recipe, teacher=other_teacher), tmp_path / "run", read_test=False)
+    assert "\n" not in str(e.value) and teacher in str(e.value) and other_teacher in str(e.value)
+    for teacher_there_or_not in (teacher, str(tmp_path / "gone"), None):
+        jobs.build_objective(replace(recipe, teacher=teacher_there_or_not), recipe.data.build().train.classes)
+
+
+@pytest.mark.parametrize("average", [AverageSettings(), AverageSettings(kind="ema")], ids=["plain", "averaged"])
+def test_a_run_goes_on_with_the_answers_that_it_began_with(tmp_path, teacher, other_teacher, stored, average):
+    mine = tmp_path / "answers"
+    shutil.copytree(stored, mine)
+    recipe = replace(learning_from(student(teacher), mine), teacher=None, average=average)
+    jobs.train(recipe, tmp_path / "run", read_test=False, until=4)
+    held = RunDirectory(tmp_path / "run").latest_checkpoint().tensors
+    # Those of older runs have it nowhere. An average is of exactly what it was, and must not look for it.
+    assert "fingerprint" in held["objective"] and "fingerprint" not in held["average"]
+    shutil.rmtree(mine)
+    jobs.teach(student(other_teacher), mine, samples=PART)  # to the same views
+    with pytest.raises(UserError, match="its answers are not of the teacher that this run began with") as error:
+        jobs.train(recipe, tmp_path / "run", read_test=False)
+    assert "\n" not in str(error.value)
+    shutil.rmtree(mine)
+    shutil.copytree(stored, mine)
+    assert jobs.train(recipe, tmp_path / "run", read_test=False)["steps"] == 14
+
+
+def test_checkpoints_that_do_not_tell_whose_answers_they_learned_from_are_read(teacher, stored, splits):
+    objective = jobs.build_objective(learning_from(student(teacher), stored), splits.train.classes)
+    state = objective.state_dict()
+    del state["fingerprint"]
+    objective.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"teacher": "x"},
+        {"teacher": {"where": "x", "fingerprint": "y"}},
+        {"teacher": {"where": "x", "fingerprint": 2**64}},
+        {"steps_a_part": 0},
+        {"steps_a_part": "2"},
+        {"views": []},
+    ],
+)
+def test_a_document_of_something_else(tmp_path, teacher, stored, change):
+    document = json.loads((stored / "answers.json").read_text())
+    for wrong in (document | change, [document]):
+        (tmp_path / "answers.json").write_text(json.dumps(wrong))
+        for use in (
+            lambda: jobs.train(learning_from(student(teacher), tmp_path), tmp_path / "run", read_test=False),
+            lambda: jobs.teach(student(teacher), tmp_path, samples=PART),
+        ):
+            with pytest.raises(UserError, match=r"answers.json: not what `vitreous teach` writes") as error:
+                use()
+            assert "\n" not in str(error.value)
+
+
 def test_one_process_at_a_time(tmp_path, teacher, stored):
     mine = tmp_path / "mine"
     shutil.copytree(stored, mine)

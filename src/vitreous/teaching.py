@@ -199,15 +199,28 @@ class TaughtLoader:
 # ---- what answers are about
 
 
+def taught_by(folder: Path) -> tuple[str, int]:
+    """Whose answers they are: where that teacher was, and its fingerprint."""
+    teacher = _read(folder)["teacher"]
+    return teacher["where"], teacher["fingerprint"]
+
+
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / ABOUT
     try:
         document = json.loads(path.read_text())
-        return {name: document[name] for name in ("views", "teacher", "steps_a_part")}
     except FileNotFoundError:
         raise UserError(f"{folder}: no answers are stored there; `vitreous teach RECIPE --out {folder}` does") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
+    match document:
+        case {
+            "views": dict(),
+            "teacher": {"where": str(), "fingerprint": int(fingerprint)},
+            "steps_a_part": int(steps),
+        } if 0 <= fingerprint < 2**63 and steps > 0:
+            return document  # type: ignore[no-any-return]
+    raise UserError(f"{path}: not what `vitreous teach` writes; teach anew with another --out")
 
 
 def _hash(views: Mapping[str, Any]) -> str:

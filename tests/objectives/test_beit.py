@@ -17,6 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, TokeniserSettings, ViTSettings
 from vitreous.models.base import Grid
 from vitreous.models.shapes import shapes_only
+from vitreous.models.stems import ConvStem
 from vitreous.objectives.beit import BLOCKS, BEiTSettings, _block, draw_blocks
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser
@@ -288,6 +289,8 @@ def test_where_ten_blocks_are_not_enough_the_count_is_still_exact(monkeypatch):
     [
         ({"share": 0.05}, "0 of 9 patches"),
         ({"share": 1.0}, "9 of 9 patches"),
+        ({"share": float("nan")}, "share is nan: it is a share of the patches, between 0 and 1"),
+        ({"share": float("inf")}, "share is inf: it is a share"),
         ({"least_block": 4}, "set it to 1 to 3"),
         ({"least_block": 0}, "set it to 1 to 3"),
         ({"aspect": 1.5}, "aspect is 1.5"),
@@ -300,8 +303,11 @@ def test_settings_that_cannot_be(changes, message):
 
 
 def test_models_that_cannot_be():
-    with pytest.raises(UserError, match="masks the patches of a transformer"):
-        built(ResNetSettings(picture_px=(24, 24), depths=(1,), base_width=8, root="small"))
+    # Convolutional tokens know of their neighbours, and so of what is hidden beside them.
+    hybrid = replace(VIT, patch=1, stem=ConvStem(widths=(8,), strides=(8,), residuals=(0,)))
+    for model in (ResNetSettings(picture_px=(24, 24), depths=(1,), base_width=8, root="small"), hybrid):
+        with pytest.raises(UserError, match="BEiT hides patches of the picture, so it needs a plain ViT"):
+            built(model)
     with pytest.raises(UserError, match="the teacher is another model"):
         built(given=Teacher(VIT.build(), PREPROCESSING, PREPROCESSING))
     with pytest.raises(UserError, match="the teacher is another model"):

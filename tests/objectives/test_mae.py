@@ -269,6 +269,8 @@ def test_a_large_encoder_costs_a_third():
     [
         (TINY, {"drop": 1.0}, "keeps 0 of 36 patches"),
         (TINY, {"drop": 0.0}, "keeps 36 of 36 patches"),
+        (TINY, {"drop": float("nan")}, "drop is nan: it is a share of the patches, between 0 and 1"),
+        (TINY, {"drop": float("-inf")}, "drop is -inf: it is a share"),
         (TINY, {"decoder_heads": 3}, "multiple of the heads"),
         (TINY, {"decoder_width": 6}, "and of 4"),
         (TINY, {"decoder_depth": 0}, "at least 1"),
@@ -296,3 +298,5 @@ def test_the_paper_s_numbers():
     assert (found.model.positions, found.model.width, found.augmentation.scale) == ("sincos", 1024, (0.2, 1.0))
     assert found.schedule.phases(800 * 312)[0] == 40 * 312
     assert mae_imagenet(epochs=1600).schedule.phases(1600 * 312)[0] == 40 * 312
+    for epochs in (0, 20):  # all of a shorter run is warm-up
+        assert mae_imagenet(epochs=epochs).schedule.phases(20 * 312) == (20 * 312, 0)

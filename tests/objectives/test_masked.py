@@ -181,7 +181,9 @@ def test_the_wrong_normalisation_is_noticed():
     ("model", "changes", "match"),
     [
         (TINY, {"corrupt": 0.0}, "of 24 patches makes 0"),
-        (TINY, {"corrupt": 1.5}, "at most all, and"),
+        (TINY, {"corrupt": 1.5}, "corrupt is 1.5: it is a share of the patches, between 0 and 1"),
+        (TINY, {"corrupt": float("nan")}, "corrupt is nan: it is a share of the patches, between 0 and 1"),
+        (TINY, {"corrupt": float("inf")}, "corrupt is inf: it is a share"),
         (TINY, {"std": (0.0, 1.0, 1.0)}, "above 0"),
         (replace(TINY, patch=2), {"target": "downsized"}, "no 4 x 4 equal places"),
         (replace(TINY, channels=1), {}, "1 channels"),

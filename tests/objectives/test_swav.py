@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import vitreous
 from promises import keep_promises, shrunk
 from vitreous.batch import Batch
 from vitreous.errors import UserError
@@ -38,14 +39,18 @@ def projections(objective, batch):
     return F.normalize(objective.projector(features), dim=1).unflatten(0, (len(batch.views), -1))
 
 
-def test_promises(tmp_path):
-    recipe = shrunk(cifar10_swav(), steps=30)
+def few_crops(recipe, **objective):
+    """A recipe with a small head and one small crop of each picture."""
     second, local = recipe.more_views
-    recipe = replace(
+    return replace(
         recipe,
-        objective=replace(recipe.objective, prototypes=32, hidden=64, projection=32, queue=80, queue_fraction=0.3),
+        objective=replace(recipe.objective, hidden=64, projection=32, **objective),
         more_views=(second, replace(local, times=1, size_px=(14, 14))),
     )
+
+
+def test_promises(tmp_path):
+    recipe = few_crops(shrunk(cifar10_swav(), steps=30), prototypes=32, queue=80, queue_fraction=0.3)
     keep_promises(recipe, tmp_path)
 
 
@@ -80,6 +85,27 @@ def test_samples_without_weight_do_not_count():
     together = sinkhorn(torch.cat([scores, others]), 0.05, 3)
     torch.testing.assert_close(sinkhorn(torch.cat([scores, others]), 0.05, 3, torch.ones(14)), together)
     assert not torch.allclose(together[:8], alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.03, 0.5])
+def test_codes_are_those_of_float64(epsilon):
+    """The powers themselves, as equations 3 to 5 have them."""
+    torch.manual_seed(0)
+    scores, weights = 2 * torch.rand(40, 30) - 1, (torch.rand(40) > 0.3).double()
+    codes = (scores.double() / epsilon).exp()
+    for _ in range(3):
+        codes = codes / (codes * weights[:, None]).sum(dim=0)
+        codes = codes / codes.sum(dim=1, keepdim=True)
+    found = sinkhorn(scores, epsilon, 3, weights.float())
+    torch.testing.assert_close(found.double(), codes, atol=1e-6, rtol=0)
+
+
+def test_a_small_epsilon_stays_finite():
+    scores = torch.tensor([[0.95, -0.9], [0.9, -1.0], [-1.0, -1.0]])  # exp(0.95 / 0.01) is beyond float32
+    codes = sinkhorn(scores, 0.01, 3)
+    torch.testing.assert_close(codes.sum(dim=1), torch.ones(3))
+    again = sinkhorn(torch.cat([scores, torch.ones(1, 2)]), 0.01, 3, torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    torch.testing.assert_close(again[:3], codes)
 
 
 # ---- the loss
@@ -176,6 +202,20 @@ def test_a_collapse_is_noticed():
     said = objective.concern({name: value.item() for name, value in found.items()})
     assert "almost the same features" in said
     assert "try 0.03" in said
+
+
+def test_codes_that_say_nothing_are_noticed(tmp_path, capsys):
+    recipe = few_crops(shrunk(cifar10_swav(), steps=3), prototypes=16, epsilon=10.0)
+    vitreous.train(replace(recipe, training=replace(recipe.training, log_every_steps=1)), tmp_path, read_test=False)
+    said = capsys.readouterr().err
+    assert said.count("the codes collapse: they are even over all prototypes (entropy 2.77 of at most 2.77)") == 1
+    assert "try 0.03" in said
+
+
+def test_a_healthy_run_raises_no_concern(tmp_path, capsys):
+    recipe = few_crops(shrunk(cifar10_swav(), steps=20), prototypes=32)
+    vitreous.train(replace(recipe, training=replace(recipe.training, log_every_steps=1)), tmp_path, read_test=False)
+    assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

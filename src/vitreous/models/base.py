@@ -75,6 +75,10 @@ class Encoder(nn.Module):
         never inside the graph. A convolutional network has nothing to do."""
         self.picture_px = picture_px
 
+    def missing(self) -> str | None:
+        """What it still needs to have found in pictures (an objective's `look` does that), and how to come by it."""
+        return None
+
     def check(self, images: Tensor) -> None:
         """One clear error for pictures of another shape than the encoder is built for."""
         if images.ndim != 4 or tuple(images.shape[1:]) != (self.channels, *self.picture_px):

@@ -106,6 +106,14 @@ class IGPT(Encoder):
 
     # ---- an encoder like any other
 
+    def missing(self) -> str | None:
+        if bool(self.has_palette):
+            return None
+        return (
+            "an IGPT reads the colours of a palette, and this one has none yet: train one with --objective.kind "
+            "NextPixel, which finds them, and begin with that run (--start)"
+        )
+
     def features(self, images: Tensor) -> Features:
         grid = Grid(*images.shape[-2:])
         tokens = self._norm(self.feature_depth)(self.encode(self.read(images), grid, self.feature_depth))

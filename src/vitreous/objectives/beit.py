@@ -17,6 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Grid, TokenEncoder
 from vitreous.models.tokeniser import Tokeniser
 from vitreous.objectives.base import Objective
+from vitreous.objectives.masked import check_share, plain_tokens
 from vitreous.objectives.tokeniser import perplexity, too_few_words
 
 BLOCKS = 10  # drawn for every picture, of which the first few are enough
@@ -29,20 +30,19 @@ class BEiTSettings:
     aspect: float = 0.3  # least height to width of a block; the greatest is its inverse
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "BEiT":
-        if not isinstance(encoder, TokenEncoder):
-            raise UserError("BEiT masks the patches of a transformer: choose a ViT, such as --model.kind ViT")
-        num = int(self.share * encoder.grid.cells)
-        if not 0 < num < encoder.grid.cells:
-            raise UserError(
-                f"share is {self.share}, which is {num} of {encoder.grid.cells} patches: some must be masked, not all"
-            )
+        tokens = plain_tokens(encoder, "BEiT")
+        cells = tokens.grid.cells
+        check_share("share", self.share)
+        num = int(self.share * cells)
+        if not 0 < num < cells:
+            raise UserError(f"share is {self.share}, which is {num} of {cells} patches: some must be masked, not all")
         if not 1 <= self.least_block <= num:
             raise UserError(
                 f"least_block is {self.least_block}, where {num} patches are masked in all: set it to 1 to {num}"
             )
         if not 0 < self.aspect <= 1:
             raise UserError(f"aspect is {self.aspect}: it must be above 0 and at most 1")
-        return BEiT(encoder, teacher, _vocabulary(teacher, encoder), num, self)
+        return BEiT(tokens, teacher, _vocabulary(teacher, tokens), num, self)
 
 
 def _vocabulary(teacher: nn.Module, encoder: TokenEncoder) -> int:

@@ -14,9 +14,8 @@ from vitreous.nn.gather import mean_over_ranks
 from vitreous.objectives.base import Objective
 from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.momentum import Momentum, ramp
-from vitreous.objectives.multicrop import GLOBAL, Prototypes, crossed, pooled
+from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
 
-EVEN = 0.99  # of the largest entropy there is: the teacher's answers say nothing
 FEW = 1.5  # prototypes that all answers of a batch use together
 CAUSES = (
     "a teacher temperature above 0.07, a learning rate that is too high, a momentum that is too low for the batch "
@@ -149,10 +148,10 @@ class DINO(Objective):
     def concern(self, numbers: Mapping[str, float]) -> str | None:
         """Both ways to collapse (section 5.3): every answer even, or the same prototype for every picture."""
         s = self.settings
-        if numbers["teacher_temperature"] < s.teacher_temperature * (1 - 1e-6):
-            return None  # as it warms up: the answers of random weights are even too
         entropy, largest = numbers["teacher_entropy"], math.log(s.prototypes)
-        if entropy > EVEN * largest:
+        # As it warms up, even answers mean nothing: those of random weights are even too.
+        is_warm = numbers["teacher_temperature"] >= s.teacher_temperature * (1 - 1e-6)
+        if is_warm and entropy > EVEN * largest:
             return (
                 f"the teacher collapses: its answers are even over all prototypes (entropy {entropy:.2f} of at most "
                 f"{largest:.2f}). Usual causes: {CAUSES}"

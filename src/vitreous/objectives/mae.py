@@ -21,7 +21,7 @@ from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp
 from vitreous.nn.tokens import SineCosinePositions, position_rows
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import cut, of_cells, on_cells, patch_px, plain_tokens
+from vitreous.objectives.masked import check_share, cut, of_cells, on_cells, patch_px, plain_tokens
 
 EPSILON = 1e-6  # added to a patch's variance: an even patch has none
 
@@ -37,6 +37,7 @@ class MAESettings:
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MAE":
         tokens = plain_tokens(encoder, "a masked autoencoder")
         cells = tokens.grid.cells
+        check_share("drop", self.drop)
         if not 1 <= self._num_kept(cells) < cells:
             raise UserError(
                 f"drop is {self.drop}, which keeps {self._num_kept(cells)} of {cells} patches: at least one must be "

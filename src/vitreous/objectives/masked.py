@@ -42,6 +42,7 @@ class MaskedSettings:
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Masked":
         tokens = plain_tokens(encoder, "masked patch prediction")
         cells = tokens.grid.cells
+        check_share("corrupt", self.corrupt)
         num = round(self.corrupt * cells)
         if not 1 <= num <= cells or cells < 2:
             raise UserError(
@@ -152,6 +153,12 @@ def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
             f"{what} hides patches of the picture, so it needs a plain ViT: choose a model without a convolutional stem"
         )
     return encoder
+
+
+def check_share(name: str, share: float) -> None:
+    """Before it becomes a number of patches: what is not a number cannot be rounded."""
+    if not 0 <= share <= 1:
+        raise UserError(f"{name} is {share}: it is a share of the patches, between 0 and 1")
 
 
 def patch_px(encoder: TokenEncoder) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 
 GLOBAL = 2  # crops that give targets; they come first in a batch
+EVEN = 0.99  # of the largest entropy there is: targets that say nothing
 
 
 def pooled(encoder: Encoder, views: Sequence[Tensor]) -> Tensor:

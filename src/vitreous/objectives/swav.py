@@ -1,6 +1,7 @@
 """SwAV: crops of a picture predict each other's place among prototypes, which share all pictures evenly (Caron et al.
 2020)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from vitreous.nn.gather import gather, world
 from vitreous.objectives.base import Objective
 from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.heads import projector
-from vitreous.objectives.multicrop import GLOBAL, Prototypes, crossed, pooled
+from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
 
 CAUSES = (
     "an epsilon that is too large (try 0.03; a loss that stays at the logarithm of the number of prototypes tells the "
@@ -54,12 +55,12 @@ class SwAVSettings:
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int, weights: Tensor | None = None) -> Tensor:
     """Cosines (B, K) -> codes (B, K): each sample's shares, which sum to 1, and each prototype has about as much of the
     batch as any other (section 3.1, equation 3 to 5). `weights` (B,): how much a sample counts in that."""
-    codes = (scores.float() / epsilon).exp()
+    # In logarithms: at a small epsilon, the powers themselves are beyond what float32 can hold.
+    codes = scores.float() / epsilon
     for _ in range(iterations):
-        counted = codes if weights is None else codes * weights[:, None]
-        codes = codes / counted.sum(dim=0)
-        codes = codes / codes.sum(dim=1, keepdim=True)
-    return codes
+        counted = codes if weights is None else codes + weights.log()[:, None]
+        codes = (codes - counted.logsumexp(dim=0)).log_softmax(dim=1)
+    return codes.exp()
 
 
 class SwAV(Objective):
@@ -118,4 +119,12 @@ class SwAV(Objective):
         self.queue[view].copy_(torch.cat([projections, self.queue[view, :kept]]))
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
-        return collapsed(numbers, CAUSES)
+        """Features that are all alike, which have even codes too; or codes that are even, whatever the features."""
+        alike = collapsed(numbers, CAUSES)
+        entropy, largest = numbers["code_entropy"], math.log(self.settings.prototypes)
+        if alike is not None or entropy <= EVEN * largest:
+            return alike
+        return (
+            f"the codes collapse: they are even over all prototypes (entropy {entropy:.2f} of at most {largest:.2f}). "
+            f"Usual causes: {CAUSES}"
+        )

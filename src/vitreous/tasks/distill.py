@@ -1,7 +1,7 @@
 """Distillation: a classifier that learns from labels and from a teacher (Touvron et al. 2021, DeiT, section 4)."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,21 +31,35 @@ class DistillSettings:
         default_factory=lambda: ClassifySettings(head="distilled", label_smoothing=0.1, fusion="softmax")
     )
 
-    def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module | None = None) -> "Distill":
-        """`teacher`: the student's views in, logits of `classes` out; none where answers are stored."""
+    def build(
+        self,
+        encoder: Encoder,
+        classes: tuple[str, ...],
+        teacher: nn.Module | None = None,
+        fingerprint: int | None = None,
+    ) -> "Distill":
+        """`teacher`: the student's views in, logits of `classes` out; none where answers are stored. `fingerprint`: of
+        the teacher that gave these."""
         if self.weight is not None and not 0 <= self.weight <= 1:
             raise UserError(f"objective.weight is {self.weight}: the teacher's share lies between 0 and 1")
         if not self.temperature > 0:
             raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
         if self.student.loss == "sigmoid":
             raise UserError("a teacher's decisions are one class a picture: set --objective.student.loss softmax")
-        return Distill(self.student.build(encoder, classes), teacher, self)
+        return Distill(self.student.build(encoder, classes), teacher, self, fingerprint)
 
 
 class Distill(Objective):
-    def __init__(self, student: Classify, teacher: nn.Module | None, settings: DistillSettings) -> None:
+    def __init__(
+        self,
+        student: Classify,
+        teacher: nn.Module | None,
+        settings: DistillSettings,
+        fingerprint: int | None = None,
+    ) -> None:
         super().__init__()
         self.student, self.teacher, self.settings = student, teacher, settings
+        self.fingerprint = fingerprint  # of the teacher that gave the stored answers; one that is asked has its own
         self.share = SHARES[settings.distillation] if settings.weight is None else settings.weight
 
     @property
@@ -75,6 +89,22 @@ class Distill(Objective):
             "teacher_loss": by_teacher.detach(),
             "agreement": (for_teacher.argmax(dim=1) == decisions).float().mean(),
         }
+
+    # Saved as a buffer would be, but not one: averages hold all buffers, and those of older runs lack it.
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.fingerprint is not None:
+            destination[f"{prefix}fingerprint"] = torch.tensor(self.fingerprint)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Older checkpoints do not tell whose answers they learned from: these are taken for the same.
+        saved = state_dict.pop(f"{prefix}fingerprint", None)
+        if saved is not None and int(saved) != self.fingerprint:
+            raise UserError(
+                f"{self.settings.answers}: its answers are not of the teacher that this run began with; store that "
+                "one's there again, or begin anew with another --out"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def kept(logits: Tensor, settings: DistillSettings) -> Tensor:
