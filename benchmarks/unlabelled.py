@@ -231,18 +231,28 @@ def table_figure(rows: dict[str, dict[str, Any]], part: str) -> Figure:
     titles = {name: method.title for name, method in METHODS.items()}
     titles |= {"scratch": "from scratch", "scratch-longer": "scratch, as long"}
     shown.sort(key=lambda name: (rows[name].get("linear", 0.0), rows[name].get("finetuned", 0.0)))
+    # What is alike for all need not be said.
+    if differ(rows, shown, "alone_s"):
+        titles |= {name: f"{titles[name]}, {rows[name]['alone_s']:.0f} s" for name in shown if "alone_s" in rows[name]}
+    tell_steps = differ(rows, shown, "finetune_steps")
     drawn = figures.figure(2.2 * len(COLUMNS) + 1.0, 0.9 + 0.24 * len(shown))
     axes = drawn.subplots(1, len(COLUMNS), sharey=True)
     for ax, (column, title), colour in zip(axes, COLUMNS.items(), figures.SERIES, strict=False):
         for place, name in enumerate(shown):
             if (value := rows[name].get(column)) is not None:
                 ax.plot(value, place, "o", color=colour, markersize=6)
-                ax.annotate(f"{100 * value:.1f}", (value, place), (6, -3), textcoords="offset points", fontsize="small")
+                steps = f" ({rows[name]['finetune_steps']:,} steps)" if tell_steps and column == "finetuned" else ""
+                label = f"{100 * value:.1f}{steps}"
+                ax.annotate(label, (value, place), (6, -3), textcoords="offset points", fontsize="small")
         ax.set(title=title, yticks=range(len(shown)), yticklabels=[titles[name] for name in shown])
         ax.margins(x=0.35, y=0.6 / max(1, len(shown)))
         ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     drawn.supxlabel(f"accuracy on CIFAR-10's {part} part", fontsize="medium")
     return drawn
+
+
+def differ(rows: dict[str, dict[str, Any]], shown: list[str], number: str) -> bool:
+    return len({rows[name][number] for name in shown if not name.startswith("scratch") and number in rows[name]}) > 1
 
 
 def losses(run: Path) -> list[list[float]]:

@@ -1,14 +1,17 @@
 """Assess: a real small run, measured in every way there is."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitreous import jobs
 from vitreous.assess import assess
+from vitreous.data.sources import same_data
 from vitreous.errors import UserError
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.trained import Trained
@@ -79,6 +82,44 @@ def test_sets_of_right_labels_and_a_mapping_of_classes(run, tmp_path):
     assert among_three is not None and found.evaluation is not None
     assert among_three.scores.pictures == sum(label < 3 for label in labels)
     assert among_three.scores.top1.value >= found.evaluation.scores.balanced.value - 0.2
+
+
+def test_label_sets_find_files_by_their_numbers(tmp_path):
+    """Class folders put the pictures in another order than their numbers do."""
+    for number in range(1, 41):
+        where = tmp_path / "set" / ("dark" if number % 2 else "light")
+        where.mkdir(parents=True, exist_ok=True)
+        grey = np.full((14, 14, 3), (40 if number % 2 else 200) + number % 7, dtype=np.uint8)
+        Image.fromarray(grey).save(where / f"val_{number:05}.png")
+    recipe = fashion_vit()
+    small = replace(
+        recipe,
+        data=replace(recipe.data, where=str(tmp_path / "set"), val_fraction=0.0),
+        model=replace(recipe.model, picture_px=(14, 14), width=16, depth=1, heads=2, patch=14),
+        training=replace(recipe.training, steps=60, batch_size=20, evaluate_every_epochs=0),
+    )
+    jobs.train(small, tmp_path / "run")
+    shutil.copytree(tmp_path / "set", tmp_path / "others")
+    (tmp_path / "labels.json").write_text(json.dumps([["light" if at % 2 else "dark"] for at in range(40)]))
+    found = assess(tmp_path / "run", str(tmp_path / "others"), label_sets=tmp_path / "labels.json")
+    assert found.evaluation is not None and found.label_sets is not None
+    assert found.label_sets.accuracy.value == found.evaluation.scores.top1.value == 1
+    with pytest.raises(UserError, match="--labels and --map"):
+        assess(tmp_path / "run", label_sets=tmp_path / "labels.json", mapping=tmp_path / "labels.json")
+
+
+def test_a_runs_own_data_is_known_by_any_spelling(run, tmp_path, monkeypatch):
+    own = jobs.data_of(run)
+    assert own is not None and same_data(own.where, "fashion")
+    (tmp_path / "set").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert same_data("set", "./set/") and same_data(str(tmp_path / "set"), "set")
+    assert not same_data("set", "other") and not same_data("fashion", "set")
+
+
+def test_coverages_are_checked_before_anything_is_measured(run):
+    with pytest.raises(UserError, match="coverage is 7"):
+        assess(run, "fashion", coverages=(7,))
 
 
 def test_a_mistyped_probe(run):

@@ -108,6 +108,14 @@ def test_help_of_a_recipe_shows_every_field_with_its_help(capsys):
     assert "28.0" in lines["--epochs"]
 
 
+def test_help_of_a_recipe_whose_start_is_not_there(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, _, code = vitreous(capsys, "train", "cifar10_finetune", "--help")
+    assert code == 0 and "--picture_px" in out and "runs/cifar10_vit: no such run" in out
+    _, errors, code = vitreous(capsys, "train", "cifar10_finetune", "--start", "absent", "--help")
+    assert code == 2 and "absent: no such run" in errors
+
+
 def test_help_of_a_recipe_that_needs_arguments(capsys):
     out, _, code = vitreous(capsys, "train", "paper_finetune", "--help")
     assert code == 0
@@ -248,6 +256,16 @@ def test_finetune_at_a_larger_size_with_the_best_of_two_rates(capsys, run, folde
     assert tuned.classes == ("dark", "light")
     again, _, _ = vitreous(capsys, *words, "--out", tmp_path / "tuned", "--data.val_fraction", "0.2")
     assert "has finished" in again
+
+
+def test_finetuning_on_few_pictures_takes_a_batch_that_fits(capsys, run, folder, tmp_path):
+    _, errors, code = vitreous(capsys, "finetune", run, folder, "--training.steps", "1", "--out", tmp_path / "few")
+    assert code == 0, errors
+    recipe = json.loads((tmp_path / "few/recipe.json").read_text())
+    assert recipe["training"]["batch_size"] == 4  # 48 pictures to train on
+    assert "batch_size is 512" in refused(
+        capsys, "finetune", run, folder, "--training.batch_size", "512", "--out", tmp_path / "asked"
+    )
 
 
 def test_finetuning_starts_from_resized_positions_and_a_head_of_zeros(run):

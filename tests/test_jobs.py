@@ -1,15 +1,20 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from promises import shrunk
 from vitreous import jobs, settings
+from vitreous.assess import assess
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.models import ConvStem, ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
+from vitreous.recipes import find_recipe
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
@@ -114,3 +119,36 @@ def test_evaluate_counts_all_of_what_is_not_split(tmp_path):
         for number in range(4):
             Image.new("RGB", (28, 28), (number, 0, 0)).save(tmp_path / "pictures" / name / f"{number}.png")
     assert jobs.evaluate(tmp_path / "run", str(tmp_path / "pictures"))["pictures"] == 8
+
+
+def test_pictures_without_labels(tmp_path):
+    """A folder of pictures as they come: learned from, refused by whatever needs labels."""
+    (tmp_path / "flat").mkdir()
+    for index in range(40):
+        pixels = np.random.default_rng(index).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "flat" / f"{index}.png")
+    recipe = shrunk(find_recipe("cifar10_mae", {"data.where": str(tmp_path / "flat")}), steps=3)
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, where=str(tmp_path / "flat"), train_limit=None),
+        training=replace(recipe.training, batch_size=10),
+    )
+    results = jobs.train(recipe, tmp_path / "run")
+    assert results["steps"] == 3 and Trained.load(tmp_path / "run").card.task is None
+    with pytest.raises(UserError, match="no labels"):
+        assess(tmp_path / "run", probes=("knn",))
+    with pytest.raises(UserError, match="no labels"):
+        jobs.train(replace(recipe, objective=fashion_vit().objective), tmp_path / "supervised")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rates": "0.1,0.2"}, "no score to choose a rate by"),
+        ({"training.keep": "best"}, "no score to keep the best by"),
+    ],
+)
+def test_nothing_is_chosen_by_a_score_that_is_not_there(tmp_path, changes, named):
+    recipe = shrunk(find_recipe("cifar10_mae", changes))
+    with pytest.raises(UserError, match=named):
+        jobs.train(recipe, tmp_path / "run")

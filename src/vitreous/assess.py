@@ -6,14 +6,14 @@ from typing import Any
 
 from vitreous import jobs, settings
 from vitreous.data.loader import EvalLoader
-from vitreous.data.sources import DataSettings, Source, Splits, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, check_classes, same_data, with_classes
 from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.answers import Answers, answers
-from vitreous.evaluation.conformal import COVERAGES
+from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
-from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, read_label_sets, set_accuracy
+from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
 from vitreous.terminal import table
 from vitreous.trained import Trained
 from vitreous.training.devices import World
@@ -80,6 +80,10 @@ def assess(
     for name in probes:
         if name not in PROBES:
             raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
+    for wanted in coverages:
+        check_coverage(wanted)
+    if label_sets is not None and mapping is not None:
+        raise UserError("--labels and --map each give the pictures other labels: give one of them")
     model, world = Trained.load(where), World.join(device)
     own = _own_splits(where, data, open_data)
     probed = _probed(model, own or _other_splits(where, data), split, world=world, probes=probes) if probes else ()
@@ -100,7 +104,10 @@ def assess(
         return Assessment(evaluate_fully(None, found, temperature=model.card.temperature), probes=probed)
     test = answered(with_classes(source, classes))
     val = None if own is None or own.val is None or split != "test" else answered(with_classes(own.val, classes))
-    right = None if label_sets is None else set_accuracy(test, read_label_sets(label_sets, classes))
+    right = None
+    if label_sets is not None:
+        sets = read_label_sets(label_sets, classes)
+        right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
     known = model.card.temperature if model.card.temperature != 1 else None
     return Assessment(evaluate_fully(val, test, temperature=known, coverages=coverages), right, probed)
 
@@ -108,7 +115,7 @@ def assess(
 def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -> Splits | None:
     """The data that the run was trained on, as it was split then, where that is what is asked for."""
     own = jobs.data_of(where)
-    return open_data(own) if own is not None and data in (None, own.where) else None
+    return open_data(own) if own is not None and (data is None or same_data(data, own.where)) else None
 
 
 def _other_splits(where: str | Path, data: str | None) -> Splits:
@@ -125,6 +132,7 @@ def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
         raise UserError(f"probes are fitted on train and need another part to be scored, not {split}")
+    check_classes(splits.train)  # a run without labels has not looked for them
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]
     encoder = model.encoder()

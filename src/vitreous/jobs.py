@@ -15,7 +15,7 @@ from vitreous import settings, teaching
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
-from vitreous.data.sources import DataSettings, Source, Splits, open_sources, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, check_classes, open_sources, same_data, with_classes
 from vitreous.data.views import build_views
 from vitreous.errors import UserError
 from vitreous.evaluation.score import score
@@ -61,6 +61,8 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
         raise UserError(
             "a rate is chosen on a held-out part of train: give --data.val_fraction more than 0, or no --rates"
         )
+    if task_settings(recipe.objective) is None:
+        raise UserError(f"{recipe.name} learns without labels, and has no score to choose a rate by: leave out --rates")
     accuracies = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
@@ -102,9 +104,12 @@ def _train(
             return json.loads(finished.read_text())  # type: ignore[no-any-return]
         splits = open_data(recipe.data)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
+        _check_scored(recipe, objective, splits.train)
         loop = build_loop(recipe, splits, objective, world)
         if not directory.checkpoints.paths():
             objective.look(eval_batches(splits.train, recipe, world))
+            if (missing := objective.encoder.missing()) is not None:
+                raise UserError(missing)
         began = time.monotonic()
         loop.run(directory, _validation(recipe, splits, directory, world), until)
         if until is not None and until < loop.num_steps:
@@ -114,6 +119,16 @@ def _train(
         if world.is_first:
             settings.write_json(results, finished)
     return results
+
+
+def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
+    """What has a task needs classes; what has none has no score to choose by."""
+    if objective.task is not None:
+        check_classes(train)
+    elif recipe.training.keep == "best":
+        raise UserError(
+            f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"
+        )
 
 
 def _claim(directory: RunDirectory, recipe: Recipe) -> None:
@@ -138,7 +153,8 @@ def _claim(directory: RunDirectory, recipe: Recipe) -> None:
 def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
     objective = recipe.objective
     if isinstance(objective, DistillSettings) and objective.answers is not None:
-        return objective.build(build_encoder(recipe), classes)
+        fingerprint = _fingerprint_of_answers(recipe, Path(objective.answers))
+        return objective.build(build_encoder(recipe), classes, fingerprint=fingerprint)
     if isinstance(objective, TaughtSettings):
         teacher = build_teacher(recipe, classes)
         return objective.build(build_encoder(recipe), classes, teacher)
@@ -162,6 +178,21 @@ def build_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher:
         raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
     teacher = Teacher.load(recipe.teacher, recipe.preprocessing)
     return teacher.in_order_of(classes) if isinstance(recipe.objective, DistillSettings) else teacher
+
+
+def _fingerprint_of_answers(recipe: Recipe, folder: Path) -> int:
+    """Of the teacher that gave them; an error where the recipe names another one."""
+    where, fingerprint = teaching.taught_by(folder)
+    try:
+        named = None if recipe.teacher is None else Teacher.load(recipe.teacher, recipe.preprocessing)
+    except UserError:
+        named = None  # it is not here any more, and its answers suffice
+    if named is not None and int(named.fingerprint) != fingerprint:
+        raise UserError(
+            f"{folder}: its answers are not of {recipe.teacher} as it is now, but of {where} as it was when they were "
+            "stored; name that --teacher, or none, or other --objective.answers"
+        )
+    return fingerprint
 
 
 def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: World) -> Loop:
@@ -331,7 +362,7 @@ def part(where: str | Path, data: str | None, split: str) -> Source:
     own = data_of(where)
     if data is None and own is None:
         raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
-    if own is not None and data in (None, own.where):
+    if own is not None and (data is None or same_data(data, own.where)):
         source: Source | None = getattr(own.build(), split)
     else:
         found = open_sources(str(data))

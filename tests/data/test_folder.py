@@ -64,6 +64,30 @@ def test_errors_say_what_to_do(tmp_path):
         open_folder(tmp_path)
 
 
+def test_pictures_without_labels_lie_as_they_come(tmp_path):
+    for number, name in enumerate(("b.png", "a.png", "more/c.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png(number))
+    source = open_folder(tmp_path, need_labels=False)["all"]
+    assert source.classes == ("unlabelled",) and source.labels.tolist() == [0, 0, 0]
+    assert [is_picture(source.read(index), number) for index, number in enumerate((1, 0, 2))] == [True] * 3
+
+
+def test_parts_without_labels(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "x.png").write_bytes(png(0))
+    found = open_folder(tmp_path, need_labels=False)
+    assert {part: (len(source), source.classes) for part, source in found.items()} == {
+        "train": (1, ("unlabelled",)),
+        "test": (1, ("unlabelled",)),
+    }
+
+
+def test_labels_that_are_not_needed_stay(tmp_path):
+    assert open_folder(write_folder(tmp_path, {"a": 1, "b": 2}), need_labels=False)["all"].classes == ("a", "b")
+
+
 def test_a_file_that_vanished_is_a_bad_picture(tmp_path):
     source = open_folder(write_folder(tmp_path, {"a": 2}))["all"]
     (tmp_path / "a" / "0001.png").unlink()

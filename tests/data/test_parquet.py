@@ -37,6 +37,13 @@ def test_rows_across_shards_and_row_groups(tmp_path):
     assert is_picture(sources["test"].read(0), 20)
 
 
+def test_rows_without_labels_where_none_are_needed(tmp_path):
+    pq.write_table(pa.table({"image": [{"bytes": png(n), "path": None} for n in range(3)]}), tmp_path / "x.parquet")
+    source = open_parquet(tmp_path / "x.parquet", None, need_labels=False)["all"]
+    assert source.classes == ("unlabelled",) and source.labels.tolist() == [0, 0, 0]
+    assert is_picture(source.read(2), 2)
+
+
 def test_file_names_give_splits(tmp_path):
     for name in ("trainval", "validation-0", "test"):
         write(tmp_path / f"{name}.parquet", [0, 1])

@@ -31,6 +31,12 @@ def test_splits_numbers_and_another_column(tmp_path):
     assert sources["val"].classes == ("11",) and len(sources) == 2
 
 
+def test_a_column_of_paths_is_enough_where_no_labels_are_needed(tmp_path):
+    write_folder(tmp_path, {"x": 2})
+    source = open_table(written(tmp_path, "path\nx/0000.png\nx/0001.png\n"), None, need_labels=False)["all"]
+    assert source.classes == ("unlabelled",) and len(source) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [

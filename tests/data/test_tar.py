@@ -45,6 +45,11 @@ def test_labels_beside_pictures(tmp_path):
     assert is_picture(source.read(11), 11)
 
 
+def test_members_without_a_class_where_no_labels_are_needed(tmp_path):
+    path = write(tmp_path / "x.tar", [("a.png", png(0)), ("b.png", png(1))])
+    assert open_tar(path, need_labels=False)["all"].classes == ("unlabelled",)
+
+
 def test_splits_inside_one_file(tmp_path):
     members = [
         (f"{split}/{name}/0.png", png(n))

@@ -47,6 +47,7 @@ def test_looks():
     assert raw.look.title(raw.layout, 2) == "patch (0, 2), layer 1, head 2"
     assert mean.look.title(raw.layout, 2) == "patch (0, 2), layer 2, mean of heads"
     assert Look().title(raw.layout, 2) == "class token, rollout through 2 layers"
+    assert Look(method="product").title(raw.layout, 2) == "class token, plain product of 2 layers"
     for look, message in ((Look(method="raw", head=3), "no head 3"), (Look(method="raw", layer=5), "no layer 5")):
         with pytest.raises(UserError, match=message):
             look_inside(encoder, images, look)

@@ -4,9 +4,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vitreous.data.base import Labels, PathList, Source
 from vitreous.data.images import SUFFIXES, Picture, read_picture
-from vitreous.data.names import ALL, merged_trainval, numbered, split_of
+from vitreous.data.names import ALL, UNLABELLED, merged_trainval, numbered, split_of
 from vitreous.errors import UserError
 
 
@@ -23,17 +25,20 @@ class FileSource(Source):
         return self._paths[index]
 
 
-def open_folder(folder: Path) -> dict[str, Source]:
-    """The splits of a folder: its train, val and test folders, or all its class folders as one."""
+def open_folder(folder: Path, need_labels: bool = True) -> dict[str, Source]:
+    """The splits of a folder: its train, val and test folders, or all its class folders as one. Where no labels are
+    needed, pictures may lie in it as they come."""
     inside = _subfolders(folder)
-    if not inside:
+    if not inside and need_labels:
         raise UserError(f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name.")
     splits = {split: path for path in inside if (split := _split_folder(path)) is not None}
     # A class may be called "test": the folders are splits when train is among them, or when they are nothing else.
-    if not (splits.keys() & {"train", "trainval"} or len(splits) == len(inside)):
-        return {ALL: _open_classes(folder, folder, folder.name)}
+    if not splits or not (splits.keys() & {"train", "trainval"} or len(splits) == len(inside)):
+        return {ALL: _open_classes(folder, folder, folder.name, need_labels)}
     found = merged_trainval({split: [path] for split, path in splits.items()})
-    return {split: _open_classes(path, folder, f"{folder.name} {split}") for split, (path,) in found.items()}
+    return {
+        split: _open_classes(path, folder, f"{folder.name} {split}", need_labels) for split, (path,) in found.items()
+    }
 
 
 def _split_folder(path: Path) -> str | None:
@@ -41,7 +46,10 @@ def _split_folder(path: Path) -> str | None:
     return split_of(path.name) if path.name.isalpha() else None
 
 
-def _open_classes(folder: Path, root: Path, name: str) -> FileSource:
+def _open_classes(folder: Path, root: Path, name: str, need_labels: bool) -> FileSource:
+    if not need_labels and _has_pictures(folder):  # what lies beside them in folders belongs to them
+        found = list(_pictures_under(folder))
+        return FileSource(name, found, np.zeros(len(found), dtype=np.int64), (UNLABELLED,))
     paths: list[str] = []
     marks: list[str] = []
     class_folders = _subfolders(folder)
@@ -61,6 +69,10 @@ def _subfolders(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
+
+
+def _has_pictures(folder: Path) -> bool:
+    return any(path.suffix.lower() in SUFFIXES for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _pictures_under(folder: Path) -> Iterator[str]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.data.base import Source
+from vitreous.data.base import Labels, Source
 from vitreous.data.images import BadPicture, Picture
-from vitreous.data.names import ALL, column, merged_trainval, numbered, split_of
+from vitreous.data.names import ALL, UNLABELLED, column, label_column_of, merged_trainval, numbered, split_of
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
 from vitreous.errors import UserError
 
@@ -15,20 +15,13 @@ from vitreous.errors import UserError
 class HubSource(Source):
     """One split of a data set of the hub."""
 
-    def __init__(self, name: str, rows: Any, label_column: str | None) -> None:
+    def __init__(self, name: str, rows: Any, label_column: str | None, need_labels: bool = True) -> None:
         import datasets
 
         self.name = name
         self._image_column = column(rows.column_names, None, IMAGES, "image", name)
-        label = column(rows.column_names, label_column, LABELS, "label", name)
-        marks = list(rows[label])
-        if any(mark is None or mark == -1 for mark in marks):
-            raise UserError(f"{name}: some pictures have no {label}.")
-        names = getattr(rows.features[label], "names", None)
-        if names:
-            self.labels, self.classes = np.array(marks, dtype=np.int64), tuple(names)
-        else:
-            self.labels, self.classes = numbered(marks, Path())
+        label = label_column_of(rows.column_names, label_column, LABELS, name, need_labels)
+        self.labels, self.classes = _labels(name, rows, label)
         # Bytes as stored: pictures are decoded by read_picture and by nothing else.
         self._rows = rows.select_columns([self._image_column]).cast_column(
             self._image_column, datasets.Image(decode=False)
@@ -45,7 +38,17 @@ class HubSource(Source):
         return f"{self.name}:row {index}"
 
 
-def open_hub(name: str, label_column: str | None) -> dict[str, Source]:
+def _labels(name: str, rows: Any, label: str | None) -> tuple[Labels, tuple[str, ...]]:
+    if label is None:
+        return np.zeros(len(rows), dtype=np.int64), (UNLABELLED,)
+    marks = list(rows[label])
+    if any(mark is None or mark == -1 for mark in marks):
+        raise UserError(f"{name}: some pictures have no {label}.")
+    names = getattr(rows.features[label], "names", None)
+    return (np.array(marks, dtype=np.int64), tuple(names)) if names else numbered(marks, Path())
+
+
+def open_hub(name: str, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
     """The splits of `NAME`, or of `NAME:CONFIGURATION`."""
     try:
         import datasets
@@ -61,4 +64,4 @@ def open_hub(name: str, label_column: str | None) -> dict[str, Source]:
     known = merged_trainval({split: rows for key, rows in found.items() if (split := split_of(key)) is not None})
     if "train" not in known and len(found) == 1:
         known = {ALL: next(iter(found.values()))}
-    return {split: HubSource(f"{name} {split}", rows, label_column) for split, rows in known.items()}
+    return {split: HubSource(f"{name} {split}", rows, label_column, need_labels) for split, rows in known.items()}

@@ -15,6 +15,7 @@ from vitreous.errors import UserError, did_you_mean
 T = TypeVar("T")
 
 ALL = "all"  # the only split of a set that is not split
+UNLABELLED = "unlabelled"  # the one class of pictures that come without labels
 _SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?)(?![a-z])", re.IGNORECASE)
 
 
@@ -95,6 +96,15 @@ def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> tuple[Labels
                 f"{folder / 'classes.json'}: has no class {str(mark)!r}.{did_you_mean(str(mark), list(numbers))}"
             )
     return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table)
+
+
+def label_column_of(
+    names: Sequence[str], wanted: str | None, usual: Sequence[str], where: str, need_labels: bool
+) -> str | None:
+    """The column with the labels; None where there is none and none is needed."""
+    if not need_labels and wanted is None and not set(usual) & set(names):
+        return None
+    return column(names, wanted, usual, "label", where)
 
 
 def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from vitreous.data.base import Labels, Source
 from vitreous.data.images import BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, column, grouped_by_split, numbered
+from vitreous.data.names import ALL, UNLABELLED, column, grouped_by_split, label_column_of, numbered
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
@@ -52,7 +52,7 @@ class RowGroups:
 class ParquetSource(Source):
     """Pictures in the rows of parquet files."""
 
-    def __init__(self, name: str, paths: Sequence[Path], label_column: str | None) -> None:
+    def __init__(self, name: str, paths: Sequence[Path], label_column: str | None, need_labels: bool = True) -> None:
         self.name = name
         self._paths, self._folder = [str(path) for path in paths], paths[0].parent
         files = [_opened(path) for path in paths]
@@ -62,7 +62,7 @@ class ParquetSource(Source):
         ]
         rows = [files[number].metadata.row_group(group).num_rows for number, group in self._groups]
         self._starts = np.cumsum([0, *rows])
-        self.labels, self.classes = _read_labels(paths, files, label_column)
+        self.labels, self.classes = _read_labels(paths, files, label_column, need_labels)
         self._cache = RowGroups()
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -103,12 +103,12 @@ def read_cell(cell: Any, folder: Path) -> Picture:
     return read_picture(folder / path)
 
 
-def open_parquet(path: Path, label_column: str | None) -> dict[str, Source]:
+def open_parquet(path: Path, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
     """The splits of a parquet file, or of a folder of them."""
     found = grouped_by_split([path] if path.is_file() else path.glob("*.parquet"))
     base = path.stem if path.is_file() else path.parent.name if path.name == "data" else path.name
     return {
-        split: ParquetSource(base if split == ALL else f"{base} {split}", files, label_column)
+        split: ParquetSource(base if split == ALL else f"{base} {split}", files, label_column, need_labels)
         for split, files in found.items()
     }
 
@@ -130,10 +130,12 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _read_labels(
-    paths: Sequence[Path], files: Sequence[pq.ParquetFile], wanted: str | None
+    paths: Sequence[Path], files: Sequence[pq.ParquetFile], wanted: str | None, need_labels: bool
 ) -> tuple[Labels, tuple[str, ...]]:
     where, schema = paths[0], files[0].schema_arrow
-    name = column(schema.names, wanted, LABELS, "label", str(where))
+    name = label_column_of(schema.names, wanted, LABELS, str(where), need_labels)
+    if name is None:
+        return np.zeros(sum(file.metadata.num_rows for file in files), dtype=np.int64), (UNLABELLED,)
     try:
         columns = [file.read(columns=[name], use_threads=False).column(0) for file in files]
     except (OSError, pa.ArrowException, KeyError) as error:

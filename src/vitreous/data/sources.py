@@ -11,7 +11,7 @@ from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, w
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.names import ALL
+from vitreous.data.names import ALL, UNLABELLED
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
 from vitreous.data.splits import Splits, carve, limited
@@ -28,8 +28,10 @@ __all__ = [
     "Source",
     "Splits",
     "Subset",
+    "check_classes",
     "open_sources",
     "parse_numbers",
+    "same_data",
     "with_classes",
     "without",
     "written_numbers",
@@ -56,6 +58,7 @@ class DataSettings:
     leave_out: str = ""  # numbers of training pictures to pass over, counted in the set as it is: 3,17,20-25
     balance: bool = False  # train on every class equally often, whatever its size
     label_column: str | None = None  # the column with the labels, in parquet and CSV
+    need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
     shrink_px: int | None = None  # keep all of train in memory, larger pictures with a shorter side of so many pixels
 
@@ -66,11 +69,10 @@ class DataSettings:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
         if not 0 < self.train_fraction <= 1:
             raise UserError(f"train_fraction is {self.train_fraction}; it must be above 0 and at most 1.")
-        found = open_sources(self.where, self.label_column)
+        found = open_sources(self.where, self.label_column, self.need_labels)
         train, val, test = self._split({name: source for name, source in found.items() if len(source)})
-        present = np.unique(train.labels)
-        if len(present) < 2:
-            raise UserError(f"{train.name}: one class only ({train.classes[present[0]]}). Training needs two or more.")
+        if self.need_labels:
+            check_classes(train)
         for part in (val, test):
             if part is not None:
                 _check_covered(part, train)
@@ -115,6 +117,15 @@ class DataSettings:
             None if val is None else with_classes(val, train.classes),
             None if test is None else with_classes(test, train.classes),
         )
+
+
+def check_classes(train: Source) -> None:
+    present = np.unique(train.labels)
+    if train.classes == (UNLABELLED,):
+        raise UserError(f"{train.name}: its pictures have no labels, which this needs. Name others that have.")
+    if len(present) < 2:
+        name = train.classes[present[0]]
+        raise UserError(f"{train.name}: one class only ({name}). What learns from labels needs two or more.")
 
 
 def without(train: Source, numbers: Iterable[int]) -> Source:
@@ -180,24 +191,24 @@ def _check_covered(part: Source, train: Source) -> None:
         )
 
 
-def open_sources(where: str, label_column: str | None = None) -> dict[str, Source]:
+def open_sources(where: str, label_column: str | None = None, need_labels: bool = True) -> dict[str, Source]:
     """A data set's own splits, read lazily: train, val, test as far as they exist, or `all` where it is not split."""
     if where == "fashion":
         return open_parquet(FASHION, label_column)
     if where.startswith("rendered:"):
         return open_rendered(where.removeprefix("rendered:"))
     if where.startswith("hf:"):
-        return open_hub(where.removeprefix("hf:"), label_column)
+        return open_hub(where.removeprefix("hf:"), label_column, need_labels)
     path = _found(where)
     if path.is_dir():
-        return _open_directory(path, label_column)
+        return _open_directory(path, label_column, need_labels)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return open_parquet(path, label_column)
+        return open_parquet(path, label_column, need_labels)
     if suffix == ".tar":
-        return open_tar(path)
+        return open_tar(path, need_labels)
     if suffix in (".csv", ".tsv"):
-        return open_table(path, label_column)
+        return open_table(path, label_column, need_labels)
     if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):
         raise UserError(
             f"{path}: compressed archives cannot be read in random order; unpack it, or make it a plain .tar."
@@ -205,18 +216,26 @@ def open_sources(where: str, label_column: str | None = None) -> dict[str, Sourc
     raise UserError(f"{path}: not a folder, .parquet, .tar or .csv.")
 
 
-def _open_directory(path: Path, label_column: str | None) -> dict[str, Source]:
+def _open_directory(path: Path, label_column: str | None, need_labels: bool) -> dict[str, Source]:
     try:
         suffixes = {entry.suffix.lower() for entry in path.iterdir() if entry.is_file()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     if ".parquet" in suffixes:
-        return open_parquet(path, label_column)
+        return open_parquet(path, label_column, need_labels)
     if any((path / "data").glob("*.parquet")):  # as repositories on the hub lay it out
-        return open_parquet(path / "data", label_column)
+        return open_parquet(path / "data", label_column, need_labels)
     if ".tar" in suffixes:
-        return open_tar(path)
-    return open_folder(path)
+        return open_tar(path, need_labels)
+    return open_folder(path, need_labels)
+
+
+def same_data(one: str, other: str) -> bool:
+    """Whether two names lead to the same data: a path may be spelled in several ways."""
+    try:
+        return one == other or _found(one).resolve() == _found(other).resolve()
+    except UserError:  # what is no path, or is not there, goes by its name
+        return False
 
 
 def _found(where: str) -> Path:

@@ -5,20 +5,20 @@ from pathlib import Path
 
 from vitreous.data.base import Source
 from vitreous.data.folder import FileSource
-from vitreous.data.names import ALL, column, numbered, split_of
+from vitreous.data.names import ALL, UNLABELLED, column, label_column_of, numbered, split_of
 from vitreous.errors import UserError
 
 PATHS = ("path", "file", "image", "filename", "file_name", "image_path", "filepath")
 LABELS = ("label", "class", "labels", "target", "category")
 
 
-def open_table(path: Path, label_column: str | None) -> dict[str, Source]:
+def open_table(path: Path, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
     """The splits of a CSV: by its column `split`, where it has one.
 
     Relative paths start from the CSV's own folder. Paths may lead anywhere: the table is the user's own.
     """
     splits: dict[str, list[tuple[str, str]]] = {}
-    for line, file, label, split in _rows(path, label_column):
+    for line, file, label, split in _rows(path, label_column, need_labels):
         if not label:
             raise UserError(f"{path}, line {line}: no label. Fill it in, or remove the line.")
         name = split_of(split) if split else ALL
@@ -34,7 +34,7 @@ def open_table(path: Path, label_column: str | None) -> dict[str, Source]:
     return {name: _source(path, name, rows) for name, rows in splits.items()}
 
 
-def _rows(path: Path, label_column: str | None) -> list[tuple[int, str, str, str]]:
+def _rows(path: Path, label_column: str | None, need_labels: bool) -> list[tuple[int, str, str, str]]:
     """(line, file, label, split) of every row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -42,9 +42,14 @@ def _rows(path: Path, label_column: str | None) -> list[tuple[int, str, str, str
             names = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = names
             path_column = column(names, None, PATHS, "path", str(path))
-            labels = column(names, label_column, LABELS, "label", str(path))
+            labels = label_column_of(names, label_column, LABELS, str(path), need_labels)
             return [
-                (reader.line_num, row[path_column].strip(), row[labels].strip(), row.get("split", "").strip())
+                (
+                    reader.line_num,
+                    row[path_column].strip(),
+                    UNLABELLED if labels is None else row[labels].strip(),
+                    row.get("split", "").strip(),
+                )
                 for row in reader
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitreous.data.base import PathList, Source
 from vitreous.data.images import SUFFIXES, BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, grouped_by_split, numbered, split_of
+from vitreous.data.names import ALL, UNLABELLED, grouped_by_split, numbered, split_of
 from vitreous.errors import UserError
 
 
@@ -63,13 +63,13 @@ def _read_at(path: Path, offset: int, size: int) -> bytes:
         os.close(file)
 
 
-def open_tar(path: Path) -> dict[str, Source]:
+def open_tar(path: Path, need_labels: bool = True) -> dict[str, Source]:
     """The splits of a tar file or of a folder of them: by the files' names, else by the members' first folder."""
     found = grouped_by_split([path] if path.is_file() else path.glob("*.tar"))
     base = path.stem if path.is_file() else path.name
     sources: dict[str, Source] = {}
     for split, shards in found.items():
-        for inner, index in _indexed(shards).items():
+        for inner, index in _indexed(shards, need_labels).items():
             name = split if split != ALL else inner
             # A shard of train whose members all lie in train/, or a lone shard of one split, is taken whole.
             if name in sources:
@@ -80,7 +80,7 @@ def open_tar(path: Path) -> dict[str, Source]:
     return sources
 
 
-def _indexed(shards: Sequence[Path]) -> dict[str, _Index]:
+def _indexed(shards: Sequence[Path], need_labels: bool) -> dict[str, _Index]:
     """The pictures in some shards, by the split that their first folder names."""
     found: dict[str, _Index] = {}
     for number, shard in enumerate(shards):
@@ -90,7 +90,7 @@ def _indexed(shards: Sequence[Path]) -> dict[str, _Index]:
             key = str(PurePosixPath(*folders, name.split(".", 1)[0]))
             split = split_of(folders[0]) if folders and folders[0].isalpha() else None
             inside = folders[1:] if split else folders
-            mark = labels.get(key, inside[0] if inside else "")
+            mark = labels.get(key, inside[0] if inside else "" if need_labels else UNLABELLED)
             if not mark:
                 raise UserError(f"{shard}:{member}: no class: neither a folder nor a member {key}.cls says it.")
             index = found.setdefault(("train" if split == "trainval" else split) or ALL, _Index())

@@ -54,13 +54,17 @@ class Sets:
         return settings.to_json(self)
 
 
+def check_coverage(coverage: float) -> None:
+    if not 0 < coverage < 1:
+        raise UserError(f"coverage is {coverage}: it must lie between 0 and 1, as 0.9 does")
+
+
 def fit_threshold(val: Answers, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
     """The threshold for sets of this coverage, with the correction for n pictures: the ceil((n + 1) coverage)-th best.
 
     With too few validation pictures for the coverage every class belongs to the set.
     """
-    if not 0 < coverage < 1:
-        raise UserError(f"coverage is {coverage}: it must lie between 0 and 1, as 0.9 does")
+    check_coverage(coverage)
     scores = _scores(val, temperature, kind).gather(1, val.one_label()[:, None])[:, 0]
     rank = math.ceil((len(val) + 1) * coverage - 1e-9)  # 10 * 0.9 is 9, which floating point exceeds by a hair
     if rank > len(val):

@@ -8,6 +8,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,25 +58,34 @@ def _number(label: Any, numbers: dict[Any, int], num_classes: int, where: str) -
     raise UserError(f"{where} has the label {label!r}, which is neither a class of the model nor its number")
 
 
-def set_accuracy(found: Answers, label_sets: LabelSets, places: Tensor | None = None) -> SetAccuracy:
-    """`places`: which of the sets belongs to each answer; without them, the answers' ids say so."""
-    chosen = (found.ids if places is None else places).tolist()
-    if chosen and not 0 <= min(chosen) <= max(chosen) < len(label_sets):
-        raise UserError(f"there are labels for {len(label_sets):,} pictures, but picture {max(chosen):,} was asked for")
+def set_accuracy(found: Answers, label_sets: LabelSets, places: Tensor) -> SetAccuracy:
+    """`places`: by a picture's id, which of the sets is its own."""
+    chosen = places[found.ids].tolist()
     judged = [best in label_sets[at] for best, at in zip(found.best().tolist(), chosen, strict=True) if label_sets[at]]
     if not judged:
         raise UserError("not one of these pictures has a right label")
     return SetAccuracy(wilson(sum(judged), len(judged)), len(judged), len(found) - len(judged))
 
 
-def file_numbers(names: Sequence[str]) -> Tensor:
-    """(N,) the places in a list of labels that follows the files' own numbers, from 1: ILSVRC2012_val_00000293.JPEG
-    is at 292, in whatever folder it lies."""
+def places_of(names: Sequence[str], num_sets: int) -> Tensor:
+    """(N,) where the labels of each picture stand. Files whose names number them, each by another number from 1, are
+    found by it, in whatever folder they lie: ILSVRC2012_val_00000293.JPEG at 292, as ReaL's list has it. Pictures
+    without such names stand in the order of the data, and then there are as many sets as pictures."""
     found = [re.search(r"(\d+)\D*$", Path(name).stem) for name in names]
-    for name, match in zip(names, found, strict=True):
-        if match is None or int(match[1]) == 0:
-            raise UserError(f"{name}: its name does not end with a number from 1, by which its labels could be found")
-    return torch.tensor([int(match[1]) - 1 for match in found if match], dtype=torch.int64)
+    numbers = [int(match[1]) for match in found if match]
+    if len(set(numbers)) == len(names) and min(numbers, default=0) >= 1:
+        if max(numbers) > num_sets:
+            raise UserError(
+                f"{names[numbers.index(max(numbers))]} has the number {max(numbers):,}, but there are labels for "
+                f"{num_sets:,} pictures"
+            )
+        return torch.tensor(numbers, dtype=torch.int64) - 1
+    if num_sets != len(names):
+        raise UserError(
+            f"there are labels for {num_sets:,} pictures, but {len(names):,} pictures, whose names do not number them: "
+            "give one list of labels for each, in the order of the data"
+        )
+    return torch.arange(num_sets)
 
 
 # ---- Another set's classes
@@ -113,6 +123,12 @@ def mapped(found: Answers, data_classes: Sequence[str], mapping: ClassMapping) -
             if target not in numbers:
                 near = did_you_mean(target, list(numbers))
                 raise UserError(f"the class mapping sends {name!r} to {target!r}, which the model does not know.{near}")
+    shared = [target for target, times in Counter(t for n in kept for t in mapping.to[n]).items() if times > 1]
+    if shared:
+        those = " and ".join(repr(name) for name in kept if shared[0] in mapping.to[name])
+        raise UserError(
+            f"the class mapping sends {those} to {shared[0]!r}: the model cannot tell them apart. Map it from one"
+        )
     if len(kept) < 2:
         raise UserError(
             f"the class mapping covers {len(kept)} of the data's {len(data_classes)} classes; two are needed"

@@ -42,7 +42,7 @@ class Look:
         else:
             who = f"prefix token {self.token}" if self.token else "class token"
         if self.method != "raw":
-            return f"{who}, rollout through {depth} layers"
+            return f"{who}, {'rollout through' if self.method == 'rollout' else 'plain product of'} {depth} layers"
         return f"{who}, layer {self.layer_of(depth)}, " + (
             "mean of heads" if self.head is None else f"head {self.head}"
         )

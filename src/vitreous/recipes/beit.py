@@ -59,7 +59,7 @@ def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
     """
     return Recipe(
         name="tokeniser_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=model_settings("tokeniser_8"),
         objective=VisualTokensSettings(),
         augmentation=CROPS,
@@ -88,7 +88,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
     """
     return Recipe(
         name="beit_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=ViTSettings(
             pool="mean", positions="bias-shared", attention_bias="no-key", layer_scale=0.1, stochastic_depth=0.1
         ),

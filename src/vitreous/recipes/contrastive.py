@@ -11,7 +11,7 @@ from vitreous.objectives.byol import BYOLSettings
 from vitreous.objectives.moco import MoCoV3Settings
 from vitreous.objectives.simclr import SimCLRSettings
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CONTRAST, small_vit, unlabelled
+from vitreous.recipes.unlabelled import CONTRAST, share_of_run, small_vit, unlabelled
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -104,7 +104,7 @@ def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: floa
     settings = replace(settings, positions="sincos", heads=12 if settings.width == 384 else settings.heads)
     return Recipe(
         name=f"mocov3_imagenet-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=settings,
         objective=MoCoV3Settings(),
         normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
@@ -112,7 +112,7 @@ def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: floa
         more_views=(ViewSettings(augmentation=SECOND),),
         # 1.5e-4 for every 256 pictures of the batch.
         optimizer=AdamWSettings(lr=2.4e-3, weight_decay=0.1, decay_vectors=True),
-        schedule=ScheduleSettings(warmup_fraction=min(1.0, 40 / epochs)),
+        schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
         training=TrainingSettings(
             epochs=epochs,
             batch_size=4096,

@@ -56,6 +56,18 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     )
 
 
+def with_batch_that_fits(recipe: Recipe) -> Recipe:
+    """The paper's batch is for sets of thousands. Where there are fewer pictures than that: a power of two that leaves
+    an epoch eight steps."""
+    pictures = len(replace(recipe.data, keep_gb=0.0).build().train)  # counted, not decoded
+    batch = recipe.training.batch_size
+    if batch <= pictures:
+        return recipe
+    while batch > max(1, pictures // 8):
+        batch //= 2
+    return replace(recipe, training=replace(recipe.training, batch_size=batch))
+
+
 def paper_finetune(
     start: str, data: str, task: PaperTask = "cifar", picture_px: int = 384, headline: bool = False
 ) -> Recipe:

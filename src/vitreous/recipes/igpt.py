@@ -41,7 +41,7 @@ def igpt_imagenet(model: str = "igpt_s", data: str = "imagenet", picture_px: int
     return Recipe(
         name=f"{model}-imagenet",
         # Four per cent of train are their validation part; what they report is of ImageNet's own.
-        data=DataSettings(where=data, val_fraction=0.04, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.04, test_split="val", need_labels=False),
         model=model_settings(model, picture_px=picture_px),
         objective=NextPixelSettings(),
         normalise=Preprocessing(crop="centre", crop_fraction=1.0),

@@ -9,7 +9,7 @@ from vitreous.models import ViTSettings, model_settings
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CIFAR10, CROPS, small_vit, unlabelled
+from vitreous.recipes.unlabelled import CIFAR10, CROPS, share_of_run, small_vit, unlabelled
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -50,7 +50,7 @@ def masked_patch_paper(model: str = "vit_b16", data: str = "imagenet", steps: in
     normalise = Preprocessing()
     return Recipe(
         name=f"masked_patch_paper-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=_plain_vit(model),
         objective=MaskedSettings(mean=normalise.mean, std=normalise.std),
         normalise=normalise,
@@ -72,14 +72,14 @@ def mae_imagenet(model: str = "vit_l16", data: str = "imagenet", epochs: float =
     """
     return Recipe(
         name=f"mae_imagenet-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=replace(_plain_vit(model), positions="sincos", pool="mean"),
         objective=MAESettings(),
         normalise=Preprocessing(interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=CROPS,
         # 1.5e-4 for every 256 pictures of the batch.
         optimizer=AdamWSettings(lr=1.5e-4 * 4096 / 256, beta2=0.95, weight_decay=0.05),
-        schedule=ScheduleSettings(warmup_fraction=40 / epochs),
+        schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
         training=replace(_TRAINING, epochs=epochs),
     )
 

@@ -10,7 +10,7 @@ from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.recipes.contrastive import FIRST, SECOND
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CONTRAST, small_vit, unlabelled
+from vitreous.recipes.unlabelled import CONTRAST, share_of_run, small_vit, unlabelled
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -75,9 +75,9 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
     )
     return Recipe(
         name="dino_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
+        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=ViTSettings(width=384, depth=12, heads=6, resizing="bicubic", stochastic_depth=0.1),
-        objective=DINOSettings(temperature_fraction=min(1.0, 30 / epochs), freeze_fraction=min(1.0, 1 / epochs)),
+        objective=DINOSettings(temperature_fraction=share_of_run(30, epochs), freeze_fraction=share_of_run(1, epochs)),
         normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=first,
         more_views=(
@@ -85,7 +85,7 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
             ViewSettings(augmentation=local, times=local_crops, size_px=(96, 96)),
         ),
         optimizer=AdamWSettings(lr=5e-4 * batch_size / 256, weight_decay=0.04),
-        schedule=ScheduleSettings(warmup_fraction=min(1.0, 10 / epochs)),
+        schedule=ScheduleSettings(warmup_fraction=share_of_run(10, epochs)),
         training=TrainingSettings(
             epochs=epochs,
             batch_size=batch_size,

@@ -31,7 +31,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("given", nargs="*", metavar="PICTURES", help="files or folders (default: the run's test part)")
     parser.add_argument("--out", metavar="DIR", help="where the figures go (default: runs/inspect- and the run's name)")
     parser.add_argument("--method", choices=("rollout", "product", "raw"), help=METHOD_HELP)
-    parser.add_argument("--layer", type=int, metavar="L", help="raw: the layer (1 is the first; default: the last)")
+    parser.add_argument(
+        "--layer", type=int, metavar="L", help="raw: the layer (1 is the first, -1 the last, which is the default)"
+    )
     parser.add_argument("--head", type=int, metavar="H", help="raw: the head (1 is the first; default: their mean)")
     parser.add_argument("--token", metavar="T", help=TOKEN_HELP)
     parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most so many (default: 128)")

@@ -73,7 +73,15 @@ def print_recipe(name: str, changes: dict[str, str]) -> None:
         if missing:
             print(f"Name {' and '.join(missing)} besides --help to see every setting.")
             return
-    print_fields(find_recipe(name, changes))
+    try:
+        recipe = find_recipe(name, changes)
+    except UserError as error:
+        if changes or name not in RECIPES:
+            raise
+        # What it would start from by default is not there.
+        print(f"To see every setting, name others besides --help than those above: {error}")
+        return
+    print_fields(recipe)
 
 
 def print_fields(recipe: "Recipe") -> None:
