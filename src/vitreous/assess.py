@@ -6,7 +6,7 @@ from typing import Any
 
 from vitreous import jobs, settings
 from vitreous.data.loader import EvalLoader
-from vitreous.data.sources import DataSettings, Source, Splits, check_classes, same_data, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, check_classes, with_classes
 from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
@@ -114,8 +114,8 @@ def assess(
 
 def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -> Splits | None:
     """The data that the run was trained on, as it was split then, where that is what is asked for."""
-    own = jobs.data_of(where)
-    return open_data(own) if own is not None and (data is None or same_data(data, own.where)) else None
+    own = jobs.own_data(where, data)
+    return None if own is None else open_data(own)
 
 
 def _other_splits(where: str | Path, data: str | None) -> Splits:

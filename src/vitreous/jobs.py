@@ -359,10 +359,10 @@ def evaluate(where: str | Path, data: str | None = None, split: str = "test", de
 
 def part(where: str | Path, data: str | None, split: str) -> Source:
     """A split of the data that the run at `where` was trained on, as it was split then; or of other data."""
-    own = data_of(where)
+    own = own_data(where, data)
     if data is None and own is None:
         raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
-    if own is not None and (data is None or same_data(data, own.where)):
+    if own is not None:
         source: Source | None = getattr(own.build(), split)
     else:
         found = open_sources(str(data))
@@ -370,6 +370,12 @@ def part(where: str | Path, data: str | None, split: str) -> Source:
     if source is None:
         raise UserError(f"{data or where}: there is no {split} part")
     return source
+
+
+def own_data(where: str | Path, data: str | None) -> DataSettings | None:
+    """What a run was trained on, where that is what is asked for, by whatever path; None for other data."""
+    own = data_of(where)
+    return own if own is not None and (data is None or same_data(data, own.where)) else None
 
 
 def data_of(where: str | Path) -> DataSettings | None:

@@ -1,5 +1,6 @@
 """Source: pictures with labels, read one at a time, wherever they come from."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -86,6 +87,15 @@ class Relabelled(Source):
 def with_classes(source: Source, classes: Sequence[str]) -> Source:
     """The source with its labels numbered as in `classes`; a class that is not there is a UserError."""
     return source if source.classes == tuple(classes) else Relabelled(source, classes)
+
+
+def names_digest(source: Source) -> str:
+    """sha256 of what the pictures are called and how they are labelled; their pixels are not read."""
+    digest = hashlib.sha256(repr(source.classes).encode())
+    digest.update(np.ascontiguousarray(source.labels).data)
+    for index in range(len(source)):
+        digest.update(source.where(index).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
 
 
 def _others(names: Sequence[str]) -> str:

@@ -4,11 +4,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from vitreous.data.base import Labels, PathList, Source
 from vitreous.data.images import SUFFIXES, Picture, read_picture
-from vitreous.data.names import ALL, UNLABELLED, merged_trainval, numbered, split_of
+from vitreous.data.names import ALL, merged_trainval, numbered, split_of, unlabelled
 from vitreous.errors import UserError
 
 
@@ -49,7 +47,7 @@ def _split_folder(path: Path) -> str | None:
 def _open_classes(folder: Path, root: Path, name: str, need_labels: bool) -> FileSource:
     if not need_labels and _has_pictures(folder):  # what lies beside them in folders belongs to them
         found = list(_pictures_under(folder))
-        return FileSource(name, found, np.zeros(len(found), dtype=np.int64), (UNLABELLED,))
+        return FileSource(name, found, *unlabelled(len(found)))
     paths: list[str] = []
     marks: list[str] = []
     class_folders = _subfolders(folder)

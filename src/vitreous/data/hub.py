@@ -7,7 +7,7 @@ import numpy as np
 
 from vitreous.data.base import Labels, Source
 from vitreous.data.images import BadPicture, Picture
-from vitreous.data.names import ALL, UNLABELLED, column, label_column_of, merged_trainval, numbered, split_of
+from vitreous.data.names import ALL, column, label_column_of, merged_trainval, numbered, split_of, unlabelled
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
 from vitreous.errors import UserError
 
@@ -40,7 +40,7 @@ class HubSource(Source):
 
 def _labels(name: str, rows: Any, label: str | None) -> tuple[Labels, tuple[str, ...]]:
     if label is None:
-        return np.zeros(len(rows), dtype=np.int64), (UNLABELLED,)
+        return unlabelled(len(rows))
     marks = list(rows[label])
     if any(mark is None or mark == -1 for mark in marks):
         raise UserError(f"{name}: some pictures have no {label}.")

@@ -98,6 +98,11 @@ def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> tuple[Labels
     return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table)
 
 
+def unlabelled(num: int) -> tuple[Labels, tuple[str, ...]]:
+    """Labels and class names of so many pictures that come without."""
+    return np.zeros(num, dtype=np.int64), (UNLABELLED,)
+
+
 def label_column_of(
     names: Sequence[str], wanted: str | None, usual: Sequence[str], where: str, need_labels: bool
 ) -> str | None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from vitreous.data.base import Labels, Source
 from vitreous.data.images import BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, UNLABELLED, column, grouped_by_split, label_column_of, numbered
+from vitreous.data.names import ALL, column, grouped_by_split, label_column_of, numbered, unlabelled
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
@@ -135,7 +135,7 @@ def _read_labels(
     where, schema = paths[0], files[0].schema_arrow
     name = label_column_of(schema.names, wanted, LABELS, str(where), need_labels)
     if name is None:
-        return np.zeros(sum(file.metadata.num_rows for file in files), dtype=np.int64), (UNLABELLED,)
+        return unlabelled(sum(file.metadata.num_rows for file in files))
     try:
         columns = [file.read(columns=[name], use_threads=False).column(0) for file in files]
     except (OSError, pa.ArrowException, KeyError) as error:

@@ -13,7 +13,7 @@ from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings, model_settings
-from vitreous.recipes.finetune import cell
+from vitreous.recipes.finetune import batch_for, cell
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
@@ -147,7 +147,7 @@ def _from_scratch(
     model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
 ) -> Recipe:
     on_cpu = hardware.kind == "cpu"
-    batch = _batch(report.num_train, 128 if on_cpu else 256)
+    batch = batch_for(report.num_train, 128 if on_cpu else 256)
     seen = 345_000 if on_cpu else 10_000_000
     epochs = min(max(seen / report.num_train, 20.0), 300.0)
     return Recipe(
@@ -166,7 +166,7 @@ def _finetuning(
     model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
 ) -> Recipe:
     assert wishes.start is not None
-    batch = _batch(report.num_train, 64)
+    batch = batch_for(report.num_train, 64)
     epochs = min(max(500 * batch / report.num_train, 10.0), 50.0)
     # Layer-wise decay (BEiT) spares the early layers, so that one rate suits most weights; convolutions take SGD (BiT).
     optimizer: OptimizerSettings = SGDSettings(lr=0.003)
@@ -244,14 +244,6 @@ def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Aug
         cutmix=1.0,
         mix_probability=0.5,
     )
-
-
-def _batch(num: int, most: int) -> int:
-    """A power of two that leaves an epoch eight steps or more."""
-    batch = most
-    while batch > max(1, num // 8):
-        batch //= 2
-    return batch
 
 
 def _crop(report: DataReport) -> Literal["squash", "centre"]:

@@ -1,6 +1,5 @@
 """The main job: a folder of pictures in, a trained model and an honest account of it out."""
 
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from vitreous import jobs, settings
-from vitreous.data.base import Labels
+from vitreous.data.base import Labels, names_digest
 from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
 from vitreous.errors import UserError
@@ -52,7 +51,7 @@ class Begun:
 
     request: Request
     plan: Plan
-    pictures: str = ""  # sha256 of their names and labels by part: others would be split in another way
+    pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ def fit(
     begun = _begun(out, request)
     source = _data_settings(request)
     splits = source.build()
-    pictures = _digest(splits)
+    pictures = tuple(names_digest(part) for part in (splits.train, splits.val, splits.test) if part is not None)
     if begun is not None and not begun.pictures:
         raise UserError(f"{out}: begun by an earlier version, which did not note its pictures; give another --out")
     if begun is not None and begun.pictures != pictures:
@@ -177,16 +176,6 @@ class _Data:
 def _data_settings(request: Request) -> DataSettings:
     given = {name: text for name, text in request.changes if name.startswith("data.")}
     return settings.changed(_Data(data=DataSettings(where=request.data)), given).data
-
-
-def _digest(splits: Splits) -> str:
-    digest = hashlib.sha256(repr(splits.train.classes).encode())
-    for part in (splits.train, splits.val, splits.test):
-        if part is not None:
-            digest.update(np.ascontiguousarray(part.labels).data)
-            for index in range(len(part)):
-                digest.update(part.where(index).encode("utf-8", "surrogateescape") + b"\0")
-    return digest.hexdigest()
 
 
 def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:

@@ -226,7 +226,7 @@ def _why_model(recipe: Recipe, hardware: Hardware, kept: Budget | None) -> str:
 
 def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[str, str]:
     way, ratio = balance_of(recipe), f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
-    if wishes.balance != "auto":
+    if wishes.balance != "auto" or wishes.gives("data.balance", "objective.class_weights"):
         return way, f"as you asked; {ratio}"
     if recipe.data.balance:
         return way, f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"

@@ -57,15 +57,18 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
 
 
 def with_batch_that_fits(recipe: Recipe) -> Recipe:
-    """The paper's batch is for sets of thousands. Where there are fewer pictures than that: a power of two that leaves
-    an epoch eight steps."""
-    pictures = len(replace(recipe.data, keep_gb=0.0).build().train)  # counted, not decoded
-    batch = recipe.training.batch_size
-    if batch <= pictures:
+    """The paper's batch is for sets of thousands. Where there are fewer pictures than that, it is a smaller one."""
+    pictures, most = len(replace(recipe.data, keep_gb=0.0).build().train), recipe.training.batch_size  # not decoded
+    if most <= pictures:
         return recipe
-    while batch > max(1, pictures // 8):
-        batch //= 2
-    return replace(recipe, training=replace(recipe.training, batch_size=batch))
+    return replace(recipe, training=replace(recipe.training, batch_size=batch_for(pictures, most)))
+
+
+def batch_for(pictures: int, most: int) -> int:
+    """`most`, halved until an epoch has eight steps or more."""
+    while most > max(1, pictures // 8):
+        most //= 2
+    return most
 
 
 def paper_finetune(
