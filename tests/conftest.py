@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest_plugins = ("browser",)  # chromium_page
+pytest_plugins = ("browser", "hub_server")  # chromium_page, play
+os.environ["HF_HUB_OFFLINE"] = "1"  # tests that play the hub start processes with an environment of their own
 
 # torchvision from PyPI does not import beside a CPU build of torch, because its compiled operators are missing. It
 # serves here as an oracle only; declaring the two operators its Python code names at import is enough for that.

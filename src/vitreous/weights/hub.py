@@ -1,19 +1,33 @@
 """Weights from the Hugging Face hub, through its own library: its cache, its revisions, its offline mode.
 
 `hf:OWNER/NAME`, `hf:OWNER/NAME@REVISION`, `hf:OWNER/NAME/FILE` and `timm:NAME`. Only files that are read are fetched.
-What arrives is held against the hub's own checksum, which that library does not do.
+What arrives is held against the hub's own checksum, which that library does not do, and a hub that falls silent is
+given up within half a minute, where that library would try again for many.
 """
 
 import hashlib
 import json
 import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from vitreous.errors import UserError, did_you_mean
 from vitreous.weights.names import DOCUMENTS, ENDINGS, INDICES, WHOLE
 
 FORM = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?")
+
+
+NETWORK = ("httpx", "httpx2", "requests", "httpcore", "httpcore2")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SILENCE_S = 20.0  # without a byte from the hub, after which it is given up
+PIECE = 1 << 20  # bytes; what arrived since the last whole piece is lost when a connection is cut
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -23,29 +37,115 @@ class Place(NamedTuple):
     where: str  # as the user wrote it
 
 
+class SilenceError(Exception):
+    """The hub accepted a request and sent nothing, or wants us to wait."""
+
+
 def is_of_hub(where: str) -> bool:
     return where.startswith(("hf:", "timm:"))
 
 
-def fetch(where: str) -> Path:
-    """The folder in the cache that holds the weights and their documents, or the one file that was named."""
+def is_installed() -> bool:
+    """The hub's own library, which the extra `hub` brings."""
+    try:
+        return find_spec("huggingface_hub") is not None
+    except ValueError:  # a module that hides itself
+        return False
+
+
+def fetch(where: str, *, silence_s: float = SILENCE_S) -> Path:
+    """The folder in the cache that holds the weights and their documents, or the one file that was named.
+
+    A folder is called as its commit. A commit that is in the cache already is taken from there without asking the hub.
+    """
     place = _place(where)
+    hub = _library(where)
+    found = in_cache(where) if COMMIT.fullmatch(place.revision or "") else None
+    if found is not None:
+        return found
+    try:
+        with _patience(hub, silence_s):
+            known = _listed(hub, place, silence_s)
+            paths = _cached(hub, place) if known is None else _downloaded(hub, place, known)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises its own, its network's and the disk's errors
+        raise UserError(f"{where}: {_reason(error)}") from None
+    return _verified(paths, place)
+
+
+def in_cache(where: str) -> Path | None:
+    """What `fetch` would return, if it is there without asking the hub."""
+    place = _place(where)
+    try:
+        return _verified(_cached(_library(where), place), place)
+    except UserError:
+        return None
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns, or a TimeoutError: for what no timeout of its own reaches, such as the lookup of a name.
+
+    Work that is late goes on in the background, and nobody listens to it.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"not done after {seconds:g} s")
+    return done[0]
+
+
+def _library(where: str) -> Any:
     try:
         import huggingface_hub
     except ImportError:
         raise UserError(
             f"{where}: the library `huggingface_hub` is not installed; run pip install 'vitreous[hub]'"
         ) from None
+    return huggingface_hub
+
+
+@contextmanager
+def _patience(hub: Any, silence_s: float) -> Iterator[None]:
+    """Every request of the library's ends after so many seconds of silence, and is not made again after that.
+
+    The library tries again up to 6 times with timeouts of 60 s, waits as long as a busy hub says, and asks for the
+    list of files without any timeout. Its Xet client has timeouts of its own, so files come by plain HTTP.
+    """
+    first_asked: dict[tuple[str, str, str | None], float] = {}
+
+    def before(request: Any) -> None:
+        # A download that goes on after a cut asks for another range: that is a new request.
+        same = (request.method, str(request.url), request.headers.get("Range"))
+        if time.monotonic() - first_asked.setdefault(same, time.monotonic()) >= silence_s:
+            raise SilenceError(f"the hub sent nothing for {silence_s:g} s")
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), silence_s)
+
+    def after(response: Any) -> None:
+        if response.status_code == 429 or "Retry-After" in response.headers:
+            raise SilenceError(f"the hub is busy, status {response.status_code}")
+
+    client, constants = hub.get_session(), hub.constants
+    hooks, settings = client.event_hooks, (constants.HF_HUB_DISABLE_XET, constants.DOWNLOAD_CHUNK_SIZE)
+    client.event_hooks = {"request": [*hooks["request"], before], "response": [*hooks["response"], after]}
+    constants.HF_HUB_DISABLE_XET, constants.DOWNLOAD_CHUNK_SIZE = True, PIECE
     try:
-        known = _listed(huggingface_hub, place)
-        paths = _cached(huggingface_hub, place) if known is None else _downloaded(huggingface_hub, place, known)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises its own, its network's and the disk's errors
-        raise UserError(f"{where}: {_reason(error)}") from None
-    for path in paths:
-        _verify(path, where)
-    return paths[0] if place.file else paths[0].parent
+        yield
+    finally:
+        client.event_hooks = hooks
+        constants.HF_HUB_DISABLE_XET, constants.DOWNLOAD_CHUNK_SIZE = settings
 
 
 def _place(where: str) -> Place:
@@ -57,21 +157,22 @@ def _place(where: str) -> Place:
     return Place(match["repository"], match["file"], match["revision"], where)
 
 
-def _listed(hub: Any, place: Place) -> list[str] | None:
+def _listed(hub: Any, place: Place, silence_s: float) -> list[str] | None:
     """The files that the hub has; None where it cannot be asked."""
     try:
-        info = hub.HfApi().model_info(place.repository, revision=place.revision)
+        # No timeout of the library's reaches the lookup of the hub's name, so it gets the same time from us.
+        info = within(silence_s + 1, lambda: hub.HfApi().model_info(place.repository, revision=place.revision))
     except hub.errors.HfHubHTTPError as error:
         if isinstance(error, hub.errors.RepositoryNotFoundError | hub.errors.RevisionNotFoundError):
             raise
         return None  # the hub is down: the cache may do
-    except (ConnectionError, OSError) as error:
+    except OSError as error:  # TimeoutError and ConnectionError among them
         if isinstance(error, hub.errors.LocalTokenNotFoundError):
             raise
         return None
     except Exception as error:
         # The network's own errors are of a library that changes with the version of the hub's.
-        if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "requests", "httpcore"):
+        if isinstance(error, SilenceError) or type(error).__module__.split(".")[0] in NETWORK:
             return None
         raise
     return [sibling.rfilename for sibling in info.siblings or []]
@@ -81,11 +182,11 @@ def _downloaded(hub: Any, place: Place, known: list[str]) -> list[Path]:
     def get(name: str) -> Path:
         return Path(hub.hf_hub_download(place.repository, name, revision=place.revision))
 
+    # The weights come last: where they are in the cache, all that belongs to them is.
+    documents = [get(name) for name in DOCUMENTS if name in known] if not place.file else []
     weights = get(_chosen(known, place))
-    names = [name for name in DOCUMENTS if name in known] if not place.file else []
-    if weights.name in INDICES:
-        names += [name for name in _shards(weights, place) if name in known]
-    return [weights, *(get(name) for name in names)]
+    shards = _shards(weights, place) if weights.name in INDICES else []
+    return [weights, *documents, *(get(name) for name in shards if name in known)]
 
 
 def _cached(hub: Any, place: Place) -> list[Path]:
@@ -137,6 +238,12 @@ def _shards(index: Path, place: Place) -> list[str]:
     return sorted(names)
 
 
+def _verified(paths: list[Path], place: Place) -> Path:
+    for path in paths:
+        _verify(path, place.where)
+    return paths[0] if place.file else paths[0].parent
+
+
 def _verify(path: Path, where: str) -> None:
     """The cache keeps a file under its checksum: sha256 of large ones, Git's sha1 of small ones."""
     stored = path.resolve()
@@ -154,6 +261,8 @@ def _verify(path: Path, where: str) -> None:
 
 def _reason(error: Exception) -> str:
     """The library's errors run over many lines; the user needs one."""
+    if isinstance(error, SilenceError):
+        return f"{error}; try again later"
     for name, reason in (
         ("GatedRepoError", "its owner wants to be asked first; accept the terms on its page, then run hf auth login"),
         ("RepositoryNotFoundError", "there is no such model on the hub (if it is private, run hf auth login)"),
