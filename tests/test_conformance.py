@@ -44,7 +44,9 @@ MODELS = {
     "vit-every-layer-2d-shared": vit(positions="learned-2d", positions_where="every-layer-shared"),
     "vit-every-layer-sincos": vit(positions="sincos", positions_where="every-layer-shared", pool="mean", num_prefix=0),
     "hybrid-root": hybrid(ResNetStem(depths=(), base_width=8), patch=2),
-    "hybrid-resnet": hybrid(ResNetStem(depths=(1, 1), base_width=8), picture_px=(16, 32)),
+    "hybrid-resnet": hybrid(
+        ResNetStem(depths=(1, 1), base_width=8, conv_epsilon=1e-2, standardisation="deviation"), picture_px=(16, 32)
+    ),
     "hybrid-conv": hybrid(ConvStem(widths=(8, 16), strides=(2, 2), residuals=(1, 0)), pool="mean", num_prefix=0),
     "bit": ResNetSettings(picture_px=(32, 48), depths=(1, 1), base_width=8),
     "bit-small": ResNetSettings(picture_px=(8, 12), depths=(1, 1), base_width=8, root="small"),

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.models import ResNetSettings, model_settings
+from vitreous.models import ResNetSettings, ResNetStem, model_settings
 from vitreous.models.flops import num_parameters
 
 COUNTS = {
@@ -26,8 +27,8 @@ def test_parameter_counts(name):
 
 
 def test_maps_of_the_stages():
-    settings = ResNetSettings(picture_px=(64, 96), depths=(1, 1, 1, 1), base_width=8)
-    features = settings.build()(torch.randn(1, 3, 64, 96))
+    bit = ResNetSettings(picture_px=(64, 96), depths=(1, 1, 1, 1), base_width=8)
+    features = bit.build()(torch.randn(1, 3, 64, 96))
     shapes = [tuple(m.shape[1:]) for m in features.maps]
     assert shapes == [(32, 16, 24), (64, 8, 12), (128, 4, 6), (256, 2, 3)]
     torch.testing.assert_close(features.pooled, features.maps[-1].mean(dim=(2, 3)))
@@ -35,10 +36,17 @@ def test_maps_of_the_stages():
 
 
 def test_small_root_keeps_the_size():
-    settings = ResNetSettings(picture_px=(8, 8), depths=(1, 2), base_width=8, root="small")
-    assert [m.shape[-1] for m in settings.build()(torch.randn(1, 3, 8, 8)).maps] == [8, 4]
+    bit = ResNetSettings(picture_px=(8, 8), depths=(1, 2), base_width=8, root="small")
+    assert [m.shape[-1] for m in bit.build()(torch.randn(1, 3, 8, 8)).maps] == [8, 4]
 
 
 def test_a_stage_needs_units():
     with pytest.raises(UserError, match="at least one unit"):
         ResNetSettings(depths=(1, 0)).build()
+
+
+@pytest.mark.parametrize("kind", [ResNetSettings, ResNetStem])
+def test_settings_from_before_there_were_two_standardisations_keep_theirs(kind):
+    stored = settings.to_json(kind())
+    assert stored.pop("standardisation") == "variance"
+    assert settings.from_json(kind, stored, where="model.json") == kind(standardisation="variance")

@@ -17,6 +17,21 @@ def test_filters_are_standardised():
     torch.testing.assert_close(conv(x), before, atol=1e-6, rtol=1e-5)
 
 
+def test_what_epsilon_is_added_to():
+    torch.manual_seed(0)
+    kinds = [StandardizedConv(4, 6, 3, epsilon=1e-3, standardisation=kind) for kind in ("variance", "deviation")]
+    with torch.no_grad():
+        for conv in kinds:
+            conv.double().weight.copy_(torch.linspace(-1e-3, 2e-3, 216).view(6, 4, 3, 3))
+    weight = kinds[0].weight
+    centred, deviation = (
+        weight - weight.mean((1, 2, 3), keepdim=True),
+        weight.std((1, 2, 3), correction=0, keepdim=True),
+    )
+    torch.testing.assert_close(kinds[0].filters(), centred / (deviation**2 + 1e-3).sqrt())
+    torch.testing.assert_close(kinds[1].filters(), centred / (deviation + 1e-3))
+
+
 @pytest.mark.parametrize("size", [5, 8, 9])
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 2), (3, 1), (3, 2), (7, 2)])
 def test_same_padding_gives_the_ceiling(size, kernel, stride):

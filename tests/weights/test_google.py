@@ -241,15 +241,35 @@ def test_hybrid(tmp_path, depths, patch):
     stride = 16 if depths else 8
     maker.vit(VIT, google.RELEASED, google.IN_ENCODER, channels=channels, patch=patch, grid=(2, 2))
     path = maker.save(tmp_path / "hybrid.npz")
-    # The published code has 1e-6 and about 1e-10 here; timm's reader leaves its own epsilons.
+    # The published code has other epsilons in its convolutional part; timm's reader leaves its own.
     stem = ResNetStem(depths=depths, norm_epsilon=1e-5, conv_epsilon=1e-8)
     card, task = ours(path, "google", stem=stem)
-    assert card.model.stem == ResNetStem(depths=depths, norm_epsilon=1e-6, conv_epsilon=1e-10)
+    assert card.model.stem == ResNetStem(
+        depths=depths, norm_epsilon=1e-6, conv_epsilon=1e-5, standardisation="deviation"
+    )
     assert card.model.picture_px == (2 * stride, 2 * stride)
     embed = functools.partial(timm.HybridEmbed, backbone=timm._resnetv2(depths))
     peer = timm_vit(img_size=2 * stride, patch_size=patch, embed_layer=embed)
     peer.load_pretrained(str(path))
     compare(task, peer, (2 * stride, 2 * stride))
+
+
+def test_filters_are_standardised_as_in_the_code_they_come_from(tmp_path):
+    """The hybrids' code adds 1e-5 to the deviation, BiT's 1e-10 to the variance: far apart where a filter is small."""
+    maker = Maker()
+    channels = maker.hybrid((1,))
+    maker.vit(VIT, google.RELEASED, google.IN_ENCODER, channels=channels, patch=1, grid=(2, 2))
+    maker.arrays["conv_root/kernel"] *= 1e-4
+    kernel = maker.arrays["conv_root/kernel"].astype(np.float64)
+    hybrid = vitreous.load(maker.save(tmp_path / "hybrid.npz")).task().encoder.stem.trunk.levels[0][0].conv
+    expected = (kernel - kernel.mean((0, 1, 2))) / (kernel.std((0, 1, 2)) + 1e-5)
+    assert_close_relative(hybrid.double().filters().detach(), torch.from_numpy(expected).permute(3, 2, 0, 1), 1e-12)
+    maker = Maker().bit((1,))
+    maker.arrays["resnet/root_block/standardized_conv2d/kernel"] *= 1e-4
+    kernel = maker.arrays["resnet/root_block/standardized_conv2d/kernel"].astype(np.float64)
+    bit = vitreous.load(maker.save(tmp_path / "bit.npz")).task().encoder.trunk.levels[0][0].conv
+    expected = (kernel - kernel.mean((0, 1, 2))) / np.sqrt(kernel.var((0, 1, 2)) + 1e-10)
+    assert_close_relative(bit.double().filters().detach(), torch.from_numpy(expected).permute(3, 2, 0, 1), 1e-12)
 
 
 def test_group_norms_of_four_axes_come_back_with_them(tmp_path):

@@ -259,9 +259,7 @@ def _write_mlp(block: Block, graph: Graph, x: str) -> str:
 
 @write.register
 def _(part: StandardizedConv, graph: Graph, x: str) -> str:
-    weight = part.weight.detach().float()
-    variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
-    filters = array((weight - mean) * torch.rsqrt(variance + part.epsilon))
+    filters = array(part.filters().detach().float())
     padding: dict[str, Any] = {"pads": [*part.padding, *part.padding]}
     if part.same:
         padding = {"auto_pad": "SAME_UPPER"}  # as TensorFlow and JAX: where odd, the far side gets more

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, run
 from vitreous.nn.blocks import StochasticDepth, depth_rates
-from vitreous.nn.convolution import Padding, StandardizedConv, group_norm, pad_same
+from vitreous.nn.convolution import Padding, Standardisation, StandardizedConv, group_norm, pad_same
 
 RootKind = Literal["imagenet", "small"]
 
@@ -26,9 +26,18 @@ class ConvKind:
     padding: Padding
     norm_epsilon: float
     conv_epsilon: float
+    standardisation: Standardisation = "variance"
 
     def conv(self, channels: int, width: int, kernel: int, stride: int = 1) -> StandardizedConv:
-        return StandardizedConv(channels, width, kernel, stride, padding=self.padding, epsilon=self.conv_epsilon)
+        return StandardizedConv(
+            channels,
+            width,
+            kernel,
+            stride,
+            padding=self.padding,
+            epsilon=self.conv_epsilon,
+            standardisation=self.standardisation,
+        )
 
     def norm(self, width: int) -> nn.GroupNorm:
         return group_norm(width, self.norm_epsilon)
@@ -179,11 +188,17 @@ class ResNetSettings:
     stochastic_depth: float = 0.0  # rate at the last unit, growing linearly from 0
     norm_epsilon: float = 1e-5  # of the group norms
     conv_epsilon: float = 1e-10  # of the weight standardisation
+    standardisation: Standardisation = "variance"  # what conv_epsilon is added to
 
     def build(self) -> ResNet:
         if not self.depths or min(self.depths) < 1 or self.base_width < 1:
             raise UserError(f"a ResNet needs stages of at least one unit, not depths {self.depths}")
-        kind = ConvKind(padding="centred", norm_epsilon=self.norm_epsilon, conv_epsilon=self.conv_epsilon)
+        kind = ConvKind(
+            padding="centred",
+            norm_epsilon=self.norm_epsilon,
+            conv_epsilon=self.conv_epsilon,
+            standardisation=self.standardisation,
+        )
         trunk = resnet_trunk(
             self.channels,
             base_width=self.base_width,

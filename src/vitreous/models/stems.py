@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models.resnet import ConvKind, PostActivatedUnit, RootKind, Trunk, resnet_trunk
+from vitreous.nn.convolution import Standardisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +20,16 @@ class ResNetStem:
     root: RootKind = "imagenet"  # 7x7 of stride 2 and a max-pool, or one 3x3 for small pictures
     stochastic_depth: float = 0.0  # rate at the last unit, growing linearly from 0
     norm_epsilon: float = 1e-6  # of the group norms
-    conv_epsilon: float = 1e-10  # of the weight standardisation
+    conv_epsilon: float = 1e-10  # of the weight standardisation; the published hybrids have 1e-5 on the deviation
+    standardisation: Standardisation = "variance"  # what conv_epsilon is added to
 
     def build(self, channels: int) -> Trunk:
-        kind = ConvKind(padding="same", norm_epsilon=self.norm_epsilon, conv_epsilon=self.conv_epsilon)
+        kind = ConvKind(
+            padding="same",
+            norm_epsilon=self.norm_epsilon,
+            conv_epsilon=self.conv_epsilon,
+            standardisation=self.standardisation,
+        )
         return resnet_trunk(
             channels,
             base_width=self.base_width,

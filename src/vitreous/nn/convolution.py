@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from vitreous.nn.tokens import lecun_normal_
 
 Padding = Literal["centred", "same"]  # kernel // 2 on both sides, or as TensorFlow and JAX pad
+# What keeps a filter from being divided by zero is added to its variance (BiT's released code, timm), or to its
+# standard deviation (the hybrids' code, which is JAX).
+Standardisation = Literal["variance", "deviation"]
 
 
 class StandardizedConv(nn.Conv2d):
@@ -24,17 +27,23 @@ class StandardizedConv(nn.Conv2d):
         *,
         padding: Padding = "centred",
         epsilon: float = 1e-10,
+        standardisation: Standardisation = "variance",
     ) -> None:
         centred = kernel // 2 if padding == "centred" else 0
         super().__init__(channels, width, kernel, stride=stride, padding=centred, bias=False)
-        self.epsilon, self.same = epsilon, padding == "same"
+        self.epsilon, self.standardisation, self.same = epsilon, standardisation, padding == "same"
         lecun_normal_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        # The statistics of a half-precision weight are taken in float32.
+    def filters(self) -> Tensor:
+        """(out, in, h, w): what is convolved with. The statistics of a half-precision weight are taken in float32."""
         weight = self.weight.float() if self.weight.dtype in (torch.bfloat16, torch.float16) else self.weight
         variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
-        weight = ((weight - mean) * torch.rsqrt(variance + self.epsilon)).to(self.weight.dtype)
+        if self.standardisation == "deviation":
+            return (weight - mean) / (variance.sqrt() + self.epsilon)
+        return (weight - mean) * torch.rsqrt(variance + self.epsilon)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.filters().to(self.weight.dtype)
         x = pad_same(x, self.kernel_size[0], self.stride[0]) if self.same else x
         return F.conv2d(x, weight, None, self.stride, self.padding)
 

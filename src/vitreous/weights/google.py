@@ -288,13 +288,13 @@ def _stem(names: Mapping[str, Any], prefix: str, shape: _Shapes) -> ResNetStem |
         return None
     kernel, _, _, width = shape("conv_root/kernel", 4)
     depths = _depths(names, re.escape(prefix) + r"block(\d+)/unit(\d+)/")
-    # Epsilons as in the published code, which divides by the deviation + 1e-5: about 1e-10 under the root.
     return ResNetStem(
         depths=depths,
         base_width=width,
         root="imagenet" if kernel == 7 else "small",
         norm_epsilon=1e-6,
-        conv_epsilon=1e-10,
+        conv_epsilon=1e-5,
+        standardisation="deviation",
     )
 
 

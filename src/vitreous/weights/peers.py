@@ -268,9 +268,9 @@ def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Car
     model = card.model
     notes: tuple[str, ...] = ()
     if isinstance(model, ResNetSettings):
-        model = replace(model, conv_epsilon=1e-8)
+        model = replace(model, **timm.CONVOLUTIONS)
     elif isinstance(model, ViTSettings) and isinstance(model.stem, ResNetStem):
-        model = replace(model, stem=replace(model.stem, norm_epsilon=1e-5, conv_epsilon=1e-8))
+        model = replace(model, stem=replace(model.stem, **timm.CONVOLUTIONS))
     if model != card.model:
         notes = ("compared with the epsilons that timm has in convolutions and group norms, which are not Google's",)
     if card.task is not None and card.task.head == "tanh":

@@ -28,6 +28,8 @@ from vitreous.weights.rules import Rule, layer, same
 from vitreous.weights.timm_config import Config, is_beit, write_config
 
 TOKENS, TABLE = "encoder.prefix.tokens", "encoder.positions.tables.0.table"
+# Of the convolutions and group norms in BiT and in hybrids, whatever their weights were trained with.
+CONVOLUTIONS: dict[str, Any] = {"norm_epsilon": 1e-5, "conv_epsilon": 1e-8, "standardisation": "variance"}
 
 
 class Timm(Format):
@@ -199,12 +201,12 @@ def _read_grid(
 def _read_stem(shapes: Shapes) -> ResNetStem | None:
     at = "patch_embed.backbone."
     if f"{at}conv.weight" in shapes:
-        return ResNetStem(depths=(), base_width=shapes(f"{at}conv.weight", 4)[0], norm_epsilon=1e-5, conv_epsilon=1e-8)
+        return ResNetStem(depths=(), base_width=shapes(f"{at}conv.weight", 4)[0], **CONVOLUTIONS)
     if f"{at}stem.conv.weight" not in shapes:
         return None
     width = shapes(f"{at}stem.conv.weight", 4)[0]
     depths = _read_depths(shapes, re.escape(at))
-    return ResNetStem(depths=depths, base_width=width, norm_epsilon=1e-5, conv_epsilon=1e-8)
+    return ResNetStem(depths=depths, base_width=width, **CONVOLUTIONS)
 
 
 def _read_depths(shapes: Shapes, at: str = "") -> tuple[int, ...]:
@@ -219,8 +221,7 @@ def _read_resnet(shapes: Shapes, config: Config, picture_px: tuple[int, int] | N
         channels=channels,
         depths=_read_depths(shapes),
         base_width=width,
-        norm_epsilon=1e-5,
-        conv_epsilon=1e-8,
+        **CONVOLUTIONS,
     )
 
 
