@@ -259,13 +259,12 @@ def test_finetune_at_a_larger_size_with_the_best_of_two_rates(capsys, run, folde
 
 
 def test_finetuning_on_few_pictures_takes_a_batch_that_fits(capsys, run, folder, tmp_path):
-    _, errors, code = vitreous(capsys, "finetune", run, folder, "--training.steps", "1", "--out", tmp_path / "few")
+    told, errors, code = vitreous(capsys, "finetune", run, folder, "--training.steps", "1", "--out", tmp_path / "few")
     assert code == 0, errors
-    recipe = json.loads((tmp_path / "few/recipe.json").read_text())
-    assert recipe["training"]["batch_size"] == 4  # 48 pictures to train on
-    assert "batch_size is 512" in refused(
-        capsys, "finetune", run, folder, "--training.batch_size", "512", "--out", tmp_path / "asked"
-    )
+    assert "batch_size 512 becomes 4: there are 49 pictures to train on" in told
+    assert json.loads((tmp_path / "few/results.json").read_text())["batch_size"] == 4
+    again, errors, code = vitreous(capsys, "finetune", run, folder, "--training.steps", "1", "--out", tmp_path / "few")
+    assert code == 0 and "has finished" in again
 
 
 def test_finetuning_starts_from_resized_positions_and_a_head_of_zeros(run):

@@ -103,6 +103,7 @@ def _train(
                 print(f"{path}: this run has finished; these are its results")
             return json.loads(finished.read_text())  # type: ignore[no-any-return]
         splits = open_data(recipe.data)
+        recipe = _with_batch_that_fits(recipe, splits.train, world)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         _check_scored(recipe, objective, splits.train)
         loop = build_loop(recipe, splits, objective, world)
@@ -119,6 +120,18 @@ def _train(
         if world.is_first:
             settings.write_json(results, finished)
     return results
+
+
+def _with_batch_that_fits(recipe: Recipe, train: Source, world: World) -> Recipe:
+    """recipe.json keeps what was asked for: what becomes of it follows from the number of pictures."""
+    fitting = recipe.for_pictures(len(train))
+    if fitting is not recipe and world.is_first:
+        print(
+            f"batch_size {recipe.training.batch_size:,} becomes {fitting.training.batch_size:,}: "
+            f"there are {len(train):,} pictures to train on",
+            flush=True,
+        )
+    return fitting
 
 
 def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
@@ -291,6 +304,7 @@ def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits,
     results: dict[str, Any] = {
         "recipe": recipe.name,
         "steps": loop.num_steps,
+        "batch_size": recipe.training.batch_size,
         "parameters": sum(p.numel() for p in objective.parameters()),
     }
     with loop.average.swapped(), torch.no_grad(), autocast(world.device, recipe.training.precision):
@@ -325,12 +339,14 @@ def teach(
 ) -> dict[str, int]:
     """Ask a recipe's teacher about every view of so many epochs (all of the recipe's by default) and store the answers,
     from wherever the folder stands. `samples`: so many in a part."""
-    if not isinstance(recipe.objective, DistillSettings):
+    kind = recipe.objective
+    if not isinstance(kind, DistillSettings):
         raise UserError(f"{recipe.name} learns from no teacher's answers; choose one with --objective.kind Distill")
     world, folder = World.join(recipe.training.device), Path(out)
     train = recipe.data.build().train
+    recipe = _with_batch_that_fits(recipe, train, world)
     loader = build_loader(recipe, train, World(rank=0, size=1, device=world.device))  # every rank takes whole batches
-    teacher, kind = build_teacher(recipe, train.classes).to(world.device), recipe.objective
+    teacher = build_teacher(recipe, train.classes).to(world.device)
     whose = {"where": recipe.teacher, "fingerprint": int(teacher.fingerprint)}
     document = teaching.about(answered_views(recipe, train), whose, loader, samples)
     if epochs is None:

@@ -15,7 +15,7 @@ from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import cifar10_tuned
+from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks import TaughtSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Card, Trained
@@ -204,3 +204,35 @@ def test_tuning_keeps_the_model_and_starts_from_the_run(tmp_path):
     assert (found.optimizer.layer_decay, found.training.epochs, found.augmentation.cutmix) == (0.75, 7, 1.0)
     scratch = cifar10_tuned()
     assert (scratch.start, scratch.model, scratch.optimizer.layer_decay) == (None, found.model, 1.0)
+
+
+# ---- other pictures than their own
+
+UNLABELLED = [
+    name
+    for name, recipe in RECIPES.items()
+    if all(one.value != "needed" for one in parameters(recipe)) and name not in ("fashion_finetune", "cifar10_finetune")
+    if not find_recipe(name, {}).data.need_labels
+]
+
+
+@pytest.mark.parametrize("name", UNLABELLED)
+@pytest.mark.parametrize("picture_px", [96, 64])
+def test_what_learns_without_labels_takes_pictures_of_any_size(name, picture_px):
+    recipe = find_recipe(name, {"picture_px": str(picture_px)})
+    assert recipe.preprocessing.size_px == (picture_px, picture_px)
+    with torch.device("meta"):
+        encoder = recipe.model.build()
+        for view in recipe.more_views:
+            height, width = view.size_px or recipe.model.picture_px
+            assert len(encoder.features(torch.empty(2, 3, height, width)).pooled) == 2
+        if not isinstance(recipe.objective, TaughtSettings):
+            recipe.objective.build(encoder, ())
+    if name.startswith("cifar10") and isinstance(recipe.model, ViTSettings):
+        assert 8 <= encoder.grid.h <= 15, "as many patches as CIFAR-10's pictures have, or a few more"
+
+
+def test_patches_cover_the_picture():
+    assert [cell_of(side) for side in (8, 32, 48, 64, 96, 128, 224, 256)] == [1, 4, 4, 8, 8, 16, 16, 32]
+    with pytest.raises(UserError, match="give 96 or 104"):
+        find_recipe("cifar10_mae", {"picture_px": "100"})

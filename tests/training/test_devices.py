@@ -15,7 +15,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
-from vitreous.training.devices import GraphedStep, World, autocast
+from vitreous.training.devices import GraphedStep, World, autocast, compiles
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 
@@ -198,3 +198,15 @@ def test_a_cuda_graph_is_for_gpus_only(tmp_path):
     with RunDirectory(tmp_path, tensorboard=False) as directory:
         loop.run(directory, None)
     assert [row["step"] for row in directory.rows()] == [3]
+
+
+@pytest.mark.parametrize(("kind", "is_gpu"), [("cpu", False), ("cuda", True)])
+def test_precision_and_compilation_choose_themselves_by_the_device(kind, is_gpu, monkeypatch):
+    device = torch.device(kind)
+    assert compiles(device, "auto") is is_gpu
+    assert compiles(device, True) and not compiles(device, False)
+    made = []
+    monkeypatch.setattr(torch, "autocast", lambda _, dtype, enabled: made.append(enabled))
+    for precision in ("auto", "fp32", "bf16"):
+        autocast(device, precision)
+    assert made == [is_gpu, False, True]

@@ -13,8 +13,8 @@ from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings, model_settings
-from vitreous.recipes.finetune import batch_for, cell
-from vitreous.recipes.recipe import Recipe, short_name
+from vitreous.recipes.finetune import cell
+from vitreous.recipes.recipe import Recipe, batch_for, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings

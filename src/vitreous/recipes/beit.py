@@ -8,14 +8,14 @@ from vitreous.models import TokeniserSettings, ViTSettings, model_settings
 from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CROPS, small_vit, unlabelled
+from vitreous.recipes.unlabelled import CROPS, cell_of, small_vit, unlabelled
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
 
-def cifar10_tokeniser(epochs: float = 100.0) -> Recipe:
+def cifar10_tokeniser(epochs: float = 100.0, picture_px: int = 32) -> Recipe:
     """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells a picture and 1024 words. BEiT learns from it.
 
     Command:  vitreous train cifar10_tokeniser
@@ -23,7 +23,9 @@ def cifar10_tokeniser(epochs: float = 100.0) -> Recipe:
     Score:    none of its own; BEiT learned from one of 41 epochs
     Section:  Ramesh et al. 2021, section 2.1 and appendix A; the recipe is ours
     """
-    model = TokeniserSettings(picture_px=(32, 32), stride=4, width=256, vocabulary=1024, blocks=1)
+    model = TokeniserSettings(
+        picture_px=(picture_px, picture_px), stride=cell_of(picture_px), width=256, vocabulary=1024, blocks=1
+    )
     return unlabelled(
         "cifar10_tokeniser",
         VisualTokensSettings(decoder_blocks=1),
@@ -34,7 +36,7 @@ def cifar10_tokeniser(epochs: float = 100.0) -> Recipe:
     )
 
 
-def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0) -> Recipe:
+def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """BEiT on CIFAR-10: 25 of 64 patches hidden in blocks, their words predicted.
 
     Command:  vitreous train cifar10_beit --teacher runs/cifar10_tokeniser
@@ -42,14 +44,14 @@ def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0)
     Score:    112 epochs: k-NN 54.9, linear 67.5, fine-tuned 92.4 % (docs/RESULTS.md)
     Section:  Bao et al. 2021, section 2; the recipe is ours
     """
+    model = small_vit("mean", picture_px)
     # A block of 16 patches of 196 is one of 5 of 64.
-    recipe = unlabelled(
-        "cifar10_beit", BEiTSettings(least_block=5), small_vit("mean"), epochs=epochs, augmentation=CROPS
-    )
+    objective = BEiTSettings(least_block=round(16 / 196 * (picture_px // cell_of(picture_px)) ** 2))
+    recipe = unlabelled("cifar10_beit", objective, model, epochs=epochs, augmentation=CROPS)
     return replace(recipe, teacher=teacher)
 
 
-def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
+def tokeniser_imagenet(data: str = "imagenet", picture_px: int = 112) -> Recipe:
     """Visual words for ImageNet at 112 px: 14 x 14 cells a picture and 8192 words. BEiT learns from it.
 
     Command:  vitreous train tokeniser_imagenet --data /path/to/imagenet
@@ -60,7 +62,7 @@ def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
     return Recipe(
         name="tokeniser_imagenet",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
-        model=model_settings("tokeniser_8"),
+        model=model_settings("tokeniser_8", picture_px=picture_px),
         objective=VisualTokensSettings(),
         augmentation=CROPS,
         optimizer=AdamWSettings(lr=1e-4, weight_decay=1e-4),
@@ -69,8 +71,8 @@ def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
         training=TrainingSettings(
             epochs=50,
             batch_size=512,
-            precision="bf16",
-            compile=True,
+            precision="auto",
+            compile="auto",
             workers=16,
             checkpoint_every_s=600,
             evaluate_every_epochs=0,
@@ -78,7 +80,7 @@ def tokeniser_imagenet(data: str = "imagenet") -> Recipe:
     )
 
 
-def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagenet") -> Recipe:
+def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagenet", picture_px: int = 224) -> Recipe:
     """BEiT-B/16 on ImageNet, as in its paper: 800 epochs, 75 of 196 patches hidden, 8192 words.
 
     Command:  vitreous train beit_imagenet --teacher runs/tokeniser_imagenet --data /path/to/imagenet
@@ -90,7 +92,12 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
         name="beit_imagenet",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
         model=ViTSettings(
-            pool="mean", positions="bias-shared", attention_bias="no-key", layer_scale=0.1, stochastic_depth=0.1
+            picture_px=(picture_px, picture_px),
+            pool="mean",
+            positions="bias-shared",
+            attention_bias="no-key",
+            layer_scale=0.1,
+            stochastic_depth=0.1,
         ),
         teacher=teacher,
         objective=BEiTSettings(share=0.383),  # 75 patches, "roughly 40 %"
@@ -101,8 +108,8 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
             epochs=800,
             batch_size=2048,
             clip=3.0,
-            precision="bf16",
-            compile=True,
+            precision="auto",
+            compile="auto",
             workers=16,
             checkpoint_every_s=600,
             evaluate_every_epochs=0,

@@ -33,7 +33,7 @@ FIRST = Augmentation(
 SECOND = replace(FIRST, blur=0.1, solarize=0.2)
 
 
-def cifar10_simclr(epochs: float = 520.0) -> Recipe:
+def cifar10_simclr(epochs: float = 520.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: SimCLR finds the other view of a picture among all views of its batch.
 
     Command:  vitreous train cifar10_simclr
@@ -44,7 +44,7 @@ def cifar10_simclr(epochs: float = 520.0) -> Recipe:
     return unlabelled(
         "cifar10_simclr",
         SimCLRSettings(hidden=1024, temperature=0.2),
-        small_vit("mean"),
+        small_vit("mean", picture_px),
         epochs=epochs,
         augmentation=CONTRAST,
         more_views=TWICE,
@@ -53,7 +53,7 @@ def cifar10_simclr(epochs: float = 520.0) -> Recipe:
     )
 
 
-def cifar10_mocov3(epochs: float = 400.0) -> Recipe:
+def cifar10_mocov3(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: MoCo v3 finds a slow copy's key of the other view among the keys of the batch.
 
     Command:  vitreous train cifar10_mocov3
@@ -64,14 +64,14 @@ def cifar10_mocov3(epochs: float = 400.0) -> Recipe:
     return unlabelled(
         "cifar10_mocov3",
         MoCoV3Settings(hidden=2048),
-        small_vit("class"),
+        small_vit("class", picture_px),
         epochs=epochs,
         augmentation=CONTRAST,
         more_views=TWICE,
     )
 
 
-def cifar10_byol(epochs: float = 400.0) -> Recipe:
+def cifar10_byol(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: BYOL foretells what a slow copy says of the other view, and pushes nothing away.
 
     Command:  vitreous train cifar10_byol
@@ -82,14 +82,16 @@ def cifar10_byol(epochs: float = 400.0) -> Recipe:
     return unlabelled(
         "cifar10_byol",
         BYOLSettings(hidden=2048),
-        small_vit("mean"),
+        small_vit("mean", picture_px),
         epochs=epochs,
         augmentation=CONTRAST,
         more_views=TWICE,
     )
 
 
-def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: float = 300.0) -> Recipe:
+def mocov3_imagenet(
+    model: str = "vit_s16", data: str = "imagenet", epochs: float = 300.0, picture_px: int = 224
+) -> Recipe:
     """MoCo v3 on ImageNet, as in its paper: 300 epochs, batch 4096, frozen patches, sine-cosine positions.
 
     Command:  vitreous train mocov3_imagenet --model vit_b16 --data /path/to/imagenet
@@ -97,7 +99,7 @@ def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: floa
     Score:    its released weights (linear probe): S/16 73.2, B/16 76.7 %; ours not measured yet
     Section:  Chen, Xie and He 2021, 4 and 5; rate, decay of all weights and crops as in the released code
     """
-    settings = model_settings(model)
+    settings = model_settings(model, picture_px=picture_px)
     if not isinstance(settings, ViTSettings) or settings.stem is not None:
         raise UserError(f"mocov3_imagenet is for a plain ViT, and {model} is none: give vit_s16 or vit_b16")
     # Section 5: its ViT-S has 12 heads, as B has.
@@ -117,8 +119,8 @@ def mocov3_imagenet(model: str = "vit_s16", data: str = "imagenet", epochs: floa
             epochs=epochs,
             batch_size=4096,
             clip=None,
-            precision="bf16",
-            compile=True,
+            precision="auto",
+            compile="auto",
             workers=16,
             evaluate_every_epochs=0,
             checkpoint_every_s=600,

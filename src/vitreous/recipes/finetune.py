@@ -56,21 +56,6 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     )
 
 
-def with_batch_that_fits(recipe: Recipe) -> Recipe:
-    """The paper's batch is for sets of thousands. Where there are fewer pictures than that, it is a smaller one."""
-    pictures, most = len(replace(recipe.data, keep_gb=0.0).build().train), recipe.training.batch_size  # not decoded
-    if most <= pictures:
-        return recipe
-    return replace(recipe, training=replace(recipe.training, batch_size=batch_for(pictures, most)))
-
-
-def batch_for(pictures: int, most: int) -> int:
-    """`most`, halved until an epoch has eight steps or more."""
-    while most > max(1, pictures // 8):
-        most //= 2
-    return most
-
-
 def paper_finetune(
     start: str, data: str, task: PaperTask = "cifar", picture_px: int = 384, headline: bool = False
 ) -> Recipe:
@@ -97,7 +82,7 @@ def paper_finetune(
         # The paper does not mention warm-up; its released code has 500 steps.
         schedule=ScheduleSettings(warmup_steps=min(500, steps // 5), decay="cosine"),
         average=AverageSettings(kind="polyak", factor=0.9999) if headline else AverageSettings(),
-        training=replace(recipe.training, precision="bf16"),
+        training=replace(recipe.training, precision="auto"),
         rates=rates,
     )
 

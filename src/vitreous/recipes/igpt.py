@@ -50,6 +50,6 @@ def igpt_imagenet(model: str = "igpt_s", data: str = "imagenet", picture_px: int
         optimizer=AdamWSettings(lr=3e-3, beta2=0.95, weight_decay=0.0),
         schedule=ScheduleSettings(warmup_steps=9_600),  # one epoch
         training=TrainingSettings(
-            steps=1_000_000, batch_size=128, precision="bf16", compile=True, evaluate_every_epochs=0
+            steps=1_000_000, batch_size=128, precision="auto", compile="auto", evaluate_every_epochs=0
         ),
     )

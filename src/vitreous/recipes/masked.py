@@ -15,7 +15,7 @@ from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
 
-def cifar10_masked(epochs: float = 400.0) -> Recipe:
+def cifar10_masked(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: the mean colours of corrupted patches, as the ViT paper's self-supervision.
 
     Command:  vitreous train cifar10_masked
@@ -24,10 +24,10 @@ def cifar10_masked(epochs: float = 400.0) -> Recipe:
     Section:  4.6, B.1.2; the numbers are ours
     """
     objective = MaskedSettings(mean=CIFAR10.mean, std=CIFAR10.std)
-    return unlabelled("cifar10_masked", objective, small_vit("mean"), epochs=epochs, augmentation=CROPS)
+    return unlabelled("cifar10_masked", objective, small_vit("mean", picture_px), epochs=epochs, augmentation=CROPS)
 
 
-def cifar10_mae(epochs: float = 460.0) -> Recipe:
+def cifar10_mae(epochs: float = 460.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: a masked autoencoder that sees 16 of 64 patches, with a decoder of two small blocks.
 
     Command:  vitreous train cifar10_mae
@@ -36,10 +36,12 @@ def cifar10_mae(epochs: float = 460.0) -> Recipe:
     Section:  He et al. 2021, 3; the numbers are ours
     """
     objective = MAESettings(decoder_depth=2, decoder_width=192, decoder_heads=6)
-    return unlabelled("cifar10_mae", objective, small_vit("mean"), epochs=epochs, augmentation=CROPS)
+    return unlabelled("cifar10_mae", objective, small_vit("mean", picture_px), epochs=epochs, augmentation=CROPS)
 
 
-def masked_patch_paper(model: str = "vit_b16", data: str = "imagenet", steps: int = 1_000_000) -> Recipe:
+def masked_patch_paper(
+    model: str = "vit_b16", data: str = "imagenet", steps: int = 1_000_000, picture_px: int = 224
+) -> Recipe:
     """Masked patch prediction with the paper's numbers: Adam at 2e-4, 10,000 steps of warm-up, cosine, batch 4096.
 
     Command:  vitreous train masked_patch_paper --data /path/to/imagenet --steps 100000
@@ -51,7 +53,7 @@ def masked_patch_paper(model: str = "vit_b16", data: str = "imagenet", steps: in
     return Recipe(
         name=f"masked_patch_paper-{model}",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
-        model=_plain_vit(model),
+        model=_plain_vit(model, picture_px),
         objective=MaskedSettings(mean=normalise.mean, std=normalise.std),
         normalise=normalise,
         augmentation=Augmentation(crop="random-resized", scale=(0.05, 1.0)),
@@ -62,7 +64,9 @@ def masked_patch_paper(model: str = "vit_b16", data: str = "imagenet", steps: in
     )
 
 
-def mae_imagenet(model: str = "vit_l16", data: str = "imagenet", epochs: float = 800.0) -> Recipe:
+def mae_imagenet(
+    model: str = "vit_l16", data: str = "imagenet", epochs: float = 800.0, picture_px: int = 224
+) -> Recipe:
     """A masked autoencoder on ImageNet, as in its paper: 75 % dropped, a decoder of 8 blocks, 800 epochs.
 
     Command:  vitreous train mae_imagenet --model vit_l16 --data /path/to/imagenet --epochs 1600
@@ -73,7 +77,7 @@ def mae_imagenet(model: str = "vit_l16", data: str = "imagenet", epochs: float =
     return Recipe(
         name=f"mae_imagenet-{model}",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
-        model=replace(_plain_vit(model), positions="sincos", pool="mean"),
+        model=replace(_plain_vit(model, picture_px), positions="sincos", pool="mean"),
         objective=MAESettings(),
         normalise=Preprocessing(interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=CROPS,
@@ -87,16 +91,16 @@ def mae_imagenet(model: str = "vit_l16", data: str = "imagenet", epochs: float =
 _TRAINING = TrainingSettings(
     batch_size=4096,
     clip=None,
-    precision="bf16",
-    compile=True,
+    precision="auto",
+    compile="auto",
     workers=16,
     evaluate_every_epochs=0,
     checkpoint_every_s=600,
 )
 
 
-def _plain_vit(name: str) -> ViTSettings:
-    model = model_settings(name)
+def _plain_vit(name: str, picture_px: int) -> ViTSettings:
+    model = model_settings(name, picture_px=picture_px)
     if not isinstance(model, ViTSettings) or model.stem is not None:
         raise UserError(f"patches are hidden from a plain ViT, and {name} is none: give vit_b16 or vit_l16")
     return model

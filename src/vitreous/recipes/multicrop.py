@@ -10,13 +10,13 @@ from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.recipes.contrastive import FIRST, SECOND
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CONTRAST, share_of_run, small_vit, unlabelled
+from vitreous.recipes.unlabelled import CONTRAST, cell_of, share_of_run, small_vit, unlabelled
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
 
-def cifar10_dino(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
+def cifar10_dino(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 32) -> Recipe:
     """DINO on CIFAR-10: a plain ViT of 4.8 M parameters agrees with its own momentum teacher, without labels.
 
     Command:  vitreous train cifar10_dino
@@ -24,19 +24,19 @@ def cifar10_dino(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
     Score:    56 epochs: k-NN 80.5, linear 81.8 % (docs/RESULTS.md)
     Section:  Caron et al. 2021, section 3; the recipe for 32 px is ours
     """
-    first, more = small_crops(local_crops)
+    first, more = small_crops(local_crops, picture_px)
     return unlabelled(
         "cifar10_dino",
         # With fewer steps than the paper's: a sharper teacher that follows faster.
         DINOSettings(prototypes=4096, teacher_temperature=0.04, momentum=0.99),
-        small_vit("class"),
+        small_vit("class", picture_px),
         epochs=epochs,
         augmentation=first,
         more_views=more,
     )
 
 
-def cifar10_swav(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
+def cifar10_swav(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 32) -> Recipe:
     """SwAV on CIFAR-10: the same ViT predicts to which of 512 prototypes the other crops of a picture belong.
 
     Command:  vitreous train cifar10_swav
@@ -44,18 +44,20 @@ def cifar10_swav(local_crops: int = 4, epochs: float = 100.0) -> Recipe:
     Score:    78 epochs: k-NN 86.0, linear 87.8, fine-tuned for 20 epochs 93.8 % (docs/RESULTS.md)
     Section:  Caron et al. 2020, section 3; the recipe for 32 px is ours
     """
-    first, more = small_crops(local_crops)
+    first, more = small_crops(local_crops, picture_px)
     return unlabelled(
         "cifar10_swav",
         SwAVSettings(prototypes=512),
-        small_vit("class"),
+        small_vit("class", picture_px),
         epochs=epochs,
         augmentation=first,
         more_views=more,
     )
 
 
-def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float = 800.0) -> Recipe:
+def dino_imagenet(
+    data: str = "imagenet", local_crops: int = 10, epochs: float = 800.0, picture_px: int = 224
+) -> Recipe:
     """DINO on ImageNet as in its paper: ViT-S/16, batch 1024, two crops of 224 px and ten of 96 px.
 
     The paper's weight decay rises from 0.04 to 0.4 along a cosine. Optimizers here have one weight decay for the whole
@@ -67,7 +69,8 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
     Score:    paper, Table 2: linear 77.0, k-NN 74.5 %; not measured yet here
     Section:  Caron et al. 2021, section 3.2
     """
-    batch_size = 1024
+    batch_size, patch = 1024, 16
+    local_px = max(1, round(picture_px * 96 / 224 / patch)) * patch
     first, second, local = (
         replace(FIRST, scale=(0.25, 1.0)),
         replace(SECOND, scale=(0.25, 1.0)),
@@ -76,13 +79,21 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
     return Recipe(
         name="dino_imagenet",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
-        model=ViTSettings(width=384, depth=12, heads=6, resizing="bicubic", stochastic_depth=0.1),
+        model=ViTSettings(
+            picture_px=(picture_px, picture_px),
+            patch=patch,
+            width=384,
+            depth=12,
+            heads=6,
+            resizing="bicubic",
+            stochastic_depth=0.1,
+        ),
         objective=DINOSettings(temperature_fraction=share_of_run(30, epochs), freeze_fraction=share_of_run(1, epochs)),
         normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=first,
         more_views=(
             ViewSettings(augmentation=second),
-            ViewSettings(augmentation=local, times=local_crops, size_px=(96, 96)),
+            ViewSettings(augmentation=local, times=local_crops, size_px=(local_px, local_px)),
         ),
         optimizer=AdamWSettings(lr=5e-4 * batch_size / 256, weight_decay=0.04),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(10, epochs)),
@@ -90,8 +101,8 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
             epochs=epochs,
             batch_size=batch_size,
             clip=3.0,
-            precision="bf16",
-            compile=True,
+            precision="auto",
+            compile="auto",
             evaluate_every_epochs=0,
             workers=16,
             checkpoint_every_s=600,
@@ -99,11 +110,13 @@ def dino_imagenet(data: str = "imagenet", local_crops: int = 10, epochs: float =
     )
 
 
-def small_crops(local_crops: int) -> tuple[Augmentation, tuple[ViewSettings, ...]]:
-    """Of pictures of 32 px: two global crops, of which the second is solarized at times, and local ones of 16 px. No
-    blur: there is little to blur (Chen et al. 2020, appendix B.9)."""
+def small_crops(local_crops: int, picture_px: int) -> tuple[Augmentation, tuple[ViewSettings, ...]]:
+    """Two global crops, of which the second is solarized at times, and local ones of half the size in whole patches:
+    32 and 16 px. No blur: in such pictures there is little to blur (Chen et al. 2020, appendix B.9)."""
+    cell = cell_of(picture_px)
+    local_px = picture_px // cell // 2 * cell
     whole, part = replace(CONTRAST, scale=(0.3, 1.0)), replace(CONTRAST, scale=(0.08, 0.3))
     return whole, (
         ViewSettings(augmentation=replace(whole, solarize=0.2)),
-        ViewSettings(augmentation=part, times=local_crops, size_px=(16, 16)),
+        ViewSettings(augmentation=part, times=local_crops, size_px=(local_px, local_px)),
     )

@@ -35,6 +35,19 @@ class Recipe:
         """The model decides the size of its pictures."""
         return replace(self.normalise, size_px=self.model.picture_px)
 
+    def for_pictures(self, num: int) -> "Recipe":
+        """With a smaller batch where so many pictures do not fill one: recipes are made for sets of thousands."""
+        if self.training.batch_size <= num:
+            return self
+        return replace(self, training=replace(self.training, batch_size=batch_for(num, self.training.batch_size)))
+
+
+def batch_for(pictures: int, most: int) -> int:
+    """`most`, halved until an epoch has eight steps or more."""
+    while most > max(1, pictures // 8):
+        most //= 2
+    return most
+
 
 def short_name(where: str) -> str:
     """Of data or weights, for the name of a run: the last part of a path, or a name without its colon."""

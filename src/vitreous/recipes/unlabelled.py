@@ -1,10 +1,12 @@
 """What the recipes without labels share: one ViT, one set of pictures, so that only the objective differs."""
 
+import math
 from dataclasses import replace
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.vit import Pool
 from vitreous.recipes.cifar10 import small_pictures
@@ -33,11 +35,12 @@ CONTRAST = Augmentation(
 )
 
 
-def small_vit(pool: Pool) -> ViTSettings:
-    """4.8 M parameters, patches of 4 px. It has a class token in any case, and costs the same whatever is pooled."""
+def small_vit(pool: Pool, picture_px: int = 32) -> ViTSettings:
+    """4.8 M parameters, patches of 4 px at 32 px. It has a class token in any case, and costs the same whatever is
+    pooled."""
     return ViTSettings(
-        picture_px=(32, 32),
-        patch=4,
+        picture_px=(picture_px, picture_px),
+        patch=cell_of(picture_px),
         width=256,
         depth=6,
         heads=8,
@@ -45,6 +48,15 @@ def small_vit(pool: Pool) -> ViTSettings:
         positions="sincos",
         gelu="tanh",
     )
+
+
+def cell_of(picture_px: int) -> int:
+    """The side of a patch: the power of two of which 8 to 15 cover the picture. 4 at 32 px, 16 at 224 px."""
+    cell = 1 << int(math.log2(max(picture_px, 8) / 8))
+    if picture_px < 8 or picture_px % cell:
+        lower = max(8, picture_px // cell * cell)
+        raise UserError(f"--picture_px {picture_px}: patches have {cell} px here; give {lower} or {lower + cell}")
+    return cell
 
 
 def unlabelled(
@@ -73,15 +85,15 @@ def unlabelled(
         training=TrainingSettings(
             epochs=epochs,
             batch_size=batch_size,
-            precision="bf16",
-            compile=True,
+            precision="auto",
+            compile="auto",
             cuda_graph=True,
             evaluate_every_epochs=0,
         ),
     )
 
 
-def cifar10_tuned(start: str | None = None, epochs: float = 220.0) -> Recipe:
+def cifar10_tuned(start: str | None = None, epochs: float = 220.0, picture_px: int = 32) -> Recipe:
     """Fine-tune on CIFAR-10 what learned from its pictures without labels; without a start: the same from scratch.
 
     Command:  vitreous train cifar10_tuned --start runs/cifar10_mae --data.val_fraction 0
@@ -89,7 +101,7 @@ def cifar10_tuned(start: str | None = None, epochs: float = 220.0) -> Recipe:
     Score:    96.2 % after cifar10_mae, and 96.3 % when cifar10_finetune follows at 48 px (docs/RESULTS.md)
     Section:  4.6 (self-supervision); the recipe is ours
     """
-    model = small_vit("mean") if start is None else Trained.load(start).card.model
+    model = small_vit("mean", picture_px) if start is None else Trained.load(start).card.model
     if isinstance(model, ViTSettings):
         model = replace(model, stochastic_depth=0.1)
     recipe = small_pictures("cifar10_tuned", model, epochs)

@@ -186,7 +186,7 @@ class Grid:
         gpus = self.environment["gpus"] if recipe.training.device != "cpu" else []
         row["device"] = gpus[0] if gpus else self.environment["cpu"]
         row["commit"] = self.environment["commit"]
-        row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * recipe.training.batch_size
+        row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * results["batch_size"]
         if "val" in results:
             row["val_accuracy"] = results["val"]["accuracy"]
         if "test" in results:

@@ -18,7 +18,7 @@ from vitreous.studies.downstream import distinct_slugs, is_structured, test_spli
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.models import StudyModel, size_of, study_model
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.training.devices import Precision
+from vitreous.training.devices import Compile, Precision
 from vitreous.training.optim import MuonSettings
 
 QUICK_PX = 28  # the embedded pictures
@@ -47,8 +47,8 @@ class Study:
     label_smoothing: float = 0.1  # share of the target spread over all classes
     augment: Literal["strong", "light"] = "strong"  # RandAugment, erasing and mixing; or shifts and flips alone
     val_fraction: float = 0.1  # share of train that choices and early stopping are made on
-    precision: Precision = "bf16"  # of activations
-    compile: bool = True  # pays where many cells have the same shape; the first of each takes half a minute more
+    precision: Precision = "auto"  # of activations: bf16 on a GPU, fp32 elsewhere
+    compile: Compile = "auto"  # on a GPU, where half a minute for each new shape pays off over many cells
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
 
     @classmethod

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16"]
+Compile = Literal["auto"] | bool
 WARM_UP_STEPS = 3  # before a CUDA graph is captured: compilation, autotuning and lazy state happen in them
 
 
@@ -73,8 +74,14 @@ class World:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """bf16: activations in bfloat16; weights, their gradients and their sums in float32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 on a GPU only."""
+    is_half = device.type == "cuda" if precision == "auto" else precision == "bf16"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_half)
+
+
+def compiles(device: torch.device, wanted: Compile) -> bool:
+    """auto: on a GPU only. On a CPU it gains little, and there may be no compiler."""
+    return device.type == "cuda" if wanted == "auto" else wanted
 
 
 class GraphedStep:

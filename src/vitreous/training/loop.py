@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
-from vitreous.training.devices import GraphedStep, Precision, World, autocast
+from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles
 from vitreous.training.optim import Optimizer
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
@@ -39,8 +39,8 @@ class TrainingSettings:
     batch_size: int = 512  # pictures a step, over all ranks and accumulated parts
     accumulate: int = 1  # parts into which a step's batch is cut to save memory
     clip: float | None = 1.0  # largest global norm of the gradient
-    precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32
-    compile: bool = False  # torch.compile the objective and the augmentation
+    precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32; auto: on a GPU
+    compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
     cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
     checkpointing: bool = False  # recompute activations in the backward pass to save memory
     keep: Literal["last", "best"] = "last"  # which weights: best is by accuracy on the validation part (early stopping)
@@ -123,8 +123,9 @@ class Loop:
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
         self.concerned = False  # about what the numbers of the objective say
-        self.losses = torch.compile(objective, dynamic=False) if settings.compile else objective
-        self.prepare = torch.compile(data.prepare, dynamic=False) if settings.compile else data.prepare
+        is_compiled = compiles(world.device, settings.compile)
+        self.losses = torch.compile(objective, dynamic=False) if is_compiled else objective
+        self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
         use_graph = settings.cuda_graph and world.device.type == "cuda" and world.size == 1
         self.run_step: Callable[..., None] = GraphedStep(self.step) if use_graph else self.step
 

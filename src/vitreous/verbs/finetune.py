@@ -23,12 +23,9 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         options.parser.print_help()
         return
     from vitreous.recipes import finetune_recipe
-    from vitreous.recipes.finetune import with_batch_that_fits
 
     recipe = finetune_recipe(options.start, options.data, changes)
     if options.help:
         print_fields(recipe)
         return
-    if "training.batch_size" not in changes:
-        recipe = with_batch_that_fits(recipe)
     train_and_report(recipe, options.out or f"runs/{recipe.name}")
