@@ -144,7 +144,7 @@ def play():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.play = Hub()
     server.play.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server.play
     server.play.over.set()

@@ -53,6 +53,11 @@ def is_installed() -> bool:
         return False
 
 
+def is_offline() -> bool:
+    """HF_HUB_OFFLINE is set."""
+    return bool(_library("offline mode").constants.HF_HUB_OFFLINE)
+
+
 def fetch(where: str, *, silence_s: float = SILENCE_S) -> Path:
     """The folder in the cache that holds the weights and their documents, or the one file that was named.
 

@@ -1,0 +1,164 @@
+"""Starts: which published encoder `fit` begins with, where the `hub` extra is installed and the time is enough.
+
+    found = best_start(Work(kind="cpu", threads=2, num_pictures=1000, seconds=240))
+    if found.where is None:
+        ...  # go on with the encoder that ships; `found.why` is the line for the plan and the report
+    else:
+        Trained.load(found.where)  # "timm:NAME@COMMIT": the weights are in the cache already, nothing is asked for
+
+Costs decide: a start is taken when reading all pictures once with it, and fetching it, leaves most of the time for
+fine-tuning. Sizes, licences and revisions are those of the model cards (November 2026).
+"""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from vitreous.errors import UserError
+from vitreous.weights import hub
+
+PATIENCE_S = 10.0  # without an answer from the hub
+DEFAULT_S = 600.0  # the budget that is assumed where none was given
+SHARE = 0.25  # of the budget, for fetching a start and reading every picture once with it
+# Multiply-adds a second. A CPU core: ViT-S/16 at 62 ms per picture on 2 cores. A GPU: a tenth of what an H200 does.
+CPU_CORE_GMACS, GPU_GMACS = 37.0, 20_000.0
+DOWNLOAD_MB_S = 5.0  # a home connection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a start has to be affordable for."""
+
+    kind: Literal["cpu", "cuda"]
+    threads: int  # of the CPU
+    num_pictures: int  # all that will be read: training, validation, test
+    seconds: float = DEFAULT_S  # what is left of the budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    where: str  # timm:NAME or hf:OWNER/NAME
+    revision: str  # a commit or a branch; what was resolved is recorded
+    licence: str
+    megabytes: float
+    parameters: int
+    gmacs: float  # of one picture of 224 px
+    suits: str
+
+    def seconds(self, work: Work, is_cached: bool) -> float:
+        """What it takes to have it and to read every picture once."""
+        speed = GPU_GMACS if work.kind == "cuda" else CPU_CORE_GMACS * work.threads
+        return work.num_pictures * self.gmacs / speed + (0.0 if is_cached else self.megabytes / DOWNLOAD_MB_S)
+
+
+# The best first: frozen features of DINOv2 transfer best for their size, AugReg's come cheaper.
+STARTS = (
+    Start(
+        where="hf:facebook/dinov2-base",
+        revision="main",
+        licence="apache-2.0",
+        megabytes=346.0,
+        parameters=86_580_480,
+        gmacs=23.2,
+        suits="a GPU",
+    ),
+    Start(
+        where="hf:facebook/dinov2-small",
+        revision="ed25f3a31f01632728cabb09d1542f84ab7b0056",
+        licence="apache-2.0",
+        megabytes=88.2,
+        parameters=22_056_576,
+        gmacs=6.1,
+        suits="a GPU; 2 cores: 500 pictures in 4 minutes",
+    ),
+    Start(
+        where="timm:vit_small_patch16_224.augreg_in21k_ft_in1k",
+        revision="main",
+        licence="apache-2.0",
+        megabytes=88.2,
+        parameters=22_050_664,
+        gmacs=4.6,
+        suits="2 cores: 680 pictures in 4 minutes",
+    ),
+    Start(
+        where="timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        revision="main",
+        licence="apache-2.0",
+        megabytes=22.9,
+        parameters=5_717_416,
+        gmacs=1.25,
+        suits="2 cores: 3,300 pictures in 4 minutes",
+    ),
+)
+
+
+class Found(NamedTuple):
+    where: str | None  # for Trained.load, with the commit; None: start from what ships
+    why: str  # one line
+    start: Start | None = None
+
+
+def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], None] = print) -> Found:
+    """The best start that the time is enough for, in the cache by now; or none, and why. Never raises.
+
+    `revision` replaces the table's. What is downloaded, and how large it is, goes to `say`.
+    """
+    try:
+        return _best(work, revision, say)
+    except Exception as error:  # whatever it is: there is an encoder that ships
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return Found(None, f"no start from the hub: {reason[0][:200]}")
+
+
+def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found:
+    if not hub.is_installed():
+        # Nothing is asked for.
+        best = (*affordable(work), STARTS[-1])[0]
+        return Found(None, f"with pip install 'vitreous[hub]' it could start from {described(best)}")
+    cached = {start.where: path.name for start in STARTS if (path := hub.in_cache(_address(start, revision)))}
+    able = affordable(work, cached)
+    if not able:
+        return Found(None, _too_slow(work))
+    refused = ""
+    if able[0].where not in cached and not hub.is_offline():
+        say(f"Downloading {described(able[0])}")
+        limit_s = SHARE * work.seconds
+        try:
+            folder = hub.within(limit_s, lambda: hub.fetch(_address(able[0], revision), silence_s=PATIENCE_S))
+            return _found(able[0], folder.name)
+        except TimeoutError:
+            refused = f"{able[0].where}: not here after {limit_s:.0f} s"
+        except UserError as error:
+            refused = str(error)
+    here = [start for start in able if start.where in cached]
+    if here:
+        return _found(here[0], cached[here[0].where], refused)
+    return Found(None, f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and none is in the cache'}")
+
+
+def affordable(work: Work, cached: Container[str] = ()) -> tuple[Start, ...]:
+    """Those that the time is enough for, the best first."""
+    return tuple(start for start in STARTS if start.seconds(work, start.where in cached) <= SHARE * work.seconds)
+
+
+def _too_slow(work: Work) -> str:
+    least = STARTS[-1]
+    return (
+        f"no start from the hub: {least.where}, the smallest, would take {least.seconds(work, is_cached=True):.0f} s "
+        f"of {work.seconds:.0f} s to read {work.num_pictures:,} pictures once"
+    )
+
+
+def _address(start: Start, revision: str | None) -> str:
+    return f"{start.where}@{revision or start.revision}"
+
+
+def _found(start: Start, commit: str, refused: str = "") -> Found:
+    why = f"{described(start)}, suits {start.suits}"
+    return Found(f"{start.where}@{commit}", f"{why}; from the cache, as {refused}" if refused else why, start)
+
+
+def described(start: Start) -> str:
+    return (
+        f"{start.where} ({start.megabytes:.0f} MB, {start.parameters / 1e6:.1f} M parameters, licence {start.licence})"
+    )
