@@ -17,6 +17,7 @@ from vitreous.objectives.base import Objective
 from vitreous.recipes import find_recipe
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.optim import SGDSettings
@@ -56,6 +57,20 @@ def test_the_averaged_weights_are_what_is_kept(tmp_path):
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert results["val"]["log_loss"] == last["val_average/log_loss"] != last["val/log_loss"]
     assert jobs.evaluate(tmp_path, split="val")["log_loss"] == pytest.approx(last["val_average/log_loss"], abs=1e-6)
+
+
+def test_training_may_start_from_a_head_that_was_fitted_first(tmp_path):
+    first = tiny(objective=ClassifySettings())
+    jobs.train(first, tmp_path / "first", into="kept")
+    assert not (tmp_path / "first" / "model").exists()
+    start = Trained.load(tmp_path / "first" / "kept")
+    again = replace(first, start=str(tmp_path / "first" / "kept"), start_head=True)
+    built = jobs.build_objective(again, start.card.classes).state_dict()
+    assert all(torch.equal(built[name], value) for name, value in start.weights.items())
+    assert not jobs.build_objective(replace(again, start_head=False), start.card.classes).head.weight.any()
+    for wrong, classes in ((replace(again, start=None), start.card.classes), (again, start.card.classes[::-1])):
+        with pytest.raises(UserError, match="start_head needs a start with a head for the same classes"):
+            jobs.build_objective(wrong, classes)
 
 
 def test_another_recipe_is_refused_and_told_apart(tmp_path):

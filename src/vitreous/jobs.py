@@ -29,7 +29,7 @@ from vitreous.teachers import Teacher
 from vitreous.teaching import Answers, TaughtLoader
 from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
-from vitreous.training.loop import Evaluate, Loop, TrainingData
+from vitreous.training.loop import Course, Evaluate, Loop, TrainingData
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -43,16 +43,20 @@ def train(
     read_test: bool = True,
     open_data: OpenData = DataSettings.build,
     until: int | None = None,
+    *,
+    course: Course | None = None,
+    into: str = "model",
 ) -> dict[str, Any]:
-    """Run a recipe to its end, from wherever its directory stands. Answers its results.
+    """Run a recipe to its end, from wherever its directory stands. Returns its results.
 
     `read_test=False` is for choosing: the test set stays unread. `open_data` is for several runs in one process, which
-    need not decode the same pictures each. A run that goes `until` a step before its end is saved there; it answers {}.
+    need not decode the same pictures each. A run that goes `until` a step before its end is saved there; it returns {}.
+    `course` may change schedule and length while it runs. The trained model goes `into` that folder of the run.
     """
     path = Path(out) if out is not None else Path("runs") / recipe.name
     if recipe.rates:
         return _train_at_best_rate(recipe, path, read_test, open_data)
-    return _train(recipe, path, read_test, open_data, until=until)
+    return _train(recipe, path, read_test, open_data, until=until, course=course, into=into)
 
 
 def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: OpenData) -> dict[str, Any]:
@@ -88,6 +92,8 @@ def _train(
     *,
     about: dict[str, Any] | None = None,
     until: int | None = None,
+    course: Course | None = None,
+    into: str = "model",
 ) -> dict[str, Any]:
     """`about` goes into the results."""
     world = World.join(recipe.training.device)
@@ -112,11 +118,12 @@ def _train(
             if (missing := objective.encoder.missing()) is not None:
                 raise UserError(missing)
         began = time.monotonic()
-        loop.run(directory, _validation(recipe, splits, directory, world), until)
+        loop.run(directory, _validation(recipe, splits, directory, world), until, course)
         if until is not None and until < loop.num_steps:
             return {}
         train_s = time.monotonic() - began
-        results = {"train_s": round(train_s, 1)} | _finish(recipe, directory, loop, splits, read_test) | (about or {})
+        results = {"train_s": round(train_s, 1)} | _finish(recipe, path / into, loop, splits, read_test) | (about or {})
+        results |= directory.timing()
         if world.is_first:
             settings.write_json(results, finished)
     return results
@@ -175,7 +182,25 @@ def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
         raise UserError(
             f"{recipe.name} has no use for a teacher: leave --teacher out, or choose another --objective.kind"
         )
-    return objective.build(build_encoder(recipe), classes)
+    built = objective.build(build_encoder(recipe), classes)
+    if recipe.start_head:
+        _take_head(built, recipe, classes)
+    return built
+
+
+def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -> None:
+    """Of the weights that training starts from: a head that was fitted first moves the features less (Kumar et al.
+    2022)."""
+    start = Trained.load(recipe.start) if recipe.start else None
+    named = {} if start is None else {name: value.float() for name, value in start.weights.items()}
+    wanted = {name: value for name, value in objective.state_dict().items() if name.startswith("head.")}
+    if (
+        start is None
+        or start.card.classes != classes
+        or any(name not in named or named[name].shape != value.shape for name, value in wanted.items())
+    ):
+        raise UserError(f"{recipe.name}: start_head needs a start with a head for the same classes; leave it out")
+    objective.load_state_dict({name: named[name] for name in wanted}, strict=False)
 
 
 def build_encoder(recipe: Recipe) -> Encoder:
@@ -298,8 +323,8 @@ def eval_batches(source: Source, recipe: Recipe, world: World) -> Iterable[Batch
     )
 
 
-def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits, read_test: bool) -> dict[str, Any]:
-    """Keep the model (averaged where averages were kept) and read the test set, once."""
+def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test: bool) -> dict[str, Any]:
+    """Keep the model (averaged where averages were kept) in the folder and read the test set, once."""
     objective, world = loop.objective.eval(), loop.world
     results: dict[str, Any] = {
         "recipe": recipe.name,
@@ -311,14 +336,14 @@ def _finish(recipe: Recipe, directory: RunDirectory, loop: Loop, splits: Splits,
         task = objective.task
         if isinstance(task, Task):
             if recipe.training.keep == "best":
-                objective.load_state_dict(own.load_model(directory.path / BEST)[0])
+                objective.load_state_dict(own.load_model(folder.parent / BEST)[0])
             if splits.val is not None:
                 results["val"] = score(task, eval_batches(splits.val, recipe, world))
             if read_test and splits.test is not None:
                 results["test"] = score(task, eval_batches(splits.test, recipe, world))
         if world.is_first:
-            trained(recipe, objective, splits.train.classes, str(directory.path)).save(directory.path / "model")
-    return results | directory.timing()
+            trained(recipe, objective, splits.train.classes, str(folder.parent)).save(folder)
+    return results
 
 
 def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str) -> Trained:

@@ -57,7 +57,7 @@ class Bar:
         if facts:
             self.facts = "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
         if self._rich is not None:
-            self._rich.update(self._task, completed=done, facts=self._summary())
+            self._rich.update(self._task, completed=done, total=self.total, facts=self._summary())
         elif not self.silent and time.monotonic() - self.printed >= PLAIN_EVERY_S:
             self._print_line()
 

@@ -13,6 +13,7 @@ from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import Meter, StoppedError, TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
 from vitreous.training.run import RunDirectory
+from vitreous.training.schedule import ScheduleSettings
 
 
 def run(loop, path, evaluate=None):
@@ -181,6 +182,30 @@ def test_resume_is_exact_in_the_midst_of_a_logged_window(tmp_path, stop):
     assert (tmp_path / "killed/metrics.jsonl").read_text() == (tmp_path / "through/metrics.jsonl").read_text()
     for name, tensor in through.average.state().items():
         assert torch.equal(resumed.average.state()[name], tensor)
+
+
+def aimed(*falls):
+    return ScheduleSettings(decay="constant", falls=falls)
+
+
+def test_a_run_whose_course_changes_is_the_run_that_its_last_course_describes(tmp_path):
+    courses = {4: (aimed((6, 1.0, 20)), 20), 8: (aimed((6, 1.0, 20), (8, 12 / 14, 15)), 15)}
+    asked = []
+
+    def course(step):
+        asked.append(step)
+        return courses.get(step)
+
+    changing = make_loop(steps=100)
+    with RunDirectory(tmp_path / "changing", tensorboard=False) as directory:
+        changing.run(directory, lambda objective: {"seen": 1.0}, course=course)
+    assert asked == list(range(1, 16)) and saved_steps(tmp_path / "changing") == [15]
+    rows = directory.rows()
+    assert [row["step"] for row in rows if "val/seen" in row][-1] == 15 == rows[-1]["step"]
+    described = make_loop(steps=15)
+    described.schedule = courses[8][0]
+    run(described, tmp_path / "described")
+    assert all(torch.equal(tensor, weights(described)[name]) for name, tensor in weights(changing).items())
 
 
 def test_a_passed_over_checkpoint_is_named(tmp_path, capsys):

@@ -74,3 +74,23 @@ def test_what_cannot_be(wrong, word):
 def test_json():
     schedule = ScheduleSettings(warmup_steps=5, decay="linear")
     assert settings.from_json(ScheduleSettings, settings.to_json(schedule)) == schedule
+
+
+def test_a_fall_that_is_aimed_anew_leaves_what_was_before_as_it_was():
+    """To the last bit: what a run has done must be what its corrected schedule says."""
+    first = ScheduleSettings(warmup_steps=3, decay="constant", falls=((10, 1.0, 17),))
+    again = ScheduleSettings(warmup_steps=3, decay="constant", falls=((10, 1.0, 17), (13, 4 / 7, 31)))
+    before, after = rates(first, 17), rates(again, 31)
+    assert before[:13] == after[:13] and before[2:10] == [1.0] * 8
+    assert before[16] == pytest.approx(1 / 7)
+    assert after[13] == pytest.approx(before[13]), "no jump"
+    assert after[13:] == pytest.approx([4 / 7 * (1 - step / 18) for step in range(18)])
+    assert settings.from_json(ScheduleSettings, settings.to_json(again)) == again
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"falls": ((3, 1.0, 3),)}, {"falls": ((5, 1.0, 9), (3, 1.0, 9))}, {"decay": "cosine"}]
+)
+def test_falls_that_make_no_sense(wrong):
+    with pytest.raises(UserError, match=r"schedule\.falls"):
+        ScheduleSettings(**{"decay": "constant", "falls": ((1, 1.0, 2),), **wrong}).phases(10)

@@ -8,7 +8,8 @@ CUDA graph. The host looks at the numbers when they are logged, evaluated or sav
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -28,6 +29,9 @@ from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 
 Evaluate = Callable[[Objective], dict[str, float]]
+# Asked after steps that are done: how the run goes on (its schedule, and its number of steps) where that has changed.
+Course = Callable[[int], tuple[ScheduleSettings, int] | None]
+FAR = 2**40  # steps: the end of a run whose length is still to be settled
 # What comes of readers that a signal ended: torch notices, or a picture breaks off on its way from them.
 READERS_ENDED = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
 
@@ -126,8 +130,11 @@ class Loop:
         is_compiled = compiles(world.device, settings.compile)
         self.losses = torch.compile(objective, dynamic=False) if is_compiled else objective
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
-        use_graph = settings.cuda_graph and world.device.type == "cuda" and world.size == 1
-        self.run_step: Callable[..., None] = GraphedStep(self.step) if use_graph else self.step
+        self.run_step = self._step_to_run()
+
+    def _step_to_run(self) -> Callable[..., None]:
+        use_graph = self.settings.cuda_graph and self.world.device.type == "cuda" and self.world.size == 1
+        return GraphedStep(self.step) if use_graph else self.step
 
     # ---- one step
 
@@ -169,16 +176,23 @@ class Loop:
 
     # ---- the whole run
 
-    def run(self, directory: RunDirectory, evaluate: Evaluate | None, until: int | None = None) -> None:
-        """From wherever the run stands to its end, or to the step `until`, saved there."""
+    def run(
+        self, directory: RunDirectory, evaluate: Evaluate | None, until: int | None = None, course: Course | None = None
+    ) -> None:
+        """From wherever the run stands to its end, or to the step `until`, saved there. `course` may move the end."""
         start, last = self._resume(directory), min(until or self.num_steps, self.num_steps)
         every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
         step, stop, saved_at = start, False, time.monotonic()
-        with StopSignals() as signals, self._bar(start) as bar:
-            for step, inputs in enumerate(self._inputs(start, last, signals), start=start + 1):
+        signals = StopSignals()
+        reads = self._inputs(start, last if course is None else FAR, signals)
+        with signals, self._bar(start) as bar, closing(reads):
+            for step, inputs in enumerate(reads, start=start + 1):
                 # Dropout and stochastic depth draw from (seed, step, rank); all else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
                 self.run_step(*inputs)
+                if course is not None and self._is_in_step(step):
+                    self._follow(course(step), bar)
+                    last = min(until or self.num_steps, self.num_steps)
                 bar.update(step)
                 if step % self.settings.log_every_steps == 0 or step == self.num_steps:
                     self._log(directory, step, bar)
@@ -193,11 +207,23 @@ class Loop:
                 if due or step == last:
                     self._save(directory, step)
                     saved_at = time.monotonic()
+                if step == last:
+                    break
             if stop or step < last:
                 self._save(directory, step)
                 raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
 
-    def _inputs(self, start: int, last: int, signals: "StopSignals") -> Iterator[tuple[Tensor, ...]]:
+    def _is_in_step(self, step: int) -> bool:
+        """Whether a look at the clock tells when this step was done: a GPU is waited for when numbers are logged."""
+        return self.world.device.type == "cpu" or step % self.settings.log_every_steps == 0
+
+    def _follow(self, changed: tuple[ScheduleSettings, int] | None, bar: Bar) -> None:
+        if changed is not None:
+            self.schedule, self.num_steps = changed
+            bar.total = self.num_steps
+            self.run_step = self._step_to_run()  # a CUDA graph has the old schedule in it
+
+    def _inputs(self, start: int, last: int, signals: "StopSignals") -> Generator[tuple[Tensor, ...], None, None]:
         """Of every step to come; none any more where a signal to all processes of the run ended its readers."""
         try:
             yield from self.data.inputs(start, last)

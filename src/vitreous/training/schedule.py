@@ -17,6 +17,9 @@ class ScheduleSettings:
     decay: Literal["cosine", "linear", "constant"] = "cosine"  # shape after the warm-up
     final_fraction: float = 0.0  # of the peak rate, reached at the end of the run
     cooldown_fraction: float = 0.0  # share of all steps over which a constant rate goes down linearly at the end
+    # (step, factor, end): from that step on, a constant rate goes from the factor straight to the final one at the end.
+    # Of several, the last that has begun counts: a run that keeps a time aims anew while its rate falls.
+    falls: tuple[tuple[int, float, int], ...] = ()
 
     def rate(self, step: Tensor, total_steps: int) -> Tensor:
         """Factor on the peak learning rate: a 0-d float tensor for a 0-d step (0 = the first), on its device.
@@ -27,9 +30,21 @@ class ScheduleSettings:
         warmup, falling = self.phases(total_steps)
         step = step.to(torch.float32)
         risen = ((step + 1) / max(1, warmup)).clamp(max=1.0)
-        fallen = ((step - (total_steps - falling)) / max(1, falling)).clamp(0.0, 1.0)
-        left = 0.5 * (1 + torch.cos(math.pi * fallen)) if self.decay == "cosine" else 1 - fallen
+        if self.falls:
+            left = self._aimed(step)
+        else:
+            fallen = ((step - (total_steps - falling)) / max(1, falling)).clamp(0.0, 1.0)
+            left = 0.5 * (1 + torch.cos(math.pi * fallen)) if self.decay == "cosine" else 1 - fallen
         return risen * (self.final_fraction + (1 - self.final_fraction) * left)
+
+    def _aimed(self, step: Tensor) -> Tensor:
+        """What is left of the rate at a step. A fall's own steps are computed from it alone, to the last bit, whatever
+        is added to it later."""
+        left = torch.ones_like(step)
+        for begin, factor, end in self.falls:
+            aimed = factor * (1 - (step - begin) / (end - begin)).clamp(0.0, 1.0)
+            left = torch.where(step >= begin, aimed, left)
+        return left
 
     def phases(self, total_steps: int) -> tuple[int, int]:
         """How many steps rise at the start, and how many fall at the end."""
@@ -38,6 +53,10 @@ class ScheduleSettings:
                 raise UserError(f"schedule.{name}: {getattr(self, name)} is not between 0 and 1")
         if self.cooldown_fraction and self.decay != "constant":
             raise UserError(f"schedule.cooldown_fraction goes with schedule.decay constant, not {self.decay}")
+        if self.falls and (self.decay != "constant" or self.cooldown_fraction):
+            raise UserError("schedule.falls go with schedule.decay constant and no schedule.cooldown_fraction")
+        if any(begin >= end for begin, _, end in self.falls) or list(self.falls) != sorted(self.falls):
+            raise UserError(f"schedule.falls: {self.falls} are not in order, each ending after its step")
         warmup = round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
         cooldown = round(self.cooldown_fraction * total_steps)
         if warmup < 0 or warmup + cooldown > total_steps:
