@@ -35,7 +35,7 @@ from vitreous.export.parts import write_task
 from vitreous.export.runtime import open_session
 from vitreous.jobs import data_of, train
 from vitreous.models import ViTSettings
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained

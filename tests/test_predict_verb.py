@@ -14,8 +14,8 @@ from vitreous.cli import Parser
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
-from vitreous.predict import Answer
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.predictor import Answer
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.verbs import predict

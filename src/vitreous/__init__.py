@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vitreous.errors import UserError as UserError
     from vitreous.jobs import evaluate as evaluate
     from vitreous.jobs import train as train
-    from vitreous.predict import Predictor as Predictor
+    from vitreous.prediction.predictor import Predictor as Predictor
     from vitreous.recipes.recipe import Recipe as Recipe
     from vitreous.trained import Trained as Trained
     from vitreous.trained import load as load
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Predictor": "vitreous.predict",
+    "Predictor": "vitreous.prediction.predictor",
     "Recipe": "vitreous.recipes.recipe",
     "Trained": "vitreous.trained",
     "UserError": "vitreous.errors",

@@ -11,8 +11,8 @@ from small_models import CLASSES, blob, learned_trained, random_trained
 from vitreous.errors import UserError
 from vitreous.export import graph
 from vitreous.export.job import export
-from vitreous.predict import Predictor
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.trained import Trained
 
 

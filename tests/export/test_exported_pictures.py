@@ -11,8 +11,8 @@ from small_models import vit
 from vitreous.data.sources import open_sources
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.job import export
-from vitreous.predict import Predictor
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.weights.card import Card

@@ -10,8 +10,8 @@ from small_models import CLASSES, random_trained
 from vitreous.data.images import BadPicture
 from vitreous.errors import UserError
 from vitreous.export.job import export
-from vitreous.predict import Predictor
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 
 

@@ -11,7 +11,7 @@ from vitreous import jobs, settings
 from vitreous.errors import UserError
 from vitreous.fitting import fit as module
 from vitreous.fitting.fit import ending, fit
-from vitreous.predict import Predictor
+from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
 from vitreous.training.devices import World

@@ -13,7 +13,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.inspection.rollout import rollout
 from vitreous.models import ResNetSettings, ViTSettings
-from vitreous.predict import Predictor
+from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.training.optim import SGDSettings
 from vitreous.verbs import inspect as verb

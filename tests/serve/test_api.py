@@ -18,7 +18,7 @@ from vitreous.inspection.attention import attention
 from vitreous.inspection.layout import layout
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import rollout
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from running import CLASSES, Running, png, unpacked
 
 from browser import FLAGS, chromium, chromium_page  # noqa: F401 - fixtures
 from vitreous.export.job import export
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 
 
 @pytest.fixture(scope="module", autouse=True)

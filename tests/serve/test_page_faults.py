@@ -14,7 +14,7 @@ from PIL import Image
 from running import Running, png, save_model
 
 from browser import chromium, chromium_page  # noqa: F401 - fixtures
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve.guard import SECURITY_HEADERS
 from vitreous.trained import Trained
 

@@ -9,7 +9,7 @@ import pytest
 from running import unpacked
 
 from vitreous.export.job import export
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve import served_torch
 from vitreous.serve.served import as_json, open_served
 from vitreous.trained import Trained

@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 from safetensors.torch import save_file
 
 from vitreous.data.images import read_picture
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 
 LEVEL = 1 / 255
 MODES = ("RGB", "L", "LA", "RGBA", "P", "CMYK", "I;16", "1")

@@ -18,7 +18,7 @@ from vitreous.data.images import Picture
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.usage import FITTED, Input
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
 from vitreous.trained import Trained
 

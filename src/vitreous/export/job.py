@@ -16,7 +16,7 @@ from vitreous.export.certificate import Written
 from vitreous.export.checks import NUM_PICTURES, check_pictures
 from vitreous.export.runtime import ExportedPredictor, certificate_path
 from vitreous.export.usage import Input, Precision, Usage
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.trained import Trained
 from vitreous.weights import own
 

@@ -13,7 +13,7 @@ from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.export.usage import Usage
-from vitreous.predict import Predictor
+from vitreous.prediction.predictor import Predictor
 
 METADATA = "vitreous"  # the key under which a file carries its Usage
 CERTIFICATE = ".certificate.json"  # follows the name of what it is about

@@ -11,7 +11,7 @@ import torch
 from vitreous.fitting.fit import FitResult
 from vitreous.models.flops import flops, training_flops
 from vitreous.models.shapes import shapes_only
-from vitreous.predict import Predictor
+from vitreous.prediction.predictor import Predictor
 from vitreous.report.html import Html, facts, paragraph, table, tag, together
 from vitreous.report.words import counted, large, seconds
 

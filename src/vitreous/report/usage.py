@@ -11,7 +11,7 @@ def section(result: FitResult) -> Html:
     coverage = max((one.coverage for one in result.evaluation.sets if one.coverage < 0.95), default=None)
     sets = "" if coverage is None else f" --coverage {coverage:g}"
     python = f"""\
-from vitreous.predict import Predictor
+from vitreous import Predictor
 
 predictor = Predictor.load({str(result.out)!r})
 answer = predictor("picture.jpg")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.predict import Answer, exported_file
+from vitreous.prediction.predictor import Answer, exported_file
 
 Options = dict[str, Any]  # top, coverage, abstain
 

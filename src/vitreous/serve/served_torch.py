@@ -20,8 +20,8 @@ from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import Product
 from vitreous.models.vit import ViT
 from vitreous.nn.attention import Attention
-from vitreous.predict import Answer
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.predictor import Answer
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve.gallery import as_data_url
 from vitreous.serve.served import Options, Served, as_json
 from vitreous.tasks.classify import Classify

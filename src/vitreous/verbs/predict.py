@@ -13,7 +13,7 @@ from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     from vitreous.data.images import BadPicture
-    from vitreous.predict import Answer
+    from vitreous.prediction.predictor import Answer
 
 HELP = "Answer about pictures, with calibrated probabilities."
 NOT_SURE = "not sure"
@@ -35,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.predict import Answer, Predictor, no_such_coverage
+    from vitreous.prediction.predictor import Answer, Predictor, no_such_coverage
     from vitreous.terminal import Bar
 
     _check(options)
@@ -71,7 +71,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _listed(words: list[str]) -> list[str]:
-    from vitreous.predict import picture_files
+    from vitreous.prediction.predictor import picture_files
 
     found: list[str] = []
     for word in words:
@@ -85,7 +85,7 @@ def _lines(stream: Iterable[str]) -> Iterator[str]:
 
 def _record(path: str, answer: "Answer | BadPicture", options: argparse.Namespace) -> dict[str, Any]:
     """What is said of a picture: the same in every format."""
-    from vitreous.predict import Answer
+    from vitreous.prediction.predictor import Answer
 
     if not isinstance(answer, Answer):
         return {"picture": path, "error": str(answer)}

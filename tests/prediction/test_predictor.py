@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
-from vitreous.predict_torch import TorchPredictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.weights.card import Card

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.images import Picture
-from vitreous.predict import AnyPicture, Predictor, pixels
+from vitreous.prediction.predictor import AnyPicture, Predictor, pixels
 from vitreous.trained import Trained
 
 

@@ -1,6 +1,6 @@
 """Predictor: pictures in, answers out; for Python, the terminal and whatever serves.
 
-Nothing here knows torch: a model of ours answers through `predict_torch`, an exported one through `export.runtime`,
+Nothing here knows torch: a model of ours answers through `torch_predictor`, an exported one through `export.runtime`,
 which needs ONNX Runtime alone.
 """
 
@@ -78,7 +78,7 @@ class Predictor(ABC):
             from vitreous.export.runtime import ExportedPredictor
 
             return ExportedPredictor(exported)
-        from vitreous.predict_torch import TorchPredictor
+        from vitreous.prediction.torch_predictor import TorchPredictor
 
         return TorchPredictor.load(where, device)
 
