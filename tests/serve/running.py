@@ -36,9 +36,12 @@ def png(seed: int, size: tuple[int, int] = (40, 48)) -> bytes:
 class Running:
     """A `vitreous serve` of its own."""
 
-    def __init__(self, *words, token: str | None = None, waits: bool = True) -> None:
+    def __init__(self, *words, token: str | None = None, waits: bool = True, files: int | None = None) -> None:
+        """`files`: how many it may have open."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({} if token is None else {"VITREOUS_TOKEN": token})
         command = [sys.executable, "-m", "vitreous", "serve", *(str(word) for word in words), "--no-open"]
+        if files is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files), *command]
         self.process = subprocess.Popen(
             [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )

@@ -1,74 +1,29 @@
-"""Slow and broken clients. The protocol runs here with short deadlines, in a thread, before an app of three lines."""
+"""Slow and broken clients, at a site with short deadlines."""
 
-import asyncio
 import socket
-import threading
 import time
 
 import pytest
-import uvicorn
+from plain_site import MOST, Site, until
 
 from vitreous.serve import protocol
-from vitreous.serve.protocol import PatientProtocol
-
-
-def until(what) -> None:
-    for _ in range(4000):
-        if what():
-            return
-        time.sleep(0.005)
-    raise AssertionError("never came true")
-
-
-class Site:
-    def __init__(self) -> None:
-        self.hold = threading.Event()
-        config = uvicorn.Config(
-            self.app, interface="asgi3", http=PatientProtocol, lifespan="off", ws="none", log_level="critical"
-        )
-        self.server = uvicorn.Server(config)
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.address = self.listening.getsockname()
-        self.thread = threading.Thread(target=self.server.run, args=([self.listening],))
-        self.thread.start()
-        until(lambda: self.server.started)
-
-    async def app(self, scope, receive, send):
-        length = 4_000_000 if scope["path"] == "/large" else 2
-        if scope["path"] == "/read":
-            while (await receive()).get("more_body"):
-                pass
-        while scope["path"] == "/wait" and not self.hold.is_set():
-            await asyncio.sleep(0.01)
-        headers = [(b"content-length", str(length).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"x" * length})
-
-    @property
-    def connections(self) -> list[PatientProtocol]:
-        return list(self.server.server_state.connections)
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=20)
-
-    def works(self) -> bool:
-        with self.connect() as client:
-            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            return client.recv(1000).startswith(b"HTTP/1.1 200")
-
-    def stop(self) -> None:
-        self.hold.set()
-        self.server.should_exit = True
-        self.thread.join()
+from vitreous.serve.protocol import FREE_CHUNKS, PatientProtocol
 
 
 @pytest.fixture
 def site(monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_S", 0.3)
     monkeypatch.setattr(protocol, "ANSWER_S", 0.3)
-    monkeypatch.setattr(protocol, "REQUEST_S", 0.6)
+    monkeypatch.setattr(PatientProtocol, "request_s", 0.6)
     monkeypatch.setattr(protocol, "LINGER_S", 0.5)
-    monkeypatch.setattr(PatientProtocol, "max_connections", 6)
+    site = Site()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def patient_site():
+    """With its own deadlines."""
     site = Site()
     yield site
     site.stop()
@@ -140,27 +95,62 @@ def test_an_answer_nobody_reads_ends(site):
     client.close()
 
 
-def test_the_oldest_that_waits_makes_room(site):
-    idle = [site.connect() for _ in range(6)]
-    time.sleep(0.05)
-    assert site.works()
-    assert ended(idle[0]) == b""
-    for client in idle[1:]:
+# ---- too many at once
+
+
+def test_the_oldest_that_waits_makes_room(patient_site, monkeypatch):
+    monkeypatch.setattr(protocol, "IDLE_S", 0.05)
+    idle = [patient_site.connect() for _ in range(MOST)]
+    until(lambda: len(patient_site.connections) == MOST)
+    oldest = min(patient_site.connections, key=lambda one: one.waiting_since)
+    assert patient_site.works()
+    assert oldest not in patient_site.connections
+    for client in idle:
         client.close()
 
 
-def test_those_at_work_are_not_thrown_out(site):
-    busy = [site.connect() for _ in range(6)]
+def test_whoever_finds_no_room_waits(patient_site):
+    """Those at work are not thrown out, and nobody is turned away: the next is answered when there is room."""
+    busy = [patient_site.connect() for _ in range(MOST)]
     for client in busy:
         client.sendall(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
-    until(lambda: sum(each.has_request for each in site.connections) == 6)
-    refused = ended(site.connect())
-    assert refused.startswith(b"HTTP/1.1 503")
-    assert b"retry-after" in refused
-    site.hold.set()
+    until(lambda: sum(each.has_request for each in patient_site.connections) == MOST)
+    late = [patient_site.connect() for _ in range(3 * MOST)]
+    for client in late:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert len(patient_site.connections) == MOST
+    patient_site.hold.set()
     assert all(client.recv(1000).startswith(b"HTTP/1.1 200") for client in busy)
     for client in busy:
         client.close()
+    assert all(ended(client).startswith(b"HTTP/1.1 200") for client in late)
+
+
+def test_a_slow_upload_keeps_its_place_in_a_flood(patient_site, monkeypatch):
+    monkeypatch.setattr(protocol, "IDLE_S", 0.0)
+    honest = patient_site.connect()
+    honest.sendall(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+    until(lambda: any(each.has_request for each in patient_site.connections))
+    for byte in b"slow!":
+        for _ in range(3 * MOST):  # each takes the place of an older one that says nothing
+            patient_site.connect().close()
+        assert patient_site.works()
+        honest.sendall(bytes([byte]))
+    assert honest.recv(1000).startswith(b"HTTP/1.1 200")
+    honest.close()
+
+
+def test_an_upload_that_stands_still_makes_room(patient_site, monkeypatch):
+    monkeypatch.setattr(protocol, "STALL_S", 0.1)
+    still = [patient_site.connect() for _ in range(MOST)]
+    for client in still:
+        client.sendall(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+    assert patient_site.works()
+    for client in still:
+        client.close()
+
+
+# ---- bodies
 
 
 def test_an_answer_before_the_body_reaches_a_client_that_still_sends(site):
@@ -198,6 +188,104 @@ def test_chunks_that_are_none(site):
     client.sendall(b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZZ\r\n")
     assert ended(client).startswith(b"HTTP/1.1 400")
     assert site.works()
+
+
+def chunked(*chunks: bytes) -> bytes:
+    head = b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
+def test_a_body_of_crumbs_is_refused_before_it_costs_much(site):
+    client = site.connect()
+    until(lambda: site.connections)
+    (one,) = site.connections
+    client.sendall(chunked(*[b"x"] * 20_000))
+    found = ended(client)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert b"too many small chunks" in found
+    assert one.conn.num_chunks == FREE_CHUNKS + 1
+    assert site.works()
+
+
+def test_a_body_of_many_chunks_of_a_fair_size_is_read(patient_site):
+    client = patient_site.connect()
+    client.sendall(chunked(*[b"x" * 600] * 4 * FREE_CHUNKS, *[b"x"] * FREE_CHUNKS))
+    assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    client.close()
+
+
+def test_crumbs_are_gathered(patient_site, monkeypatch):
+    """After a few bytes of a body nothing is read for a while, so that one client cannot keep the server busy."""
+    monkeypatch.setattr(protocol, "REST_S", 0.3)
+    client = patient_site.connect()
+    client.sendall(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n")
+    until(lambda: any(each.has_request for each in patient_site.connections))
+    (one,) = patient_site.connections
+    until(one.transport.is_reading)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(50):
+        client.sendall(b"x")
+    until(lambda: not one.transport.is_reading())
+    assert 0 < one.conn.num_bytes < 50
+    assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    client.close()
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_body_has_one_end(site, version):
+    """With two lengths a proxy in front may see another end than we do, and pass on what hides behind it."""
+    lengths = "content-length: 4\r\n" if version == "1.1" else ""
+    head = f"POST /read HTTP/{version}\r\nhost: x\r\n{lengths}transfer-encoding: chunked\r\n\r\n"
+    client = site.connect()
+    client.sendall(head.encode() + b"0\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    found = ended(client)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"Transfer-Encoding" in found
+
+
+# ---- the end of a connection
+
+
+def test_a_client_that_has_closed_its_half_is_answered(site):
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    for num in (1, 3):  # one, and several at once
+        client = site.connect()
+        client.sendall(num * request)
+        client.shutdown(socket.SHUT_WR)
+        assert ended(client).count(b"HTTP/1.1 200") == num
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_and_so_where_the_answer_takes_long(patient_site, monkeypatch, version):
+    monkeypatch.setattr(protocol, "PROBE_S", 0.05)
+    client = patient_site.connect()
+    client.sendall(f"GET /wait HTTP/{version}\r\nhost: x\r\n\r\n".encode())
+    client.shutdown(socket.SHUT_WR)
+    until(lambda: any(each.is_half_closed for each in patient_site.connections))
+    time.sleep(0.15)  # some probes
+    patient_site.hold.set()
+    *interim, answer = ended(client).split(b"\r\n\r\n")[:-1]
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert all(each.startswith(b"HTTP/1.1 100") for each in interim)
+    assert bool(interim) == (version == "1.1")
+
+
+def test_a_client_that_has_left_is_noticed(patient_site, monkeypatch):
+    monkeypatch.setattr(protocol, "PROBE_S", 0.05)
+    client = patient_site.connect()
+    client.sendall(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+    until(lambda: any(each.has_request for each in patient_site.connections))
+    client.close()
+    until(lambda: not patient_site.connections)
+
+
+def test_half_a_request_is_not_answered(site):
+    for part in (b"GET / HTT", b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab"):
+        client = site.connect()
+        client.sendall(part)
+        client.shutdown(socket.SHUT_WR)
+        assert ended(client) == b""
 
 
 def test_requests_under_way_at_the_end_are_answered(monkeypatch):

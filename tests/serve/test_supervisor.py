@@ -1,6 +1,7 @@
 """Overload, clients that leave, a model's process that dies, and the end. A stopped process stands for a slow one."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import httpx
 import pytest
 from running import Running, children, is_alive, png
 
+from vitreous.serve import frames, supervisor
+from vitreous.serve.api import Service, build_app
 from vitreous.serve.body import Refused
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import ModelProcess
@@ -167,10 +170,11 @@ def test_accepted_requests_are_answered_after_the_signal(model):
     workers = running.workers()
     asking = Asking(running.url, 8)
     running.wait_for(lambda: queue_of(running) == 8)
-    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGHUP)  # as a terminal that is closed sends it: ended with care too
     running.wait_for(lambda: refuses_connections(running))
     for worker in workers:
-        os.kill(worker, signal.SIGTERM)  # as a service manager would: it must not listen
+        os.kill(worker, signal.SIGHUP)  # all processes get it: it must not listen
+        os.kill(worker, signal.SIGTERM)  # as a service manager would
         os.kill(worker, signal.SIGCONT)
     assert asking.wait() == [200] * 8
     assert running.process.wait(30) == 0
@@ -201,20 +205,43 @@ def test_no_model_outlives_a_server_that_was_killed(model):
     running.stop()
 
 
-def test_what_the_settings_leave_open_the_model_says(model):
+def test_supervision_survives_whatever_a_start_meets(model, monkeypatch):
+    """No descriptors, no threads, no memory, nonsense from the process: then a start that works."""
     settings = ServeSettings(models=(str(model),), device="cpu", threads=2, neighbours=0, examples=0)
     process = ModelProcess("tiny", str(model), settings, lambda name, size: None)
+    spawn, read, pauses, sleep = process._spawn, frames.read, [], asyncio.sleep
+    failures = [OSError(errno.EMFILE, "x"), RuntimeError("can't start new thread"), MemoryError(), BlockingIOError()]
+    failures += [OSError(errno.ENOMEM, "x")] * (supervisor.GIVEN_UP - len(failures))
 
-    async def until_ready() -> None:
+    async def failing_spawn():
+        if failures:
+            raise failures.pop(0)
+        return await spawn()
+
+    async def nonsense_first(reader):
+        monkeypatch.setattr(frames, "read", read)
+        raise ValueError("not a frame")
+
+    monkeypatch.setattr(process, "_spawn", failing_spawn)
+    monkeypatch.setattr(frames, "read", nonsense_first)
+    monkeypatch.setattr(supervisor.asyncio, "sleep", lambda seconds: (pauses.append(seconds), sleep(0))[1])
+
+    async def watch() -> tuple[bool, bool]:
         await process.start()
+        while process.num_failures < supervisor.GIVEN_UP:
+            await sleep(0)
+        gave_up = process.has_given_up
         while not process.is_ready:
-            assert process.failure is None
-            await asyncio.sleep(0.02)
+            await sleep(0.02)
+        found = gave_up, process.has_given_up
         await process.stop()
+        return found
 
-    asyncio.run(until_ready())
-    assert (process.queue, process.max_batch) == (6, 4)
+    assert asyncio.run(watch()) == (True, False)
+    assert not failures
+    assert (process.queue, process.max_batch) == (6, 4)  # what the settings leave open, the model says
     assert settings.pictures_a_request == 16
+    assert pauses == [supervisor.PAUSES_S[min(num, 6)] for num in range(supervisor.GIVEN_UP + 2)]
 
 
 def test_a_request_larger_than_the_queue_is_admitted_alone():
@@ -226,3 +253,21 @@ def test_a_request_larger_than_the_queue_is_admitted_alone():
     with pytest.raises(Refused, match="too many pictures") as refused:
         process.check_room(8)
     assert refused.value.status == 429
+
+
+def test_liveness_fails_once_a_model_has_been_given_up():
+    service = Service(ServeSettings(models=("model",)), ["tiny"])
+    (process,) = service.models.values()
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=build_app(service, {}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.get("/healthz")
+
+    process.num_failures = supervisor.GIVEN_UP - 1
+    assert asyncio.run(ask()).status_code == 200
+    process.num_failures += 1
+    refused = asyncio.run(ask())
+    assert (refused.status_code, refused.json()) == (503, {"error": "the process of tiny cannot be started"})
+    process.is_ready = True  # it came back after all
+    assert asyncio.run(ask()).status_code == 200

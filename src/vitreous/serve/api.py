@@ -263,8 +263,11 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         found = service.model(model).examples
         return JSONResponse({"examples": [{"label": label, "picture": picture} for label, picture in found]})
 
-    @app.get("/healthz", response_model=schemas.State, summary="Whether this process is alive.")
+    @app.get("/healthz", response_model=schemas.State, responses=schemas.errors(503), summary="Whether all is alive.")
     async def healthz() -> Response:
+        lost = [name for name, each in service.models.items() if each.has_given_up]
+        if lost and not service.is_stopping:
+            raise Refused(503, f"the process of {', '.join(lost)} cannot be started", retry_s=30)
         return JSONResponse({"status": "alive"})
 
     @app.get("/readyz", response_model=schemas.State, responses=schemas.errors(503), summary="Whether models answer.")

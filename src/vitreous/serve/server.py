@@ -1,6 +1,7 @@
 """From settings to a running server, and to its end."""
 
 import ipaddress
+import resource
 import signal
 import socket
 import sys
@@ -13,17 +14,25 @@ import uvicorn
 
 from vitreous.errors import UserError
 from vitreous.serve.api import Service, build_app
+from vitreous.serve.body import LEAST_BYTES_A_S, START_S
 from vitreous.serve.files import page_files
 from vitreous.serve.guard import PROBES, Doors, Guard, Scope
-from vitreous.serve.protocol import PatientProtocol
+from vitreous.serve.listener import BACKLOG, BoundedServer
+from vitreous.serve.log import log, log_to_stderr
+from vitreous.serve.protocol import ANSWER_S, PatientProtocol
 from vitreous.serve.settings import ServeSettings
+from vitreous.serve.supervisor import MODEL_S
 
 KEEP_ALIVE_S = 5
 GRACE_S = 25  # for accepted requests when told to stop; Kubernetes kills after 30 s
+SPARE_FILES = 40  # descriptors for all but connections: files, models, and starting these again
+LEAST_CONNECTIONS = 8
 
 
 def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bool = False) -> None:
-    """Serves until told to stop (SIGTERM, Ctrl-C). Raises UserError where it cannot begin."""
+    """Serves until told to stop (SIGTERM, SIGHUP, Ctrl-C). Raises UserError where it cannot begin."""
+    log_to_stderr()
+    max_connections = _connections(settings.max_connections)
     listening = _bound(settings)
     port = listening.getsockname()[1]
     address = listening.getsockname()[0]
@@ -37,10 +46,11 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
         path = scope["path"] if scope["path"] in known else "other"
         service.metrics.requests.labels(path, str(status)).inc()
 
-    PatientProtocol.max_connections = settings.max_connections
+    PatientProtocol.request_s = START_S + settings.max_body_bytes / LEAST_BYTES_A_S + MODEL_S + ANSWER_S
     config = uvicorn.Config(
         Guard(build_app(service, files), doors, public, count, lambda: service.is_stopping),
         http=PatientProtocol,
+        log_config=None,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -51,7 +61,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, service)
+    server = _Server(config, max_connections, service)
     shown = f"[{address}]" if ":" in address else address
     url = f"http://{shown if not ipaddress.ip_address(address).is_unspecified else 'localhost'}:{port}/"
     say(f"{', '.join(service.models)}: {url} (Ctrl-C stops it)")
@@ -59,15 +69,17 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
         threading.Thread(target=_open_when_ready, args=(service, url), daemon=True).start()
     # uvicorn raises the signal that ended it again once all is done: then this ends the program quietly.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup asks for
+        signal.signal(signal.SIGHUP, lambda *_: server.handle_exit(signal.SIGTERM, None))
     server.run(sockets=[listening])
     failures = [f"{name}: {model.failure}" for name, model in service.models.items() if model.failure is not None]
     if failures:
         raise UserError(failures[0])
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
+class _Server(BoundedServer):
+    def __init__(self, config: uvicorn.Config, max_connections: int, service: Service) -> None:
+        super().__init__(config, max_connections)
         self.service = service
 
     async def on_tick(self, counter: int) -> bool:
@@ -90,9 +102,24 @@ def _bound(settings: ServeSettings) -> socket.socket:
             "VITREOUS_TOKEN, or leave it at 127.0.0.1"
         )
     try:
-        return socket.create_server(place[:2], family=family, backlog=512)
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise UserError(f"{settings.address}, port {settings.port}: {error.strerror}; choose another --port") from None
+
+
+def _connections(wanted: int) -> int:
+    """As many as were asked for, or as the system's limit of open files leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = min(wanted, soft - SPARE_FILES)
+    if found < LEAST_CONNECTIONS:
+        raise UserError(f"only {soft} files may be open at once: raise it, for example with `ulimit -n 1024`")
+    if found < wanted:
+        log.warning("%d connections at most, not %d: only %d files may be open (ulimit -n)", found, wanted, soft)
+    return found
 
 
 def _names(models: tuple[str, ...]) -> list[str]:

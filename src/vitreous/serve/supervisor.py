@@ -5,6 +5,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,14 @@ from numpy.typing import NDArray
 
 from vitreous.serve import frames
 from vitreous.serve.body import Refused
+from vitreous.serve.log import log
 from vitreous.serve.settings import ServeSettings
 
-ANSWER_S = 60.0  # after which a process that gives no answer is taken for stuck, and ended
-BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before starts that follow failures
+MODEL_S = 60.0  # after which a process that gives no answer is taken for stuck, and ended
+START_S = 600.0  # for a process to become ready
+STEADY_S = 30.0  # after which a process that works counts as sound, whatever was before
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before starts, by the number of failures in a row
+GIVEN_UP = 10  # failures in a row: this process reports itself as broken, and goes on trying
 STOP_S = 3.0  # for a process to end by itself
 
 
@@ -75,6 +80,7 @@ class ModelProcess:
         self.examples: list[tuple[str, str]] = []  # label, picture
         self.index = Index()
         self.num_starts = 0
+        self.num_failures = 0  # in a row
         self.admitted = 0  # pictures: waiting, or in work
         self.queue, self.max_batch = settings.queue or 0, settings.max_batch or 0  # 0: the process will say
         self.picture_s = 0.1  # recent time of a picture, in batches
@@ -108,7 +114,7 @@ class ModelProcess:
         numbers = [self._send(kind, picture, options) for picture in pictures]
         futures = [self._waiting[number] for number in numbers]
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(MODEL_S):
                 await asyncio.wait(futures)
         except TimeoutError:
             self.kill()
@@ -165,31 +171,45 @@ class ModelProcess:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether to start the whole service anew would help more than to wait."""
+        has_ended = self._supervision is not None and self._supervision.done()
+        return not self.is_ready and (has_ended or self.num_failures >= GIVEN_UP)
+
     async def _supervise(self) -> None:
-        failures = 0
+        """Starts the process whenever there is none, whatever ended it; but for a model that cannot be read at all."""
         while not self._is_stopping and self.failure is None:
-            await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
-            reader = await self._spawn()
-            failures += 1
+            await asyncio.sleep(PAUSES_S[min(self.num_failures, len(PAUSES_S) - 1)])
+            self.num_failures += 1  # until it has worked for a while
             try:
-                while True:
-                    if self._handle(*await frames.read(reader)):
-                        failures = 0
-            except (asyncio.IncompleteReadError, OSError):
-                pass
-            finally:
-                self.is_ready = False
-                for number in list(self._waiting):
-                    self._settle(number, Refused(503, "the model's process ended; try again", retry_s=2))
+                await self._live()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass  # it has ended
+            except Exception as error:  # no descriptors, no memory, no processes, nonsense instead of a frame ...
+                log.error("%s: its process failed (%s: %s); trying again", self.name, type(error).__name__, error)
+
+    async def _live(self) -> None:
+        """From a process's start to its end."""
+        try:
+            await self._listen(await self._spawn())
+        finally:
+            self.is_ready = False
+            for number in list(self._waiting):
+                self._settle(number, Refused(503, "the model's process ended; try again", retry_s=2))
             await self._end()
 
     async def _spawn(self) -> asyncio.StreamReader:
         here, there = socket.socketpair()
         # -P: what lies in the current folder must not be imported in place of a library.
         command = [sys.executable, "-P", "-m", "vitreous.serve.worker"]
-        with there:
-            self._process = await asyncio.create_subprocess_exec(*command, stdin=there.fileno(), stdout=sys.stderr)
-        reader, self._writer = await asyncio.open_unix_connection(sock=here)
+        try:
+            with there:
+                self._process = await asyncio.create_subprocess_exec(*command, stdin=there.fileno(), stdout=sys.stderr)
+            reader, self._writer = await asyncio.open_unix_connection(sock=here)
+        except BaseException:
+            here.close()  # which ends a process that did start
+            raise
         self.num_starts += 1
         self._write(
             {
@@ -205,21 +225,39 @@ class ModelProcess:
         )
         return reader
 
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """To all that the process says, until it ends."""
+        async with asyncio.timeout(START_S):
+            while not self.is_ready:
+                self._handle(*await frames.read(reader))
+        sound = asyncio.get_running_loop().call_later(STEADY_S, self._forgive)
+        try:
+            while True:
+                self._handle(*await frames.read(reader))
+        finally:
+            sound.cancel()
+
+    def _forgive(self) -> None:
+        self.num_failures = 0
+
     async def _end(self) -> None:
         """Closing the connection ends the process; one that does not notice is killed."""
+        process, self._process = self._process, None
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        if self._process is not None:
+        for _ in range(2):
+            if process is None:
+                return
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_S)
+                await asyncio.wait_for(process.wait(), STOP_S)
+                return
             except TimeoutError:
-                self.kill()
-                await self._process.wait()
-            self._process = None
+                with suppress(ProcessLookupError):
+                    process.kill()
+        log.error("%s: its process cannot be ended; going on without it", self.name)
 
-    def _handle(self, header: frames.Header, blob: bytes) -> bool:
-        """Whether the process has proved to work."""
+    def _handle(self, header: frames.Header, blob: bytes) -> None:
         if "id" in header:
             if "error" in header:
                 self._settle(header["id"], Refused(header["status"], header["error"]))
@@ -234,7 +272,6 @@ class ModelProcess:
         elif "failed" in header:
             if self.description is None:
                 self.failure = header["failed"]
-            return False
         elif "examples" in header:
             self.examples = [(label, picture) for label, picture in header["examples"]]
         elif "no_neighbours" in header:
@@ -244,7 +281,6 @@ class ModelProcess:
         elif "indexed" in header:
             pooled = np.frombuffer(blob, dtype=np.float32)
             self.index.add(header["indexed"], header["label"], header["picture"], pooled)
-        return "ready" in header or "id" in header
 
 
 def _outcome(future: "asyncio.Future[Reply]") -> Reply | Refused:

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 from vitreous.data.images import BadPicture, read_picture
 from vitreous.errors import UserError
 from vitreous.serve import frames
+from vitreous.serve.log import log, log_to_stderr
 from vitreous.serve.served import Served, as_json, open_served
 
 NUM_DECODERS = 2  # so that one huge picture does not hold up all others
@@ -179,7 +179,7 @@ class Worker:
                     self._index(turn.work)
                 self.inbox.finish()
         except BaseException:
-            traceback.print_exc()
+            log.exception("the model's process ends")
             os._exit(1)  # the other lanes would go on, and nobody would notice that one is missing
 
     def _load(self) -> None:
@@ -235,7 +235,7 @@ class Worker:
             self.send({"id": job.number, "status": status, "error": reason})
 
     def _fail(self, jobs: list[Job]) -> None:
-        traceback.print_exc()
+        log.exception("the model failed on a picture")
         for job in jobs:
             self.inbox.forget(job.number)
             self.send({"id": job.number, "status": 500, "error": "the model failed on this picture"})
@@ -274,7 +274,7 @@ class Worker:
         try:
             own = own_data(self.start["where"])
         except Exception as error:  # data may lie anywhere, in any state; the service does without
-            print(f"no training pictures to show: {error}", file=sys.stderr)
+            log.warning("no training pictures to show: %s", error)
             own, why = None, "the data that this model was trained on cannot be read here"
         if self.start["examples"]:
             shown = [
@@ -298,9 +298,11 @@ class Worker:
 
 
 def main() -> None:
-    # Ctrl-C and a service manager signal all processes of the group; when to end is the HTTP process's decision.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C, a terminal that is closed and service managers signal all processes of the group; when to end is the HTTP
+    # process's decision.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    log_to_stderr()
     connection = socket.socket(fileno=0)
     frame = frames.receive(connection)
     if frame is None:

@@ -1,0 +1,44 @@
+"""What the service writes to stderr: a bounded number of lines, whatever clients do."""
+
+import logging
+import time
+from collections.abc import Callable
+
+NUM_RECORDS, PERIOD_S = 20, 60.0
+
+log = logging.getLogger("vitreous.serve")
+
+
+class Quota(logging.Filter):
+    """Lets so many records pass per period. The first of the next period says how many were left out."""
+
+    def __init__(
+        self, num: int = NUM_RECORDS, period_s: float = PERIOD_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self.num, self.period_s, self.clock = num, period_s, clock
+        self.ends = clock() + period_s
+        self.num_seen = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.clock() >= self.ends:
+            num_left_out = max(0, self.num_seen - self.num)
+            self.ends, self.num_seen = self.clock() + self.period_s, 0
+            if num_left_out:
+                record.msg, record.args = f"{record.getMessage()} ({num_left_out} messages before were left out)", ()
+        self.num_seen += 1
+        return self.num_seen <= self.num
+
+
+def log_to_stderr() -> None:
+    """For this process: ours, uvicorn's and asyncio's messages together share one quota."""
+    handler = logging.StreamHandler()
+    handler.addFilter(Quota())
+    for name, level in (
+        ("vitreous.serve", logging.WARNING),
+        ("uvicorn.error", logging.ERROR),
+        ("asyncio", logging.ERROR),
+    ):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
