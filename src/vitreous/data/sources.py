@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 FASHION = Path(__file__).parent / "fashion"
-SHARED = ("cifar10", "imagenette224", "oxford_pets")  # looked for in the folder that VITREOUS_DATA names
+# Looked for in the folder that VITREOUS_DATA names.
+SHARED = ("cifar10", "imagenette224", "oxford_pets", "tiny_imagenet")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from vitreous.recipes.masked import (
 from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav, dino_imagenet
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.tiny_imagenet import tiny_imagenet_finetune, tiny_imagenet_hybrid, tiny_imagenet_vit
 from vitreous.recipes.unlabelled import cifar10_tuned
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
@@ -54,6 +55,9 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         cifar10_tuned,
         cifar10_deit,
         deit_imagenet,
+        tiny_imagenet_vit,
+        tiny_imagenet_hybrid,
+        tiny_imagenet_finetune,
         pretrain_imagenet,
         pretrain_imagenet21k,
         pretrain_jft,

@@ -12,10 +12,12 @@ from vitreous.objectives.swav import SwAVSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
+from vitreous.tasks.matching import FunctionMatchingSettings
 
 ObjectiveSettings = (
     ClassifySettings
     | DistillSettings
+    | FunctionMatchingSettings
     | MaskedSettings
     | MAESettings
     | SimCLRSettings
@@ -27,7 +29,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaughtSettings = DistillSettings | BEiTSettings  # those that learn from a trained model
+TaughtSettings = DistillSettings | FunctionMatchingSettings | BEiTSettings  # those that learn from a trained model
 TaskSettings = ClassifySettings
 
 
