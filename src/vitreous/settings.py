@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError, did_you_mean, shown
 
 S = TypeVar("S")
 
@@ -81,13 +81,13 @@ def _read(hint: Any, data: Any, where: str) -> Any:
         if len(item_types) == len(data):
             return tuple(_read(item, value, where) for item, value in zip(item_types, data, strict=True))
     elif (
-        (origin is typing.Literal and data in arguments)
+        (origin is typing.Literal and type(data) in (str, int, bool) and data in arguments)
         or (hint in (None, type(None)) and data is None)
         or (hint is float and isinstance(data, int | float) and not isinstance(data, bool))
         or (isinstance(hint, type) and hint is not float and type(data) is hint)
     ):
         return float(data) if hint is float else data
-    raise UserError(f"{where}: {data!r} is not {type_name(hint)}")
+    raise UserError(f"{where}: {shown(data)} is not {type_name(hint)}")
 
 
 def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
@@ -97,11 +97,11 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
         if name == "kind" and "kind" not in hints:
             continue
         if name not in hints:
-            raise UserError(f"{where}: no field {name!r} in {cls.__name__}.{did_you_mean(name, list(hints))}")
+            raise UserError(f"{where}: no field {shown(name)} in {cls.__name__}.{did_you_mean(name, list(hints))}")
         values[name] = _read(hints[name], value, f"{where}.{name}")
     try:
         return cls(**values)
-    except TypeError as error:
+    except (TypeError, UserError) as error:
         raise UserError(f"{where}: {error}") from None
 
 
@@ -113,7 +113,7 @@ def _chosen(choices: tuple[type, ...], data: dict[str, Any], where: str) -> type
     wanted = str(data.get("kind", kind(choices[0]))).removesuffix("Settings")
     if wanted not in names:
         raise UserError(
-            f"{where}.kind: {wanted!r} is not one of {', '.join(names)}.{did_you_mean(wanted, list(names))}"
+            f"{where}.kind: {shown(wanted)} is not one of {', '.join(names)}.{did_you_mean(wanted, list(names))}"
         )
     return names[wanted]
 

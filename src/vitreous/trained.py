@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
 from vitreous import settings
@@ -16,7 +15,7 @@ from vitreous.models.shapes import shapes_only
 from vitreous.tasks.base import Task
 from vitreous.weights import own
 from vitreous.weights.card import Card
-from vitreous.weights.describe import describe
+from vitreous.weights.door import check_sizes, check_tensors, check_values
 from vitreous.weights.patches import resize_patches
 from vitreous.weights.rules import Report
 
@@ -48,6 +47,7 @@ class Trained:
         size = (picture_px, picture_px) if isinstance(picture_px, int) else picture_px
         path = fetched(str(where))
         found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, strict)
+        check_values(found.weights, str(where))
         if patch is not None:
             found = found._with_patch((patch, patch))
         return found if size is None else found.resized(size)
@@ -63,8 +63,11 @@ class Trained:
                     f"{where}: this run has not finished; give the command that started it again, and it goes on"
                 )
             return None
-        weights, card = own.load_model(folder)
-        return cls(settings.from_json(Card, card, where=str(folder / "model.json")), weights, where)
+        weights, document = own.load_model(folder)
+        card = settings.from_json(Card, document, where=str(folder / "model.json"))
+        check_sizes(card, weights, where)
+        check_tensors(card, weights, where)
+        return cls(card, weights, where)
 
     @classmethod
     def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, strict: bool) -> Self:
@@ -73,9 +76,7 @@ class Trained:
 
         given = open_weights(path)
         chosen = formats.recognised(given)
-        card, weights, report = formats.read(given, chosen, size)
-        if strict and not report.is_exact:
-            raise UserError(f"{where}: this is {describe(card)} ({chosen.name}), but {report.mismatch()}")
+        card, weights, report = formats.read(replace(given, where=where), chosen, size, strict)
         return cls(card, weights, where, chosen.name, report)
 
     def save(self, folder: Path) -> None:
@@ -112,10 +113,7 @@ class Trained:
 
     def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Weights into a module that has only shapes so far: nothing is held twice."""
-        full = {
-            name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-            for name, value in weights.items()
-        }
+        full = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
         try:
             module.load_state_dict(full, assign=True)
         except RuntimeError as error:

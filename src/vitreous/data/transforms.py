@@ -5,6 +5,7 @@ does on top. A `View` is the two together; an objective that wants several (mult
 which all its random choices are drawn. Two views that share a name of crop see the same part of the picture.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +17,10 @@ from torch import Tensor
 from vitreous import keys as K
 from vitreous.data import colour, erasing, randaugment, resample
 from vitreous.data.mixing import Mixer
-from vitreous.errors import UserError
+from vitreous.errors import UserError, shown
+
+MAX_SIDE = 8192  # px of a model's input
+LEAST_FRACTION = 0.01  # of a picture's side that a crop may keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +38,14 @@ class Preprocessing:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)  # each channel is divided by this, after the mean
 
     def __post_init__(self) -> None:
-        if min(self.size_px) < 1:
-            raise UserError(f"size_px is {self.size_px}: both sides must be at least 1")
-        if not 0 < self.crop_fraction <= 1:
-            raise UserError(f"crop_fraction is {self.crop_fraction}: it must be above 0 and at most 1")
-        if min(self.std) <= 0:
-            raise UserError(f"std is {self.std}: every channel's must be above 0")
+        if not all(type(side) is int and 1 <= side <= MAX_SIDE for side in self.size_px):
+            raise UserError(f"size_px is {shown(self.size_px)}: sides go from 1 to {MAX_SIDE} px")
+        if not LEAST_FRACTION <= self.crop_fraction <= 1:
+            raise UserError(f"crop_fraction is {self.crop_fraction}: it goes from {LEAST_FRACTION} to 1")
+        if not _are_three_numbers(self.mean) or not _are_three_numbers(self.std) or min(self.std) <= 0:
+            raise UserError(
+                f"mean is {shown(self.mean)}, std {shown(self.std)}: each has three numbers, those of std above 0"
+            )
 
     @property
     def cover_fraction(self) -> float | None:
@@ -233,6 +239,10 @@ def _resize_by_pillow(images: Tensor, size: resample.Size, interpolation: resamp
     pictures = [Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()) for image in images]
     resized = [np.array(picture.resize((size[1], size[0]), chosen)) for picture in pictures]
     return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
+
+
+def _are_three_numbers(values: tuple[float, ...]) -> bool:
+    return len(values) == 3 and all(type(value) in (int, float) and math.isfinite(value) for value in values)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

@@ -277,6 +277,11 @@ class ViTSettings:
                 f"width {self.width}, depth {self.depth}, heads {self.heads}: all must be at least 1, and the width a "
                 "multiple of the heads"
             )
+        patch = self.patch if isinstance(self.patch, tuple) else (self.patch,)
+        if min(self.channels, *patch, self.mlp_width or 1, self.projection or 1) < 1:
+            raise UserError("channels, patch, mlp_width and projection must be at least 1")
+        if min(self.num_prefix, self.num_registers) < 0 or not self.norm_epsilon > 0:
+            raise UserError("num_prefix and num_registers must not be negative, and norm_epsilon must be above 0")
         if self.pool == "class" and self.num_prefix + self.num_registers < 1:
             raise UserError("pooling by the class token needs num_prefix of at least 1, or set pool to mean")
         if self.positions == "sincos" and self.width % 4:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.errors import UserError
+from vitreous.errors import UserError, first_line
 
 MAX_HEADER = 1_000_000  # bytes: 9,000 tensors. Parsed JSON takes up to 25 times its text.
 MAX_DIRECTORY = 2_000_000  # bytes of a zip's list of members
@@ -76,7 +76,7 @@ def outlines(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same names, shapes and types without values: what tells a format needs no more, and no file is read."""
     shapes, dtypes = getattr(tensors, "shapes", None), getattr(tensors, "dtypes", None)
     if shapes is None or dtypes is None:
-        return tensors
+        return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     return {name: torch.empty(shape, dtype=dtypes[name], device="meta") for name, shape in shapes.items()}
 
 
@@ -180,10 +180,10 @@ def parse_json(text: bytes, where: str) -> Any:
 
 
 def is_shape(shape: Sequence[Any]) -> bool:
-    """Of at most 16 axes, and countable even where one of them is 0."""
+    """Of at most 16 axes. Where one of them is 0 the file need not hold what the others say, so they must be small."""
     if len(shape) > 16 or not all(type(number) is int and number >= 0 for number in shape):
         return False
-    return bool(math.prod(max(number, 1) for number in shape) < 1 << 62)
+    return bool(math.prod(max(number, 1) for number in shape) < (1 << 20 if 0 in shape else 1 << 62))
 
 
 def check_name(name: str, where: str) -> None:
@@ -316,8 +316,3 @@ def _number_type(text: Any, where: str) -> np.dtype[Any]:
     if dtype.kind == "u" and dtype.itemsize > 1:
         raise UserError(f"{where} has a type of numbers that is not read: {str(text)[:40]!a}")
     return dtype
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__

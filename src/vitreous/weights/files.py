@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitreous.errors import UserError
-from vitreous.weights.containers import NpzFile, SafetensorsFile, Tensors, first_line, parse_json, zip_members
+from vitreous.errors import UserError, first_line
+from vitreous.weights.containers import NpzFile, SafetensorsFile, Tensors, parse_json, zip_members
 from vitreous.weights.formats import Given
 from vitreous.weights.names import DOCUMENTS, ENDINGS, INDICES, WHOLE
 

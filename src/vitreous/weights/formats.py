@@ -11,8 +11,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.errors import UserError, did_you_mean
+from vitreous.models.shapes import shapes_only
 from vitreous.weights.card import Card
 from vitreous.weights.containers import outlines
+from vitreous.weights.describe import describe
+from vitreous.weights.door import check_sizes, check_tensors, errors_of
 from vitreous.weights.rules import Report, Rule, apply_read, apply_write
 
 
@@ -94,11 +97,23 @@ def _outline(given: Given) -> Given:
 
 
 def read(
-    given: Given, format: Format, picture_px: tuple[int, int] | None = None
+    given: Given, format: Format, picture_px: tuple[int, int] | None = None, strict: bool = False
 ) -> tuple[Card, dict[str, Tensor], Report]:
-    outline = _outline(given)
-    card = format.card(outline, picture_px)
-    weights, report = apply_read(format.found_in(outline).rules(card), given.tensors)
+    """The model that was found, checked against what describes it. With `strict`, nothing may be missing or left over.
+
+    What cannot be right is refused by the outlines alone, before a value is read.
+    """
+    outline, where = _outline(given), given.where
+    with errors_of(where), shapes_only():
+        card = format.card(outline, picture_px)
+        check_sizes(card, outline.tensors, where)
+        rules = format.found_in(outline).rules(card)
+        outlined, report = apply_read(rules, outline.tensors)
+    theirs = {ours: rule.theirs[0] for rule in rules for ours in rule.ours}
+    if strict and not report.is_exact:
+        raise UserError(f"{where}: this is {describe(card)} ({format.name}), but {report.mismatch()}")
+    check_tensors(card, outlined, where, theirs, whole=strict)
+    weights, _ = apply_read(rules, given.tensors)
     return card, weights, replace(report, assumed=format.assumed(outline, card))
 
 

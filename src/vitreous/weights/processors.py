@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from vitreous.data import resample
 from vitreous.data.resample import Interpolation
-from vitreous.data.transforms import Preprocessing
-from vitreous.errors import UserError
+from vitreous.data.transforms import MAX_SIDE, Preprocessing
+from vitreous.errors import UserError, shown
 
 FILE = "preprocessor_config.json"
 HALF = (0.5, 0.5, 0.5)
@@ -46,9 +46,10 @@ def read_preprocessing(config: Mapping[str, Any], where: str) -> Preprocessing:
     for name, wanted in (("do_resize", True), ("do_rescale", True), ("do_pad", False)):
         if bool(found.get(name, wanted)) != wanted:
             raise _refusal(where, name, found[name])
-    if abs(float(found.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
-        raise _refusal(where, "rescale_factor", found["rescale_factor"])
-    if found["resample"] not in RESAMPLING:
+    factor = found.get("rescale_factor", 1 / 255)
+    if not _is_number(factor) or not abs(factor * 255 - 1) <= 1e-6:
+        raise _refusal(where, "rescale_factor", factor)
+    if not _is_number(found["resample"]) or found["resample"] not in RESAMPLING:
         raise _refusal(where, "resample", found["resample"])
     size, crop, fraction = _size(found, where, square=assumed is not CROPPING)
     normalised = bool(found.get("do_normalize", True))
@@ -75,6 +76,8 @@ def _size(
     if crop is not None:
         crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
         crop = _side(crop, "height", where), _side(crop, "width", where)
+    if not isinstance(size, Mapping):
+        raise _refusal(where, "size", size)
     if set(size) == {"height", "width"}:
         whole = _side(size, "height", where), _side(size, "width", where)
         if crop in (None, whole):
@@ -126,18 +129,22 @@ def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
 
 def _side(sizes: Any, name: str, where: str) -> int:
     value = sizes.get(name) if isinstance(sizes, Mapping) else None
-    if not isinstance(value, int) or value < 1:
-        raise UserError(f"{where}: {name} of a size is {value!r}, where a number of pixels is expected")
+    if type(value) is not int or not 1 <= value <= MAX_SIDE:
+        raise UserError(f"{where}: {name} of a size is {shown(value)}, where 1 to {MAX_SIDE} pixels are expected")
     return value
 
 
 def _triple(found: Mapping[str, Any], name: str, where: str) -> tuple[float, float, float]:
     values = found[name]
-    values = [values] * 3 if isinstance(values, int | float) else values
-    if len(values) != 3:
-        raise _refusal(where, name, values)
+    values = [values] * 3 if _is_number(values) else values
+    if not isinstance(values, list | tuple) or len(values) != 3 or not all(map(_is_number, values)):
+        raise UserError(f"{where}: {name} is {shown(values)}, where three numbers are expected")
     return float(values[0]), float(values[1]), float(values[2])
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
 def _refusal(where: str, name: str, value: Any) -> UserError:
-    return UserError(f"{where}: {name} is {value!r}, which we have no preprocessing for")
+    return UserError(f"{where}: {name} is {shown(value)}, which we have no preprocessing for")

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitreous.errors import UserError
 
 Change = Callable[..., tuple[Tensor, ...]]
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})  # that weights may have
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def computed(theirs: str, value: Callable[[], Tensor]) -> Rule:
 
     def check(tensor: Tensor) -> tuple[Tensor, ...]:
         expected = value()
-        if tensor.shape != expected.shape or not torch.equal(tensor.to(expected.dtype), expected):
+        same = tensor.is_meta or torch.equal(tensor.to(expected.dtype), expected)  # outlines have no values
+        if tensor.shape != expected.shape or not same:
             raise UserError(f"{theirs} is not what every model of this kind has there")
         return ()
 
@@ -119,7 +121,10 @@ class Report:
 
 
 def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Report]:
-    """Our state dict, and what became of theirs. Whether a mismatch is an error is the caller's to say."""
+    """Our state dict, and what became of theirs. Whether a mismatch is an error is the caller's to say.
+
+    Of outlines it makes outlines: what would be read is known before anything is.
+    """
     ours: dict[str, Tensor] = {}
     report = Report()
     for rule in rules:
@@ -127,7 +132,7 @@ def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dic
         if absent:
             report.missing += [] if rule.optional else absent
             continue
-        ours |= zip(rule.ours, rule.read(*(theirs[name] for name in rule.theirs)), strict=True)
+        ours |= zip(rule.ours, _read(rule, [theirs[name] for name in rule.theirs]), strict=True)
         report.used += rule.theirs
     rest = sorted(theirs.keys() - set(report.used))
     patterns = [rule.aside for rule in rules if rule.aside]
@@ -135,6 +140,17 @@ def apply_read(rules: Sequence[Rule], theirs: Mapping[str, Tensor]) -> tuple[dic
         known = any(re.match(pattern, name) for pattern in patterns)
         (report.aside if known else report.unused).append(name)
     return ours, report
+
+
+def _read(rule: Rule, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    kinds = {tensor.dtype for tensor in tensors}
+    if len(kinds) > 1 and not kinds <= FLOATS:  # joined, they would pass for floats
+        raise UserError(f"{rule.theirs[0]} and what belongs to it mix types of numbers; save all as float32")
+    try:
+        return rule.read(*tensors)
+    except (RuntimeError, IndexError, ValueError):  # as torch says that shapes do not go together
+        shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in zip(rule.theirs[:3], tensors, strict=False))
+        raise UserError(f"the shapes of {shapes} are not those of such a model") from None
 
 
 def apply_write(rules: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:

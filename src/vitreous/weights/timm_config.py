@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from vitreous.data.transforms import Preprocessing
-from vitreous.errors import UserError
+from vitreous.errors import UserError, shown
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.nn.blocks import Gelu
 from vitreous.weights.card import Card
@@ -96,10 +96,12 @@ class Config:
         known = self.pretrained
         mode = known.get("crop_mode", "center" if assumed.crop == "centre" else "squash")
         if mode not in ("center", "squash"):
-            raise UserError(f"{self.where}: config.json asks for crop_mode {mode!r}; center and squash are known")
+            raise UserError(f"{self.where}: config.json asks for crop_mode {shown(mode)}; center and squash are known")
         interpolation = known.get("interpolation", assumed.interpolation)
         if interpolation not in ("bilinear", "bicubic", "nearest"):
-            raise UserError(f"{self.where}: config.json asks for interpolation {interpolation!r}, which we do not have")
+            raise UserError(
+                f"{self.where}: config.json asks for interpolation {shown(interpolation)}, which we do not have"
+            )
         fraction = float(known.get("crop_pct") or assumed.crop_fraction)
         squash: Literal["squash", "squash-centre"] = "squash" if fraction == 1 else "squash-centre"
         return Preprocessing(

@@ -1,10 +1,11 @@
 """config.json of transformers' models: read into settings, refused by the field where we have no such model."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from vitreous.errors import UserError
+from vitreous.errors import UserError, shown
 from vitreous.models import ViTSettings
 from vitreous.weights.card import Card
 
@@ -61,7 +62,7 @@ class Config:
         return self.values.get(name)
 
     def refusal(self, name: str, why: str = "which no model of ours has") -> UserError:
-        return UserError(f"{self.where}: {name} is {self.values.get(name)!r}, {why}")
+        return UserError(f"{self.where}: {name} is {shown(self.values.get(name))}, {why}")
 
     def integer(self, name: str) -> int:
         value = self.values[name]
@@ -73,17 +74,21 @@ class Config:
         value = self.values[name]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.refusal(name, "where a number is expected")
+        if not 0 <= value < math.inf:
+            raise self.refusal(name, "where a number of 0 or more is expected")
         return float(value)
 
     def pair(self, name: str) -> tuple[int, int]:
         value = self.values[name]
         both = [value, value] if isinstance(value, int) else value
-        if not isinstance(both, list | tuple) or len(both) != 2 or not all(isinstance(side, int) for side in both):
+        if not isinstance(both, list | tuple) or len(both) != 2 or not all(type(side) is int for side in both):
             raise self.refusal(name, "where one or two whole numbers are expected")
+        if min(both) < 1:
+            raise self.refusal(name, "where sides of at least 1 pixel are expected")
         return both[0], both[1]
 
     def choice(self, name: str, choices: Mapping[str, str]) -> str:
-        if self.values[name] not in choices:
+        if not isinstance(self.values[name], str) or self.values[name] not in choices:
             raise self.refusal(name, f"which we do not have; we have {', '.join(choices)}")
         return choices[self.values[name]]
 
@@ -98,7 +103,7 @@ class Config:
             return tuple(f"LABEL_{i}" for i in range(num))
         found = {str(place): str(label) for place, label in names.items()}
         if set(found) != {str(i) for i in range(num)}:
-            raise UserError(f"{self.where}: id2label names {len(found)} classes, but the head has {num}")
+            raise UserError(f"{self.where}: id2label must name the {num} classes of the head by 0 to {num - 1}")
         return tuple(found[str(i)] for i in range(num))
 
 
@@ -143,7 +148,7 @@ def _dino(config: Config) -> dict[str, Any]:
         "mlp": "swiglu" if gated else "gelu",
         "layer_scale": config.number("layerscale_value"),
         "stochastic_depth": config.number("drop_path_rate"),
-        "num_registers": config.get("num_register_tokens") or 0,
+        "num_registers": config.integer("num_register_tokens") if config.get("num_register_tokens") else 0,
         # They are trained at 518 px and used at 224: positions are resized whenever a picture is seen.
         "resizing": "bicubic-antialiased" if config.get("num_register_tokens") is not None else "bicubic",
     }
