@@ -206,6 +206,23 @@ def test_train_by_a_recipe_file(capsys, run, tmp_path):
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("list", "convert")])
+def test_quiet_and_device_are_the_same_everywhere(verb, capsys):
+    out, _, _ = vitreous(capsys, verb, "--help")
+    assert "--quiet" in out
+    assert verb in ("export", "demo") or "--device {auto,cpu,cuda}" in out
+
+
+def test_quiet_leaves_results_alone_and_device_is_a_setting(capsys, run, tmp_path):
+    words = ["train", run / "recipe.json", "--device", "cpu", "--quiet", "--rates", "0.001,0.002"]
+    out, errors, code = vitreous(capsys, *words, "--training.steps", "2", "--out", tmp_path / "quiet")
+    assert code == 0 and errors == ""
+    assert [line.split()[0] for line in out.splitlines()] == ["test", "model"]  # nothing of the rates that were tried
+    assert json.loads((tmp_path / "quiet/recipe.json").read_text())["training"]["device"] == "cpu"
+    again, _, _ = vitreous(capsys, *words, "--training.steps", "2", "--out", tmp_path / "quiet")
+    assert again == out  # without a word that it has finished
+
+
 def test_evaluate(capsys, run):
     expected = json.loads((run / "results.json").read_text())
     for words, part in ((["evaluate", run], "test"), (["evaluate", run, "--split", "val"], "val")):

@@ -124,13 +124,42 @@ def test_a_table_shows_and_obeys_nothing(folder, capsys, tmp_path):
     assert second.startswith("-") and "text.jpg: not a picture" in second
 
 
+def on_stdin(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
 def test_paths_come_from_the_standard_input(folder, capsys, monkeypatch):
     lines = [f"{folder}/pictures/a.png", "", "/nowhere/x.png"]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\r\n"))
+    on_stdin(monkeypatch, "\n".join(lines).encode() + b"\r\n")
     out = run(capsys, folder / "model", "-", "--format", "jsonl")
     first, second = (json.loads(line) for line in out.splitlines())
     assert first["answer"] in CLASSES
     assert second == {"picture": "/nowhere/x.png", "error": "No such file or directory"}
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "webp", "tif", "ppm"])
+def test_a_picture_comes_from_the_standard_input(folder, capsys, monkeypatch, suffix, tmp_path):
+    # 266 px: the second byte of the height is a line feed, which ends the first "line" of a GIF early.
+    pixels = np.random.default_rng(1).integers(0, 256, (266, 300, 3), dtype=np.uint8)
+    path = tmp_path / f"one.{suffix}"
+    Image.fromarray(pixels).save(path)
+    on_stdin(monkeypatch, path.read_bytes())
+    (found,) = json.loads(run(capsys, folder / "model", "-", "--json"))
+    (expected,) = json.loads(run(capsys, folder / "model", path, "--format", "json"))
+    assert found == expected | {"picture": "-"}
+
+
+def test_what_is_on_the_standard_input_has_an_end(folder, capsys, monkeypatch):
+    monkeypatch.setattr(predict, "STDIN_BYTES", 1000)
+    on_stdin(monkeypatch, bytes(2000))
+    with pytest.raises(UserError, match="over 0 MB"):
+        run(capsys, folder / "model", "-")
+
+
+def test_json_is_one_list(folder, capsys):
+    whole = json.loads(run(capsys, folder / "model", folder / "pictures", "--json"))
+    lines = run(capsys, folder / "model", folder / "pictures", "--format", "jsonl").splitlines()
+    assert whole == [json.loads(line) for line in lines] and len(whole) == 6
 
 
 def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):

@@ -26,6 +26,18 @@ def clock(monkeypatch):
     return terminal.time
 
 
+def test_quietly_drops_bars_and_lines_and_keeps_warnings(clock, capsys):
+    with terminal.quietly(), Bar("training", 100) as bar:
+        clock.now += 20
+        bar.update(50)
+        print("on the way")
+        print("a warning", file=sys.stderr)
+    with terminal.quietly(False):
+        print("here")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("here\n", "a warning\n")
+
+
 def test_durations():
     assert [duration(seconds) for seconds in (0, 59.6, 125, 3725)] == ["0:00", "1:00", "2:05", "1:02:05"]
 

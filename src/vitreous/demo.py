@@ -27,8 +27,10 @@ CHANGES = {
 }
 
 
-def demo(out: str | Path) -> None:
-    """Pre-train small, then `fit` from those weights at a higher resolution; then the bar that it has to clear."""
+def demo(out: str | Path) -> str:
+    """Pre-train small, then `fit` from those weights at a higher resolution; then the bar that it has to clear.
+
+    Returns what came of it, to be printed."""
     began, out = time.monotonic(), Path(out)
     recipe = fashion_vit()
     print(f"[0/6] Pre-training a ViT at {recipe.model.picture_px[0]} px; `fit` fine-tunes it at {LARGER_PX} px")
@@ -37,12 +39,10 @@ def demo(out: str | Path) -> None:
     say("report", "Logistic regression on the same pixels and split, for comparison; then the report")
     baseline = compare(result.splits)
     write_report(result, result.out / "report.html", baseline=baseline)
-    print(summary(pretrained, result, baseline))
-    print(
-        f"""{ending(result, time.monotonic() - began)}
+    return f"""{summary(pretrained, result, baseline)}
+{ending(result, time.monotonic() - began)}
 {result.results["parameters"]:,} parameters.
 Next: open {result.out}/report.html    vitreous predict {result.out} PICTURE    vitreous fit FOLDER_OF_PICTURES"""
-    )
 
 
 def summary(pretrained: dict[str, Any], result: FitResult, baseline: Baseline) -> str:

@@ -1,14 +1,34 @@
 """What long work shows: a bar on a terminal, plain lines anywhere else."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 PLAIN_EVERY_S = 10.0  # how often a plain line is printed where there is no terminal
+
+_is_quiet = False  # within `quietly`
+
+
+@contextmanager
+def quietly(is_wanted: bool = True) -> Iterator[None]:
+    """Drops what work says on its way: bars, and lines on the standard output. Warnings and errors remain."""
+    global _is_quiet  # noqa: PLW0603 - bars are made far below whoever wants none
+    if not is_wanted:
+        yield
+        return
+    before, _is_quiet = _is_quiet, True
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            yield
+    finally:
+        _is_quiet = before
 
 
 def duration(seconds: float) -> str:
@@ -22,7 +42,7 @@ class Bar:
     """Progress of work whose length is known: share done, rate, time left, and facts the work adds."""
 
     def __init__(self, what: str, total: int, done: int = 0, unit: str = "", silent: bool = False) -> None:
-        self.what, self.total, self.unit, self.silent = what, total, unit, silent
+        self.what, self.total, self.unit, self.silent = what, total, unit, silent or _is_quiet
         self.first = self.done = done  # work that an earlier run did says nothing of today's rate
         self.started = self.printed = time.monotonic()
         self.facts = ""

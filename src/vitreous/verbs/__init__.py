@@ -4,6 +4,8 @@ torch is imported inside `run`, so that every `--help` is quick. A verb whose `T
 the dotted settings it was given, as text: `run(options, changes)`, and prints its own help (`options.help`).
 """
 
+import argparse
+
 # name -> module, in the order of `vitreous --help`
 VERBS = {
     "fit": "fit",
@@ -20,3 +22,18 @@ VERBS = {
     "convert": "convert",
     "demo": "demo",
 }
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="where to compute (default: auto)")
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="results, warnings and errors alone: no progress")
+
+
+def with_device(changes: dict[str, str], options: argparse.Namespace, name: str = "training.device") -> dict[str, str]:
+    """Settings in which --device stands for the dotted name, unless that is given too."""
+    return changes if options.device == "auto" else {name: options.device, **changes}

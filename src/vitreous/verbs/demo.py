@@ -2,14 +2,20 @@
 
 import argparse
 
+from vitreous.verbs import add_quiet
+
 HELP = "Pre-train on the embedded data, then fit from it at a higher resolution; five minutes on two cores."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="runs/demo", help="where the runs go (default: runs/demo)")
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.demo import demo
+    from vitreous.terminal import quietly
 
-    demo(options.out)
+    with quietly(options.quiet):
+        told = demo(options.out)
+    print(told)

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitreous.verbs import add_device, add_quiet
+
 if TYPE_CHECKING:
     from vitreous.assess import Assessment
 
@@ -23,24 +25,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--map", metavar="FILE", help="JSON: the model's classes for each class of the data (ObjectNet)"
     )
     parser.add_argument("--figures", metavar="DIR", help="draw the figures there")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    add_device(parser)
+    add_quiet(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.assess import assess
     from vitreous.evaluation.conformal import COVERAGES
+    from vitreous.terminal import quietly
 
-    found = assess(
-        options.start,
-        options.data,
-        options.split,
-        device=options.device,
-        coverages=tuple(options.coverage or COVERAGES),
-        probes=tuple(options.probe.split(",")) if options.probe else (),
-        label_sets=Path(options.labels) if options.labels else None,
-        mapping=Path(options.map) if options.map else None,
-    )
+    with quietly(options.quiet):
+        found = assess(
+            options.start,
+            options.data,
+            options.split,
+            device=options.device,
+            coverages=tuple(options.coverage or COVERAGES),
+            probes=tuple(options.probe.split(",")) if options.probe else (),
+            label_sets=Path(options.labels) if options.labels else None,
+            mapping=Path(options.map) if options.map else None,
+        )
     if options.json:
         import json
 
@@ -48,10 +53,10 @@ def run(options: argparse.Namespace) -> None:
     else:
         print(f"{options.split} part of {options.data or 'its own data'}\n\n{found.summary()}")
     if options.figures:
-        draw(found, Path(options.figures), quietly=options.json)
+        draw(found, Path(options.figures), is_told=not (options.json or options.quiet))
 
 
-def draw(found: "Assessment", folder: Path, quietly: bool) -> None:
+def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
     from vitreous.evaluation import figures
     from vitreous.figures import save
 
@@ -70,7 +75,7 @@ def draw(found: "Assessment", folder: Path, quietly: bool) -> None:
         drawn["few_shot"] = figures.few_shot_curve(curves)
     for name, one in drawn.items():
         save(one, folder / name)
-        if not quietly:
+        if is_told:
             print(f"{folder / name}.png and .svg")
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 
+from vitreous.verbs import add_quiet
+
 HELP = "Write a model as a file for other runtimes, with a certificate."
 
 
@@ -20,21 +22,24 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check-limit", type=int, default=200, metavar="N", help="how many at most (default: 200)")
     parser.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
     parser.add_argument("--out", metavar="FILE", help="the file (default: called as the model, in this folder)")
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.export.job import export
+    from vitreous.terminal import quietly
 
-    done = export(
-        options.start,
-        options.to,
-        precision="int8" if options.int8 else "bf16" if options.bf16 else "fp32",
-        input=options.input,
-        check=options.check,
-        num_checks=options.check_limit,
-        picture_px=options.picture_px,
-        out=options.out,
-    )
+    with quietly(options.quiet):
+        done = export(
+            options.start,
+            options.to,
+            precision="int8" if options.int8 else "bf16" if options.bf16 else "fp32",
+            input=options.input,
+            check=options.check,
+            num_checks=options.check_limit,
+            picture_px=options.picture_px,
+            out=options.out,
+        )
     near, fast = done.certificate["agreement"], done.certificate["speed"]
     print(f"{done.path}  {done.certificate['result']['bytes'] / 1e6:.1f} MB")
     print(

@@ -3,6 +3,7 @@
 import argparse
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
 from vitreous.verbs.train import SETTINGS_HELP, print_fields, train_and_report
 
 HELP = "Fine-tune a run on data, at a higher resolution (paper 3.2)."
@@ -14,6 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or a folder of weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
     parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/finetune and the names of both)")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
@@ -24,8 +27,8 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         return
     from vitreous.recipes import finetune_recipe
 
-    recipe = finetune_recipe(options.start, options.data, changes)
+    recipe = finetune_recipe(options.start, options.data, with_device(changes, options))
     if options.help:
         print_fields(recipe)
         return
-    train_and_report(recipe, options.out or f"runs/{recipe.name}")
+    train_and_report(recipe, options.out or f"runs/{recipe.name}", options.quiet)

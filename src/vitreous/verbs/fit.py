@@ -4,6 +4,7 @@ import argparse
 import time
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
 
 HELP = "From pictures to a trained, calibrated, tested model and its report; the same command again resumes."
 TAKES_SETTINGS = True
@@ -28,6 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="of classes of unequal size (default: sampling where one has over 3 times the pictures of another)",
     )
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
@@ -39,16 +42,18 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     began = time.monotonic()  # importing counts
     from vitreous.fitting.fit import ending, fit, say
     from vitreous.report import write_report
+    from vitreous.terminal import quietly
 
-    result = fit(
-        options.data,
-        options.out,
-        start=options.start,
-        minutes=options.minutes,
-        balance=options.balance,
-        changes=changes,
-        began=began,
-    )
-    say("report", "Writing the report")
-    write_report(result, result.out / "report.html")
+    with quietly(options.quiet):
+        result = fit(
+            options.data,
+            options.out,
+            start=options.start,
+            minutes=options.minutes,
+            balance=options.balance,
+            changes=with_device(changes, options),
+            began=began,
+        )
+        say("report", "Writing the report")
+        write_report(result, result.out / "report.html")
     print(ending(result, time.monotonic() - began))

@@ -1,11 +1,13 @@
 """vitreous inspect"""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", type=int, metavar="H", help="raw: the head (1 is the first; default: their mean)")
     parser.add_argument("--token", metavar="T", help=TOKEN_HELP)
     parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most so many (default: 128)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,6 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
     from vitreous.inspection.layout import layout
+    from vitreous.terminal import quietly
     from vitreous.trained import Trained
     from vitreous.training.devices import World
 
@@ -56,7 +60,8 @@ def run(options: argparse.Namespace) -> None:
     encoder = trained.encoder().eval().to(device) if task is None else task.encoder
     look = _look(options)
     layout(encoder).rows(look.token)  # what cannot be looked at is an error before anything is read
-    names, pictures = _read(_readers(options), options.pictures, trained)
+    with quietly(options.quiet):
+        names, pictures = _read(_readers(options), options.pictures, trained)
     images = trained.card.preprocessing.normalised(pictures)
     found = look_inside(encoder, images, look, num_shown=NUM_SHOWN, num=options.pictures)
     captions = names[:NUM_SHOWN]
@@ -148,7 +153,7 @@ def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str],
             pictures.append(trained.card.preprocessing.resized(read()))
             names.append(name)
         except BadPicture as error:
-            print(f"{name}: skipped, {error}")
+            print(f"{name}: skipped, {error}", file=sys.stderr)
     if not pictures:
         raise UserError("there is not one readable picture among those that were given")
     return names, torch.stack(pictures)

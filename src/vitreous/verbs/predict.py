@@ -3,13 +3,15 @@
 import argparse
 import csv
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import tee
+from collections.abc import Callable, Iterator
+from itertools import chain, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
     from vitreous.data.images import BadPicture
@@ -17,21 +19,28 @@ if TYPE_CHECKING:
 
 HELP = "Answer about pictures, with calibrated probabilities."
 NOT_SURE = "not sure"
+STDIN_BYTES = 1 << 28  # of a picture on the standard input
+LINE_BYTES = 1 << 16  # of a path on it
+# Pictures whose first line may hold no zero byte; paths never hold one.
+PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|P[1-6](\s+\d+)*\s*$")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "start", metavar="MODEL", help="a run, weights, or an exported .onnx file (which needs no torch)"
     )
-    parser.add_argument("pictures", nargs="+", metavar="PICTURES", help="files and folders; - reads paths, one a line")
-    parser.add_argument("--format", choices=("table", "jsonl", "csv"), default="table", help="(default: table)")
+    parser.add_argument("pictures", nargs="+", metavar="PICTURES", help="files, folders, or - (below)")
+    parser.epilog = "- reads the standard input: the bytes of one picture, or paths, one a line."
+    parser.add_argument("--format", choices=tuple(FORMATS), default="table", help="(default: table)")
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
     parser.add_argument(
         "--coverage", type=float, metavar="P", help="add the set that holds the right class with this probability"
     )
     parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="less probable answers are: not sure")
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,17 +53,18 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(no_such_coverage(options.coverage, predictor.thresholds))
     from_stdin = options.pictures == ["-"]
     listed = [] if from_stdin else _listed(options.pictures)
-    named, read = tee(_lines(sys.stdin) if from_stdin else listed)
+    named, read = tee(_from_stdin(sys.stdin.buffer) if from_stdin else listed)
     answers = predictor.answers(read, options.batch or (1 if from_stdin else 16))
-    print_row = FORMATS[options.format](options, max(map(len, predictor.classes)))
+    print_row, finish = FORMATS[options.format](options, max(map(len, predictor.classes)))
     num, num_bad = 0, 0
     # Where the rows go to a terminal, they are progress enough.
-    is_silent = from_stdin or sys.stdout.isatty() or not sys.stderr.isatty()
+    is_silent = options.quiet or from_stdin or sys.stdout.isatty() or not sys.stderr.isatty()
     with Bar("predicting", len(listed), silent=is_silent) as bar:
-        for path, answer in zip(named, answers, strict=True):
-            print_row(_record(path, answer, options))
+        for picture, answer in zip(named, answers, strict=True):
+            print_row(_record(picture if isinstance(picture, str) else "-", answer, options))
             num, num_bad = num + 1, num_bad + (not isinstance(answer, Answer))
             bar.update(num)
+    finish()
     if num_bad == num:
         raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to answer about")
 
@@ -67,7 +77,7 @@ def _check(options: argparse.Namespace) -> None:
     if not 0 <= options.abstain <= 1:
         raise UserError(f"--abstain {options.abstain}: a probability lies between 0 and 1")
     if "-" in options.pictures and len(options.pictures) > 1:
-        raise UserError("- stands alone: its paths come from the standard input")
+        raise UserError("- stands alone: what it means comes from the standard input")
 
 
 def _listed(words: list[str]) -> list[str]:
@@ -79,8 +89,17 @@ def _listed(words: list[str]) -> list[str]:
     return found
 
 
-def _lines(stream: Iterable[str]) -> Iterator[str]:
-    return (line.rstrip("\r\n") for line in stream if line.strip())
+def _from_stdin(stream: IO[bytes]) -> Iterator[str | bytes]:
+    """Paths, as they come; or the bytes of one picture, known by how they begin."""
+    first = stream.readline(LINE_BYTES)
+    if b"\0" not in first and not PICTURE.match(first):
+        lines = (line.decode(errors="surrogateescape").rstrip("\r\n") for line in chain([first], stream))
+        yield from (line for line in lines if line.strip())
+        return
+    picture = first + stream.read(STDIN_BYTES)
+    if len(picture) > STDIN_BYTES:
+        raise UserError(f"-: the picture on the standard input has over {STDIN_BYTES >> 20} MB")
+    yield picture
 
 
 def _record(path: str, answer: "Answer | BadPicture", options: argparse.Namespace) -> dict[str, Any]:
@@ -98,14 +117,26 @@ def _record(path: str, answer: "Answer | BadPicture", options: argparse.Namespac
     return record
 
 
-# ---- formats: each prints what stands above the rows, and answers what prints a row
+# ---- formats: each prints what stands above the rows, and returns what prints a row and what prints the end
+
+Printers = tuple[Callable[[dict[str, Any]], None], Callable[[], None]]
 
 
-def _json_lines(options: argparse.Namespace, width: int) -> Any:
-    return lambda record: print(json.dumps(record), flush=True)
+def _nothing() -> None:
+    pass
 
 
-def _csv(options: argparse.Namespace, width: int) -> Any:
+def _json(options: argparse.Namespace, width: int) -> Printers:
+    """One list, once all is known: whoever wants rows as they come takes jsonl."""
+    records: list[dict[str, Any]] = []
+    return records.append, lambda: print(json.dumps(records, indent=2))
+
+
+def _json_lines(options: argparse.Namespace, width: int) -> Printers:
+    return lambda record: print(json.dumps(record), flush=True), _nothing
+
+
+def _csv(options: argparse.Namespace, width: int) -> Printers:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     places = [f"{what}_{place}" for place in range(2, options.top + 1) for what in ("class", "probability")]
     sets = ["set"] if options.coverage is not None else []
@@ -120,10 +151,10 @@ def _csv(options: argparse.Namespace, width: int) -> Any:
         writer.writerow([part.encode(errors="replace").decode() if isinstance(part, str) else part for part in row])
         sys.stdout.flush()
 
-    return print_row
+    return print_row, _nothing
 
 
-def _table(options: argparse.Namespace, width: int) -> Any:
+def _table(options: argparse.Namespace, width: int) -> Printers:
     """The picture comes last: how long the paths are is not known before they are read."""
     width = min(max(width, len(NOT_SURE)), 30)
 
@@ -138,7 +169,7 @@ def _table(options: argparse.Namespace, width: int) -> Any:
         line = f"{answer:{width}}  {record['probability']:6.1%}  {record['picture']}{chosen}{also and f'  ({also})'}"
         print(_shown(line), flush=True)
 
-    return print_row
+    return print_row, _nothing
 
 
 def _shown(text: str) -> str:
@@ -146,4 +177,4 @@ def _shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-FORMATS = {"table": _table, "jsonl": _json_lines, "csv": _csv}
+FORMATS = {"table": _table, "json": _json, "jsonl": _json_lines, "csv": _csv}

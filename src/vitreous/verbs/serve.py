@@ -3,6 +3,7 @@
 import argparse
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet
 
 HELP = "Answer questions about pictures over HTTP, with a page to look inside the model."
 
@@ -20,7 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-body-mb", type=float, default=16, metavar="N", help="of a request (default: 16)")
     parser.add_argument("--neighbours", type=int, default=2000, metavar="N", help="training pictures to look among")
     parser.add_argument("--threads", type=int, metavar="N", help="of a model (default: all cores)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
+    add_device(parser)
+    add_quiet(parser)
     parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
 
 
@@ -45,7 +47,11 @@ def run(options: argparse.Namespace) -> None:
     except ImportError as error:
         raise UserError(f"serving needs {error.name}, which is not installed: pip install 'vitreous[serve]'") from None
 
-    serve(settings, lambda line: print(line, flush=True), opens=not options.no_open and has_display())
+    def say(line: str) -> None:
+        if not options.quiet:
+            print(line, flush=True)
+
+    serve(settings, say, opens=not options.no_open and has_display())
 
 
 def token(path: str | None) -> str | None:

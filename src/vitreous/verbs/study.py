@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
 
 HELP = "Repeat one of the paper's studies on any data: a grid of runs, a table and figures."
 TAKES_SETTINGS = True
@@ -27,6 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="minutes on two cores, to see how it works (on fashion)")
     parser.add_argument("--minutes", type=float, metavar="N", help="start no further run after so many minutes")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
@@ -40,8 +43,9 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     from vitreous import settings
     from vitreous.studies import find_study
     from vitreous.studies.study import run_study
-    from vitreous.terminal import table
+    from vitreous.terminal import quietly, table
 
+    changes = with_device(changes, options, "device")
     kind = find_study(options.name)
     given = {} if options.data is None else {"data": options.data}
     for name in changes:
@@ -61,7 +65,8 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         print(table(shown, ("setting", "value", "type", "what it does")))
         return
     out = Path(options.out or f"runs/study-{options.name}")
-    grid = run_study(study, out, options.minutes)
+    with quietly(options.quiet):
+        grid = run_study(study, out, options.minutes)
     print(table(*study.table(grid.rows)))
     for finding in study.findings(grid.rows):
         print(finding)

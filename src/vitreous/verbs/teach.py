@@ -3,6 +3,7 @@
 import argparse
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
 from vitreous.verbs.train import SETTINGS_HELP, print_recipe
 
 HELP = "Ask a recipe's teacher about every view once, and store its answers; the same command again goes on."
@@ -14,6 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
     parser.add_argument("--epochs", type=int, metavar="N", help="of so many epochs (default: all of the recipe's)")
     parser.add_argument("--out", metavar="DIR", help="where the answers go (default: runs/RECIPE-answers)")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
@@ -22,6 +25,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             raise UserError("teach needs the recipe of the student; `vitreous list recipes` shows them")
         options.parser.print_help()
         return
+    changes = with_device(changes, options)
     if options.help:
         print_recipe(options.recipe, changes)
         return
@@ -29,11 +33,13 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         raise UserError(f"--epochs is {options.epochs}: it must be at least 1")
     from vitreous.jobs import teach
     from vitreous.recipes import find_recipe
+    from vitreous.terminal import quietly
     from vitreous.training.devices import World
 
     recipe = find_recipe(options.recipe, changes)
     out = options.out or f"runs/{recipe.name}-answers"
-    stored = teach(recipe, out, options.epochs)
+    with quietly(options.quiet):
+        stored = teach(recipe, out, options.epochs)
     if World.join(recipe.training.device).is_first:
         print(f"{stored['views']:,} views in {stored['epochs']} epochs, {stored['asked']:,} of them asked about now")
         print(f"answers {out}   students learn from them with --objective.answers {out}")

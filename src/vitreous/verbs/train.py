@@ -5,6 +5,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
 
 if TYPE_CHECKING:
     from vitreous.recipes.recipe import Recipe
@@ -21,6 +22,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = SETTINGS_HELP
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a recipe's name, or the recipe.json of a run")
     parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/ and the recipe's name)")
+    add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
@@ -31,19 +34,22 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         return
     from vitreous.recipes import find_recipe
 
+    changes = with_device(changes, options)
     if options.help:
         print_recipe(options.recipe, changes)
         return
     recipe = find_recipe(options.recipe, changes)
-    train_and_report(recipe, options.out or f"runs/{recipe.name}")
+    train_and_report(recipe, options.out or f"runs/{recipe.name}", options.quiet)
 
 
-def train_and_report(recipe: "Recipe", out: str) -> None:
+def train_and_report(recipe: "Recipe", out: str, is_quiet: bool) -> None:
     from vitreous.jobs import train
+    from vitreous.terminal import quietly
     from vitreous.training.devices import World
     from vitreous.verbs.evaluate import scores_line
 
-    results = train(recipe, out)
+    with quietly(is_quiet):
+        results = train(recipe, out)
     if not World.join(recipe.training.device).is_first:
         return
     for part in ("val", "test"):
