@@ -69,7 +69,7 @@ def test_given_pictures_and_one_that_is_none(made, tmp_path, capsys):
     bad.write_bytes(b"no picture")
     run(made / "run", first, bad, made / "data/test/light", "--out", tmp_path / "out")
     numbers = np.load(tmp_path / "out/numbers.npz")
-    assert "bad.png: skipped, not a picture" in capsys.readouterr().out
+    assert "bad.png: skipped, not a picture" in capsys.readouterr().err
     assert list(numbers["names"][:3]) == ["3.png", "0.png", "1.png"] and len(numbers["names"]) == 9
     predictor = Predictor.load(made / "run")
     expected = rollout(predictor.task.encoder, predictor.inputs(first))[:, 2:].reshape(4, 4)
