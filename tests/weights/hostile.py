@@ -191,6 +191,29 @@ def tensors():
     }
 
 
+COLLIDING = 2**61 - 1  # all multiples of it have the same hash
+
+
+def slow():
+    """Small PyTorch files that would take long to unpickle."""
+    tuples = ((),)
+    for _ in range(60):
+        tuples = (tuples, tuples)
+    keys = {COLLIDING * number: None for number in range(1, 3)}
+    many = pickle.dumps(dict.fromkeys(range(100_001)), protocol=2)
+    # A tuple of twice the last one, 60 times, as the key of a dict: to hash it means to visit 2**60 of them.
+    twice = b"".join(b"q%ch%c\x86" % (i, i) for i in range(60))
+    nested = b"\x80\2})" + twice + b"Ns."
+    return {
+        "large-keys.pth": torch_bytes(keys),
+        "tuple-keys.pth": torch_bytes({("weight", "bias"): torch.ones(1)}),
+        "tuples-of-tuples.pth": with_member(torch_bytes({}), "data.pkl", nested),
+        "tuples-of-tuples-legacy.pth": torch_bytes({"epoch": tuples}, legacy=True),
+        "many-keys.pth": with_member(torch_bytes({}), "data.pkl", many),
+        "endless.pth": with_member(torch_bytes({}), "data.pkl", b"\x80\2}" + b"N0" * 1_500_000 + b"."),
+    }
+
+
 def shapes_of_trouble():
     """What a PyTorch file may hold beside a dict of dense tensors."""
     loop = {}

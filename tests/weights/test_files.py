@@ -1,8 +1,10 @@
 """Opening files of weights: the good ones whole, the hostile ones not at all."""
 
 import argparse
+import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -165,16 +167,50 @@ def test_what_pytorch_itself_writes_and_would_run(tmp_path):
             open_weights(tmp_path / name)
 
 
-def test_endless_files_are_stopped(tmp_path):
-    """One entry of a dict, set five million times: no memory, only time."""
-    data = hostile.with_member(hostile.torch_bytes({}), "data.pkl", b"\x80\2}" + b"K\1Ns" * 5_000_000 + b".")
-    path = tmp_path / "endless.pth"
+@pytest.mark.parametrize("name", hostile.slow())
+def test_what_would_take_long_to_unpickle_is_refused_by_its_shape(name):
+    with pytest.raises(unpickle.RefusalError) as error:
+        unpickle.check_pickles(io.BytesIO(hostile.slow()[name]))
+    assert ("keys" in name) == ("keys" in str(error.value) or "entries" in str(error.value))
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["zip", "legacy"])
+def test_training_checkpoints_keep_within_the_limits(is_new):
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [30, 60])
+    whole = {
+        "model": layer.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "lr_scheduler": schedule.state_dict(),
+        "args": argparse.Namespace(betas=(0.9, 0.95), tags={"a"}),
+        "random": random.getstate(),
+        "losses": [float(number) for number in range(10_000)],
+    }
+    unpickle.check_pickles(io.BytesIO(hostile.torch_bytes(whole, legacy=not is_new)))
+
+
+def test_a_file_that_takes_long_all_the_same_is_stopped_and_says_so(tmp_path):
+    """A set whose members collide: no memory, only time."""
+    numbers = [(hostile.COLLIDING * i).to_bytes(16, "little") for i in range(20_000)]
+    members = b"".join(b"\x8a\x10" + number + b"\x85" for number in numbers)  # tuples of one each
+    contents = b"\x80\2cbuiltins\nset\n](" + members + b"e\x85R."
+    data = hostile.with_member(hostile.torch_bytes({}), "data.pkl", contents)
+    path = tmp_path / "slow.pth"
     path.write_bytes(data)
     with path.open("rb") as file:
         number = file.fileno()
-        words = [str(number), str(len(data)), str(tmp_path / "out"), "3"]
+        words = [str(number), str(len(data)), str(tmp_path / "out"), "1"]
         ended = subprocess.run([sys.executable, "-P", unpickle.__file__, *words], check=False, pass_fds=[number])
-    assert ended.returncode < 0
+    assert files._ending(ended.returncode, 1).startswith("reading it took more than 1 s of processor time")
+
+
+def test_other_endings_of_the_process_are_named():
+    assert "memory ran out" in files._ending(-9, 1)
+    assert files._ending(-11, 1) == "the process that read it failed (SIGSEGV)"
+    assert files._ending(1, 1) == "the process that read it failed (exit status 1)"
 
 
 # ---- Good files

@@ -6,6 +6,7 @@ with the restricted unpickler, which hands back safetensors. Whatever would run 
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -233,10 +234,11 @@ def _is_npz(members: list[str], where: str) -> bool:
 def _converted(descriptor: int, where: str, any_value: bool) -> SafetensorsFile:
     """What a PyTorch file holds, by way of a process of its own and a file that is gone when this returns."""
     size = os.fstat(descriptor).st_size
-    seconds = 30 + size // 20_000_000
+    seconds = 10 + size // 20_000_000  # of processor time, beyond what importing PyTorch takes
     # None of the switches that loosen PyTorch's unpickler is passed on.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "PYTHONWARNINGS": "ignore"}
+    environment |= {"PYTHONHASHSEED": "random"}  # or names could be made to collide
     with tempfile.TemporaryDirectory(prefix="vitreous-") as folder:
         target = Path(folder) / "weights.safetensors"
         # -P: the folder of the program, with files called timm.py and so on, is no place to import from.
@@ -259,5 +261,16 @@ def _converted(descriptor: int, where: str, any_value: bool) -> SafetensorsFile:
             lines = ended.stdout.decode(errors="replace").splitlines()
             raise UserError(f"{where}: {lines[0] if lines else 'refused'}")
         if ended.returncode:
-            raise UserError(f"{where}: the process that read it broke off ({ended.returncode}); {SAFE_WAY}")
+            raise UserError(f"{where}: {_ending(ended.returncode, seconds)}; {SAFE_WAY}")
         return SafetensorsFile(_open(target), where, any_value)
+
+
+def _ending(code: int, seconds: int) -> str:
+    """What happened to the process that read a file, in words."""
+    known = {each.value: each.name for each in signal.Signals}
+    name = known.get(-code, f"exit status {code}")
+    if name == "SIGXCPU":
+        return f"reading it took more than {seconds} s of processor time, which no file of its size needs"
+    if name == "SIGKILL":
+        return "the system ended the process that read it (SIGKILL), most likely because memory ran out"
+    return f"the process that read it failed ({name})"

@@ -3,26 +3,31 @@
     python -P unpickle.py INPUT_DESCRIPTOR SIZE OUTPUT_FILE SECONDS
 
 Whatever a hostile file does happens here, under limits of memory, time and file size, and with PyTorch's restricted
-unpickler. The answer is the exit status: 0, or REFUSED with one line on standard output.
+unpickler, after a walk through the pickle that makes nothing of it. The result is the exit status: 0, or REFUSED with
+one line on standard output.
 """
 
 import argparse
 import json
 import os
 import pickle
+import pickletools
 import re
 import resource
 import signal
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 REFUSED = 3
 SLACK = 48 << 20  # bytes of memory beyond twice the file
-MAX_PARTS = 100_000
+MAX_STEPS = 2_000_000  # of a pickle: some 60,000 tensors
+MAX_PARTS = 100_000  # entries of all dicts together; parts of a tuple and of the tuples in it
 MAX_DEPTH = 16
 DTYPES = {
     torch.float64: "F64",
@@ -50,10 +55,90 @@ def limit(size: int, seconds: int) -> None:
     if pages is not None:
         memory = pages * resource.getpagesize() + 2 * size + SLACK
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds += int(used.ru_utime + used.ru_stime)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size + (1 << 20),) * 2)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing too much is then an error like any other
+
+
+# ---- The walk: what would take long to unpickle is refused by its shape
+
+# What lies on the pickle's stack, as far as it matters here: the number of parts of a tuple, or one of these.
+KEY, OTHER = 0, -1
+KEYS = {"NONE", "NEWTRUE", "NEWFALSE"}
+TUPLES = {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+
+
+def check_pickles(file: IO[bytes]) -> None:
+    """Of a PyTorch file: the one in a zip, or those that stand at the beginning of an older file."""
+    if file.read(2) == b"PK":
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                if name.endswith("data.pkl"):
+                    check_pickle(pickletools.genops(archive.read(name)))
+        return
+    file.seek(0)
+    for _ in range(5):  # magic number, version, system, the contents, the names of storages
+        check_pickle(pickletools.genops(file))
+
+
+def check_pickle(steps: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]) -> None:
+    """Limits the steps and the keys. A key must be a name or a small number: large numbers and tuples can be made to
+    collide, and a tuple of tuples of tuples can take for ever to hash."""
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[int, int] = {}
+    num_keys = 0
+    for number, (step, argument, _) in enumerate(steps):
+        if number > MAX_STEPS:
+            raise RefusalError(f"is a pickle of more than {MAX_STEPS:,} steps, which no model needs")
+        if step.name == "MARK":
+            marks.append(len(stack))
+        elif "PUT" in step.name or step.name == "MEMOIZE":
+            memo[len(memo) if argument is None else int(argument)] = stack[-1]
+        elif "GET" in step.name:
+            stack.append(memo[int(argument)])
+        else:
+            taken = _taken(step, stack, marks)
+            if step.name in ("SETITEM", "SETITEMS", "DICT"):
+                keys = taken[step.name != "DICT" :: 2]
+                num_keys += len(keys)
+                _check_keys(keys, num_keys)
+            stack += [_kind(step, argument, taken)] * len(step.stack_after)
+
+
+def _taken(step: pickletools.OpcodeInfo, stack: list[int], marks: list[int]) -> list[int]:
+    """What a step takes from the stack: so many, or all above the last mark and what stands before that."""
+    num = len(step.stack_before)
+    if pickletools.markobject in step.stack_before:
+        num = len(stack) - marks.pop() + step.stack_before.index(pickletools.markobject)
+    if num > len(stack):
+        raise RefusalError("is a damaged pickle")
+    taken = stack[len(stack) - num :]
+    del stack[len(stack) - num :]
+    return taken
+
+
+def _kind(step: pickletools.OpcodeInfo, argument: Any, taken: list[int]) -> int:
+    if step.name in TUPLES:
+        parts = 1 + sum(max(part, 1) for part in taken)
+        if parts > MAX_PARTS:
+            raise RefusalError(f"holds a tuple of tuples with more than {MAX_PARTS:,} parts, which no model needs")
+        return parts
+    is_key = isinstance(argument, str) or (isinstance(argument, int) and abs(argument) < 1 << 60)
+    return KEY if step.name in KEYS or (is_key and not step.stack_before) else OTHER
+
+
+def _check_keys(keys: list[int], num_keys: int) -> None:
+    if num_keys > MAX_PARTS:
+        raise RefusalError(f"has dicts of more than {MAX_PARTS:,} entries, which no model needs")
+    if any(key != KEY for key in keys):
+        raise RefusalError("has dicts whose keys are neither names nor plain numbers; save model.state_dict()")
+
+
+# ---- The contents
 
 
 def flattened(found: Any) -> dict[str, Tensor]:
@@ -135,6 +220,8 @@ def main(descriptor: int, size: int, target: Path, seconds: int) -> int:
     torch.serialization.add_safe_globals([argparse.Namespace])
     try:
         with os.fdopen(descriptor, "rb") as file:
+            file.seek(0)
+            check_pickles(file)
             file.seek(0)
             found = torch.load(file, map_location="cpu", weights_only=True)
             write(flattened(found), target, size)
