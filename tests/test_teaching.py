@@ -200,7 +200,9 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
     assert process.returncode == -signal.SIGKILL
     there = {file: file.stat().st_mtime_ns for file in folder.glob("*/steps-*/answers.safetensors")}
     assert len(there) == 5
-    (folder / "epoch-0001" / ".steps-00000002.new-1").mkdir(exist_ok=True)  # as a kill within a write leaves it
+    (folder / "epoch-0001" / ".steps-00000002.vitreous-tmp-1").mkdir(
+        exist_ok=True
+    )  # as a kill within a write leaves it
     found = jobs.teach(student(teacher), folder, samples=PART)
     assert found == {"epochs": 3, "views": 360, "asked": 160}
     assert all(file.stat().st_mtime_ns == at for file, at in there.items())

@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous import atomic
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.trained import Trained
 from vitreous.verify import verify
-from vitreous.weights import formats, own
+from vitreous.weights import formats
 from vitreous.weights.describe import describe
 from vitreous.weights.timm import TABLE, TOKENS
 from vitreous.weights.writing import write_weights
@@ -47,7 +48,7 @@ def convert(
         compare(trained, Trained.load(target, picture_px=told))
         lines += [str(verify(target, pictures, told))] if verified and to != "vitreous" else []
     except UserError:
-        own.remove(target)
+        atomic.remove(target)
         raise
     notes = [] if trained.report is None or verified else [f"note: {line}" for line in trained.report.assumed]
     task = trained.card.task

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous import settings, teaching
+from vitreous import atomic, settings, teaching
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
@@ -67,6 +67,8 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
         )
     if task_settings(recipe.objective) is None:
         raise UserError(f"{recipe.name} learns without labels, and has no score to choose a rate by: leave out --rates")
+    with RunDirectory(path, owner=World.join(recipe.training.device).is_first):
+        pass  # the folder of the trials is a run's from the start
     accuracies = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
@@ -98,16 +100,16 @@ def _train(
     """`about` goes into the results."""
     world = World.join(recipe.training.device)
     with RunDirectory(path, owner=world.is_first) as directory:
-        finished = path / "results.json"
+        finished = directory.results()
         if world.is_first:
             _claim(directory, recipe)
-            if not finished.is_file():
+            if finished is None:
                 directory.write_environment()
         world.wait()  # for the first, which puts the directory in order before the others read it
-        if finished.is_file():
+        if finished is not None:
             if world.is_first:
                 print(f"{path}: this run has finished; these are its results")
-            return json.loads(finished.read_text())  # type: ignore[no-any-return]
+            return finished
         splits = open_data(recipe.data)
         recipe = _with_batch_that_fits(recipe, splits.train, world)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
@@ -125,7 +127,7 @@ def _train(
         results = {"train_s": round(train_s, 1)} | _finish(recipe, path / into, loop, splits, read_test) | (about or {})
         results |= directory.timing()
         if world.is_first:
-            settings.write_json(results, finished)
+            atomic.write_json(results, path / "results.json")
     return results
 
 
@@ -154,7 +156,7 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
 def _claim(directory: RunDirectory, recipe: Recipe) -> None:
     """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
     path = directory.path / "recipe.json"
-    begun = bool(directory.checkpoints.paths()) or (directory.path / "results.json").is_file()
+    begun = bool(directory.checkpoints.paths()) or directory.results() is not None
     there, here = settings.load(Recipe, path) if begun and path.is_file() else recipe, recipe
     if there != here:
         old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
@@ -290,7 +292,7 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
             raise UserError("the best weights are chosen on a validation part: give --data.val_fraction more than 0")
         return None
     if world.is_first and not directory.checkpoints.paths():
-        own.remove(directory.path / BEST)  # of a run that ended before its first checkpoint, and begins anew
+        atomic.remove(directory.path / BEST)  # of a run that ended before its first checkpoint, and begins anew
     batches = eval_batches(splits.val, recipe, world)
 
     def evaluate(objective: Objective) -> dict[str, float]:

@@ -1,21 +1,23 @@
 """Locks: what one process at a time may work on."""
 
-import fcntl
 from pathlib import Path
 from typing import IO
+
+from vitreous import platforms
+from vitreous.errors import UserError
 
 
 def take(path: Path) -> IO[bytes] | None:
     """The lock, ours until it is closed; None: another process has it.
 
-    A record lock, which the kernel drops when the process ends, however it ends. Unlike flock's, it is not inherited by
-    loader workers, which may outlive a killed process by some seconds. It knows processes only: within one process it
-    is granted again, and given back as soon as any of its files is closed.
+    It knows processes only: within one process it may be granted again, and given back as soon as any of its files is
+    closed.
     """
-    lock = path.open("ab")
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
+        file = path.open("ab")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    if platforms.lock(file):
+        return file
+    file.close()
+    return None

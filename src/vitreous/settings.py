@@ -10,8 +10,6 @@ import dataclasses
 import difflib
 import inspect
 import io
-import json
-import os
 import textwrap
 import tokenize
 import types
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vitreous import atomic
 from vitreous.errors import UserError, did_you_mean, shown
 
 S = TypeVar("S")
@@ -48,21 +47,11 @@ def from_json(cls: type[S], data: Any, where: str = "") -> S:
 
 
 def save(settings: Any, path: Path) -> None:
-    write_json(to_json(settings), path)
-
-
-def write_json(document: Any, path: Path) -> None:
-    """Whole or not at all: beside its place first, so that a kill leaves no half of it."""
-    beside = path.with_name(f".{path.name}.new-{os.getpid()}")
-    beside.write_text(json.dumps(document, indent=2) + "\n")
-    beside.rename(path)
+    atomic.write_json(to_json(settings), path)
 
 
 def load(cls: type[S], path: Path) -> S:
-    try:
-        return from_json(cls, json.loads(path.read_text()), where=str(path))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as JSON settings ({error})") from None
+    return from_json(cls, atomic.read_json(path), where=str(path))
 
 
 def _read(hint: Any, data: Any, where: str) -> Any:

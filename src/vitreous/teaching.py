@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous import locks, settings
+from vitreous import atomic, locks
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
@@ -74,10 +74,12 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
                 raise UserError(
                     f"{folder}: holds answers of another teacher ({there['teacher']['where']}); choose another --out"
                 )
+        elif names := atomic.strangers(folder):
+            raise UserError(f"{folder}: holds {names[0]!r}, and no answers of a teacher; choose another --out")
         else:
-            settings.write_json(document, folder / ABOUT)
+            atomic.write_json(document, folder / ABOUT)
         for epoch in folder.glob("epoch-*"):
-            own.sweep(epoch)
+            atomic.sweep(epoch)
         yield
 
 

@@ -82,9 +82,9 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder,
 
 
 def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
+    jobs.train(run.plan.recipe, tmp_path, read_test=False, until=30)
     for name in ("plan.json", "data.json"):
         shutil.copy(run.out / name, tmp_path)
-    jobs.train(run.plan.recipe, tmp_path, read_test=False, until=30)
     resumed = fit(str(folder), tmp_path, changes=TINY)
     ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)

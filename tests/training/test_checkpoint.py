@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from vitreous import atomic
 from vitreous.errors import UserError
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.weights import own
@@ -96,6 +97,17 @@ def test_none_whole_is_an_error_and_nothing_is_removed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_one_that_was_renamed_is_not_believed(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1, 2)
+    (tmp_path / "step-00000002").rename(tmp_path / "step-00000900")
+    found = checkpoints.latest()
+    assert_is(found, 1)
+    assert "step-00000900: renamed, for it was saved after 2 steps" in found.notes[0]
+    save(checkpoints, 2, 3)
+    assert list(checkpoints.paths()) == [2, 3]
+
+
 def test_a_failed_save_leaves_the_others(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1, 2)
@@ -117,11 +129,11 @@ WRITER = """
 import os, sys, torch
 from pathlib import Path
 from vitreous.training.checkpoint import Checkpoints
-from vitreous.weights import own
+from vitreous import atomic
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:
-        own.sweep(Path(sys.argv[1]))
+        atomic.sweep(Path(sys.argv[1]))
         checkpoints = Checkpoints(Path(sys.argv[1]))
         step = int(line)
         while True:
@@ -166,6 +178,6 @@ def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path):
             assert found.step in (said[-1], said[-1] + 1)
             last = found.step
         writer.stdin.close()
-    own.sweep(folder)
+    atomic.sweep(folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     assert_is(Checkpoints(folder).latest(), last)

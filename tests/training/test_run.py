@@ -148,12 +148,94 @@ def test_a_killed_process_lets_go_even_while_its_workers_live(tmp_path):
 def test_leftovers_of_interrupted_writes_go(tmp_path):
     with quiet(tmp_path) as run:
         run.save_checkpoint(1, TENSORS, {})
-    for name in (".step-00000002.new-123", ".step-00000001.old"):
+    for name in (".step-00000002.vitreous-tmp-123", ".step-00000001.vitreous-old"):
         (tmp_path / "checkpoints" / name).mkdir()
         (tmp_path / "checkpoints" / name / "objective.safetensors").write_text("half")
     with quiet(tmp_path) as run:
         assert [path.name for path in run.checkpoints.folder.iterdir()] == ["step-00000001"]
         assert run.latest_checkpoint().step == 1
+
+
+def test_a_folder_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path):
+    for name in (".bashrc.old", ".notes.new-7", "thesis.tex"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=r"no run, but a folder with '\.bashrc\.old' in it; give another --out"):
+        quiet(tmp_path).__enter__()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".bashrc.old", ".notes.new-7", "thesis.tex"]
+
+
+def test_what_is_in_a_run_of_ours_stays_whatever_it_is_called(tmp_path):
+    with quiet(tmp_path):
+        (tmp_path / ".bashrc.old").write_text("mine")
+        (tmp_path / ".notes.new-7").mkdir()
+    with quiet(tmp_path):
+        assert (tmp_path / ".bashrc.old").read_text() == "mine" and (tmp_path / ".notes.new-7").is_dir()
+
+
+@pytest.mark.parametrize("begun", [["lock"], ["cell.lock"], [".run.json.vitreous-tmp-1"], []])
+def test_a_folder_that_was_only_just_begun_is_free(tmp_path, begun):
+    for name in begun:
+        (tmp_path / name).write_text("")
+    with quiet(tmp_path):
+        pass
+
+
+def test_a_run_of_before_there_were_formats(tmp_path):
+    with quiet(tmp_path) as run:
+        run.write_environment()
+        run.save_checkpoint(1, TENSORS, {})
+    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "run.json").unlink()
+    with quiet(tmp_path) as run:
+        assert run.latest_checkpoint().step == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [('{"format": "vitreous run 9"}', "install a later one"), ('{"name": "jog"}', "not written by vitreous"), ("", "")],
+)
+def test_another_run_json(tmp_path, content, message):
+    (tmp_path / "run.json").write_text(content)
+    for _ in range(2):  # the lock is not kept
+        with pytest.raises(UserError, match=rf"run\.json: .*{message}"):
+            quiet(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]", '{"recipe": "x"}', '{"recipe": "x", "steps": 3}'])
+def test_results_that_are_not_all_there_do_not_count(tmp_path, content):
+    assert quiet(tmp_path).results() is None
+    (tmp_path / "results.json").write_text(content)
+    assert quiet(tmp_path).results() is None
+
+
+def test_a_log_whose_disk_is_full(tmp_path):
+    """The kernel's own full disk, and its own refusal to bring a file to the disk."""
+    with quiet(tmp_path) as run:
+        run.metrics.symlink_to("/dev/full")
+        with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written \(No space left on device\)"):
+            run.log({"step": 1})
+    run.metrics.unlink()
+    with quiet(tmp_path) as run:
+        run.metrics.symlink_to("/dev/null")
+        run.log({"step": 1})
+        with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written \(Invalid argument\)"):
+            run.save_checkpoint(1, TENSORS, {})
+
+
+def test_training_goes_on_without_tensorboard(tmp_path, monkeypatch, capsys):
+    class Full:
+        def __init__(self, folder, purge_step):
+            pass
+
+        def add_scalar(self, *words):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_module, "_summary_writer", Full)
+    with RunDirectory(tmp_path) as run:
+        for step in (1, 2):
+            run.log({"step": step, "loss": 0.5})
+    assert len(run.rows()) == 2
+    assert capsys.readouterr().err.count("nothing more is written for TensorBoard (No space left on device)") == 1
 
 
 def test_time_goes_on_over_a_resume(tmp_path):

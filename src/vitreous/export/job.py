@@ -1,6 +1,5 @@
 """export: a model of ours or anybody's, as a file for other runtimes, with a certificate of what became of it."""
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from vitreous import settings
+from vitreous import atomic
 from vitreous.errors import UserError
 from vitreous.export import certificate
 from vitreous.export.certificate import Written
@@ -51,14 +50,16 @@ def export(
     trained = Trained.load(where, picture_px=picture_px)
     eager = TorchPredictor(trained)
     checks = check_pictures(trained, check, num_checks)
-    new = path.with_name(f".{path.name}.new-{os.getpid()}")
+    new = atomic.temporary(path)
     try:
-        new.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.clear(path)
+        new.mkdir()
         written = _WRITERS[to](trained, precision, given, new / path.name)
         about = {"format": to, "precision": precision}
         facts = about | certificate.certify(trained, eager, written, checks)
         _put_in_place(new, path)
-        settings.write_json(facts, certificate_path(path))
+        atomic.write_json(facts, certificate_path(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); free some space or choose another") from None
     finally:
@@ -83,7 +84,7 @@ def _put_in_place(new: Path, path: Path) -> None:
     for made in new.iterdir():
         target = path.parent / made.name
         if target.is_dir():
-            own.remove(target)
+            atomic.remove(target)
         made.rename(target)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitreous import jobs, settings
+from vitreous import atomic, jobs, settings
 from vitreous.data.base import Labels, names_digest
 from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
@@ -202,7 +202,8 @@ def _begun(out: Path, request: Request) -> Begun | None:
     """What an earlier call left, if it was the same call."""
     path = out / "plan.json"
     # A plan of which nothing was trained binds nobody: it may not even be possible.
-    trained = bool(RunDirectory(out).checkpoints.paths()) or (out / "results.json").is_file()
+    there = RunDirectory(out)
+    trained = bool(there.checkpoints.paths()) or there.results() is not None
     if not (trained and path.is_file()):
         return None
     begun = settings.load(Begun, path)
@@ -261,7 +262,7 @@ def _trained(
         return jobs.train(chosen.recipe, out, read_test=False, open_data=lambda _: splits, until=until)
 
     chosen, done = begun.plan, 0
-    if (out / "recipe.json").is_file() and not (out / "results.json").is_file():
+    if (out / "recipe.json").is_file() and RunDirectory(out).results() is None:
         # A correction may have been interrupted between the two files.
         settings.save(chosen.recipe, out / "recipe.json")
     while clock is not None:
@@ -364,7 +365,7 @@ def ending(result: FitResult, seconds: float) -> str:
 def _write(out: Path, name: str, document: Any) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        settings.write_json(document, out / f"{name}.json")
+        atomic.write_json(document, out / f"{name}.json")
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
 

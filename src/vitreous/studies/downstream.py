@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vitreous import settings
+from vitreous import atomic
 from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
@@ -64,7 +64,7 @@ def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
         seen = overlaps(train, [_test_part(other) for other in unknown])
         known |= {f"{data} in {other}": numbers.tolist() for other, numbers in zip(unknown, seen, strict=True)}
         kept.parent.mkdir(parents=True, exist_ok=True)
-        settings.write_json(known, kept)
+        atomic.write_json(known, kept)
     pairs = [(other, known[f"{data} in {other}"] if other in others_only else []) for other in others]
     return Overlap([(other, len(numbers), numbers) for other, numbers in pairs])
 

@@ -6,7 +6,6 @@ Several processes, on one GPU or on several, may work on one grid: each takes ce
 import csv
 import gc
 import json
-import os
 import shutil
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from vitreous import jobs, locks, settings
+from vitreous import atomic, jobs, locks, settings
 from vitreous.data.sources import DataSettings, InMemory, Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
@@ -30,6 +29,7 @@ from vitreous.training.loop import StoppedError
 Row = dict[str, Any]  # one cell's facts and numbers
 
 CELL = "cell.json"  # in a cell's folder, once all of it is done
+STUDY = "study.json"  # says that a folder is a study's
 LOCK = "cell.lock"  # held by the process that works on it
 LOOK_AGAIN_S = 1.0  # after so long, where other processes have all cells that are left
 RECENT = 4  # cells by which the length of the next is judged
@@ -80,6 +80,16 @@ class Grid:
         self._took_s: list[float] = []
         self.after_cell: Callable[[], None] = lambda: None
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self._claim()
+
+    def _claim(self) -> None:
+        """Nothing is written into a folder that somebody else filled."""
+        if (self.folder / STUDY).is_file():
+            return
+        names = atomic.strangers(self.folder) if self.folder.is_dir() else []
+        if names and not any((self.folder / name / LOCK).is_file() for name in names):
+            raise UserError(f"{self.folder}: no study, but a folder with {names[0]!r} in it; give another --out")
+        atomic.write_json({"format": "vitreous study 1"}, self.folder / STUDY)
 
     @property
     def out_of_time(self) -> bool:
@@ -170,7 +180,7 @@ class Grid:
             if torch.cuda.is_available():
                 gc.collect()  # a run and its CUDA graph refer to each other, and hold memory of the device
         path.mkdir(parents=True, exist_ok=True)
-        settings.write_json(row, path / CELL)
+        atomic.write_json(row, path / CELL)
         # Only a run that goes on needs them, and a study has many runs.
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
         shutil.rmtree(path / jobs.BEST, ignore_errors=True)
@@ -196,11 +206,9 @@ class Grid:
     def _write(self) -> None:
         self.results.mkdir(parents=True, exist_ok=True)
         document = {**self.about, "environment": self.environment, "rows": self.rows}
-        settings.write_json(document, self.results / "results.json")
+        atomic.write_json(document, self.results / "results.json")
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        beside = self.results / f".results.csv.new-{os.getpid()}"
-        with beside.open("w", newline="") as file:
+        with atomic.placed(self.results / "results.csv") as new, new.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.rows)
-        beside.rename(self.results / "results.csv")

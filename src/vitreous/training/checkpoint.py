@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitreous import atomic
 from vitreous.errors import UserError
 from vitreous.weights import own
 
@@ -32,10 +33,10 @@ class Checkpoints:
         """Step -> folder, oldest first; whole or not."""
         if not self.folder.is_dir():
             return {}
-        found = {path: re.fullmatch(r"\.?step-(\d+)(\.old)?", path.name) for path in self.folder.iterdir()}
-        # `.step-00000012.old` is a checkpoint whose replacement was interrupted; it is read under its own name.
-        steps = {int(match[1]) for match in found.values() if match}
-        return {step: self._path(step) for step in sorted(steps)}
+        # The second is of a checkpoint whose replacement was interrupted; it is read under its own name.
+        names = re.compile(r"step-(\d+)|\.step-(\d+)\.vitreous-old")
+        found = (names.fullmatch(path.name) for path in self.folder.iterdir())
+        return {step: self._path(step) for step in sorted({int(match[1] or match[2]) for match in found if match})}
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08}"
@@ -55,7 +56,7 @@ class Checkpoints:
         sound = [step for step, path in paths.items() if step <= newest and path not in self._passed_over]
         for step, path in paths.items():
             if step not in sound[-self.keep :]:
-                own.remove(path)
+                atomic.remove(path)
 
     def latest(self) -> Checkpoint | None:
         """The newest one that verifies; None where there is none at all."""
@@ -63,12 +64,14 @@ class Checkpoints:
         for step, path in reversed(self.paths().items()):
             try:
                 found = own.read_folder(path)
-                state = found.documents["state"]
+                if found.about.get("step") != step:
+                    raise UserError(f"{path}: renamed, for it was saved after {found.about.get('step')} steps")
             except UserError as error:
                 self._passed_over.add(path)
                 notes.append(str(error))
                 continue
-            return Checkpoint(step, found.tensors, state, float(found.about.get("elapsed_s", 0.0)), tuple(notes))
+            elapsed_s = float(found.about.get("elapsed_s", 0.0))
+            return Checkpoint(step, found.tensors, found.documents["state"], elapsed_s, tuple(notes))
         if notes:
             raise UserError(f"{self.folder}: no checkpoint is whole ({notes[0]}); remove the folder to start over")
         return None

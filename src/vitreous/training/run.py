@@ -1,16 +1,20 @@
 """The run directory: everything a run leaves behind, and what it needs to go on.
 
+run.json           that this is a run, and the pictures it has learned from
 recipe.json        what was asked for
 environment.json   with what: versions, hardware, commit, command; one entry a start
 metrics.jsonl      one JSON object a line
 checkpoints/       step-00000123/ ..., see checkpoint.py
 model/             the result, see weights/own.py
+results.json       its numbers; where they are, the run has finished
 tensorboard/       where TensorBoard is installed
 """
 
+import contextlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,11 +23,14 @@ from typing import IO, Any, Self
 
 from torch import Tensor
 
-from vitreous import locks
+from vitreous import atomic, locks
 from vitreous.errors import UserError
 from vitreous.training.checkpoint import Checkpoint, Checkpoints
 from vitreous.training.environment import environment
-from vitreous.weights import own
+
+RUN = "run.json"
+FORMAT = "vitreous run 1"
+BEFORE_FORMATS = {"recipe.json", "environment.json", "checkpoints"}  # what runs have that were begun without a run.json
 
 _held: set[Path] = set()  # directories that this process trains into
 
@@ -48,15 +55,43 @@ class RunDirectory:
 
     def __enter__(self) -> Self:
         self._opened = time.monotonic()
-        if self._owner:
-            try:
-                self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
+        try:
+            if self._owner:
+                self._take_possession()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            if isinstance(error, OSError):
                 raise UserError(f"{self.path}: cannot be a run directory ({error.strerror})") from None
-            self._take_lock()
-            own.sweep(self.checkpoints.folder)
-            own.sweep(self.path)
+            raise
         return self
+
+    def _take_possession(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._check_ours()
+        self._take_lock()
+        if not (self.path / RUN).exists():
+            atomic.write_json({"format": FORMAT}, self.path / RUN)
+        self.checkpoints.folder.mkdir(exist_ok=True)
+        for folder in (self.path, self.checkpoints.folder):
+            atomic.sweep(folder)
+
+    def _check_ours(self) -> None:
+        """Nothing is written into, and nothing removed from, a folder that somebody else filled."""
+        names = atomic.strangers(self.path)
+        if RUN in names:
+            self._about()
+        elif names and not BEFORE_FORMATS.issubset(names):
+            raise UserError(f"{self.path}: no run, but a folder with {names[0]!r} in it; give another --out")
+
+    def _about(self) -> dict[str, Any]:
+        """run.json, or what would be in it."""
+        path = self.path / RUN
+        about = atomic.read_json(path) if path.exists() else {"format": FORMAT}
+        if not isinstance(about, dict) or not str(about.get("format")).startswith("vitreous run "):
+            raise UserError(f"{path}: not written by vitreous; give another --out")
+        if about["format"] != FORMAT:
+            raise UserError(f"{path}: says {about['format']!r}, and this version reads {FORMAT!r}; install a later one")
+        return about
 
     def _take_lock(self) -> None:
         busy = UserError(f"{self.path}: another process is training into it; wait for it or choose another directory")
@@ -70,12 +105,13 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer:
-            self._writer.close()
-            self._writer = None
-        if self._log:
-            self._log.close()
-            self._log = None
+        with contextlib.suppress(OSError):  # a full disk: log() has said so, or nothing is missing
+            if self._writer:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            if self._log:
+                self._log.close()
+        self._writer = self._log = None
         if self._lock:
             _held.discard(self.path.resolve())
             self._lock.close()
@@ -87,12 +123,22 @@ class RunDirectory:
         """One line of metrics.jsonl. It has a "step"; log all of a step before its checkpoint is saved."""
         try:
             if self._log is None:
-                self._log = self.metrics.open("a")
+                self._log = self.metrics.open("a", encoding="utf-8")
             self._log.write(json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n")
             self._log.flush()
         except OSError as error:
-            raise UserError(f"{self.metrics}: cannot be written ({error.strerror}); free some space") from None
-        self._show(row)
+            raise self._full(error) from None
+        try:
+            self._show(row)
+        except OSError as error:  # a second view of what is in the log: training goes on without it
+            print(f"{self.path}: nothing more is written for TensorBoard ({error.strerror})", file=sys.stderr)
+            self._writer = False
+
+    def _full(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self.metrics}: cannot be written ({error.strerror}); free some space, and the same command goes on from "
+            "the last checkpoint"
+        )
 
     def _show(self, row: Mapping[str, Any]) -> None:
         if self._writer is None and self._tensorboard:
@@ -115,10 +161,7 @@ class RunDirectory:
             if self._log:
                 self._log.close()
                 self._log = None
-            beside = self.metrics.with_name(".metrics.jsonl.new")
-            beside.write_bytes(kept)
-            own.sync(beside)
-            beside.rename(self.metrics)
+            atomic.write_bytes(kept, self.metrics)
         self._first_step = step + 1
 
     def _lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -136,8 +179,11 @@ class RunDirectory:
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
         """All tensors (file name -> name -> tensor) and JSON that the run needs to go on after `step` steps."""
-        if self._log:
-            os.fsync(self._log.fileno())  # so that the log never ends before a checkpoint
+        try:
+            if self._log:
+                os.fsync(self._log.fileno())  # so that the log never ends before a checkpoint
+        except OSError as error:
+            raise self._full(error) from None
         self.checkpoints.save(step, tensors, state, self.elapsed_s)
 
     def latest_checkpoint(self) -> Checkpoint | None:
@@ -161,12 +207,21 @@ class RunDirectory:
         """Add this start to environment.json."""
         path = self.path / "environment.json"
         try:
-            starts = json.loads(path.read_text()) if path.exists() else []
-        except ValueError:
+            starts = atomic.read_json(path)
+        except UserError:  # the first start, or damaged; nothing depends on it
             starts = []
-        beside = path.with_name(".environment.json.new")
-        beside.write_text(json.dumps([*starts, environment()], indent=2) + "\n")
-        beside.rename(path)
+        atomic.write_json([*(starts if isinstance(starts, list) else []), environment()], path)
+
+    def results(self) -> dict[str, Any] | None:
+        """What a finished run left; None where there is none, or not all of it: then its end is repeated."""
+        path = self.path / "results.json"
+        if not path.exists():
+            return None
+        try:
+            found = atomic.read_json(path)
+        except UserError:
+            return None
+        return found if isinstance(found, dict) and {"recipe", "steps", "wall_s"} <= found.keys() else None
 
 
 def _finite(value: Any) -> Any:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitreous import atomic, platforms
 from vitreous.errors import UserError
 
 FORMAT = 1
@@ -63,37 +63,37 @@ def write_folder(
     path = Path(os.path.abspath(path))  # noqa: PTH100  # without following links: the name is what is replaced
     if "manifest" in documents:
         raise ValueError("the name manifest is taken")
-    new = path.with_name(f".{path.name}.new-{os.getpid()}")
+    new = atomic.temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove(new)
+        atomic.clear(path)
         new.mkdir()
         for stem, named in tensors.items():
             save_file(_separate(named), new / f"{stem}.safetensors")
         for stem, document in documents.items():
-            (new / f"{stem}.json").write_text(_json(document))
+            (new / f"{stem}.json").write_text(_json(document), encoding="utf-8")
         files = {file.name: _sealed(file) for file in sorted(new.iterdir())}
         manifest = {"format": FORMAT, "versions": versions(), "about": dict(about or {}), "files": files}
-        (new / MANIFEST).write_text(_json(manifest))
-        sync(new / MANIFEST)
-        sync(new)
+        (new / MANIFEST).write_text(_json(manifest), encoding="utf-8")
+        platforms.sync(new / MANIFEST)
+        platforms.sync(new)
         _put_in_place(new, path)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"{path}: cannot be written ({reason}); free some space or choose another place") from error
     finally:
         with contextlib.suppress(OSError):
-            remove(new)
+            atomic.remove(new)
 
 
 def _put_in_place(new: Path, path: Path) -> None:
-    old = _old(path)
+    old = atomic.old(path)
     if path.exists():
         # Whatever else somebody keeps under this name is theirs.
-        strangers = [path] if not path.is_dir() else [file for file in path.iterdir() if not _is_ours(file)]
+        strangers = _strangers(path)
         if strangers:
-            raise UserError(f"{path}: not replaced, because {strangers[0].name!r} is not ours; choose another place")
-        remove(old)
+            raise UserError(f"{path}: not replaced, because {strangers[0]!r} is not ours; choose another place")
+        atomic.remove(old)
         path.rename(old)
     # Killed here, there is no `path`; but `old` is whole, and both readers and sweep() know its name.
     try:
@@ -102,38 +102,20 @@ def _put_in_place(new: Path, path: Path) -> None:
         if old.exists():
             old.rename(path)
         raise
-    sync(path.parent)
-    remove(old)
+    platforms.sync(path.parent)
+    atomic.remove(old)
+
+
+def _strangers(path: Path) -> list[str]:
+    """What keeps `path` from being replaced: all of it where it is no folder of ours, whole or damaged."""
+    if not path.is_dir():
+        return [path.name]
+    names = sorted(file.name for file in path.iterdir())
+    return [name for name in names if MANIFEST not in names or not _is_ours(path / name)]
 
 
 def _is_ours(file: Path) -> bool:
     return file.suffix in (".safetensors", ".json")
-
-
-def _old(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old")
-
-
-def sweep(parent: Path) -> None:
-    """Clear away what killed writers left in a folder of folders. Only for whoever alone writes there."""
-    for old in parent.glob(".*.old"):
-        path = parent / old.name[1:].removesuffix(".old")
-        if path.exists():
-            remove(old)
-        else:
-            old.rename(path)
-    for new in parent.glob(".*.new-*"):
-        remove(new)
-
-
-def remove(path: Path) -> None:
-    """Delete one of our folders."""
-    if path.is_dir() and not path.is_symlink():
-        # The manifest first: a half-removed folder must not look whole.
-        (path / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -154,22 +136,13 @@ def _json(document: Any) -> str:
 
 
 def _sealed(file: Path) -> dict[str, Any]:
-    sync(file)
+    platforms.sync(file)
     return {"size": file.stat().st_size, "sha256": _sha256(file)}
 
 
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def versions() -> dict[str, str]:
@@ -213,7 +186,7 @@ def verify_folder(path: Path | str) -> str | None:
 
 
 def _present(path: Path) -> Path:
-    return _old(path) if not path.exists() and _old(path).exists() else path
+    return atomic.old(path) if not path.exists() and atomic.old(path).exists() else path
 
 
 def _verified(path: Path) -> dict[str, Any]:

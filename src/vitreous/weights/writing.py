@@ -1,7 +1,6 @@
 """Writing foreign files: beside their place, then renamed, so that half a file is never found."""
 
 import json
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitreous import atomic, platforms
 from vitreous.errors import UserError
-from vitreous.weights import own
 from vitreous.weights.formats import Given
 
 
@@ -19,22 +18,18 @@ def write_weights(given: Given, target: Path, container: Literal["safetensors", 
     """One file where `target` is called .safetensors or .npz; else a folder with the config beside the weights."""
     if target.suffix in (".safetensors", ".npz") and target.suffix != f".{container}":
         raise UserError(f"{target}: the format {given.where} is written as .{container}, or as a folder")
-    beside = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.suffix == f".{container}":
-            _write_tensors(given, beside, container)
-        else:
-            beside.mkdir()
-            _write_tensors(given, beside / f"model.{container}", container)
-            for name, document in given.documents.items():
-                (beside / name).write_text(json.dumps(document, indent=2) + "\n")
-        beside.rename(target)
-        own.sync(target.parent)
+        with atomic.placed(target) as new:
+            if target.suffix == f".{container}":
+                _write_tensors(given, new, container)
+            else:
+                new.mkdir()
+                _write_tensors(given, new / f"model.{container}", container)
+                for name, document in given.documents.items():
+                    (new / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+                    platforms.sync(new / name)
     except OSError as error:
         raise UserError(f"{target}: cannot be written ({error.strerror}); free some space or choose another") from None
-    finally:
-        own.remove(beside)
 
 
 def _write_tensors(given: Given, path: Path, container: Literal["safetensors", "npz"]) -> None:
@@ -45,7 +40,7 @@ def _write_tensors(given: Given, path: Path, container: Literal["safetensors", "
     else:
         with path.open("wb") as file:
             np.savez(file, **{name: _array(tensor) for name, tensor in tensors.items()})  # type: ignore[arg-type]
-    own.sync(path)
+    platforms.sync(path)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -1,0 +1,122 @@
+"""Files and folders that are written whole or not at all, and what is left of them where a process is killed.
+
+Whatever is being written stands beside its place as `.NAME.vitreous-tmp-PID`; what it replaces as `.NAME.vitreous-old`
+until it is in place; what is being removed as `.NAME.vitreous-gone-PID`. Nothing else in anybody's folder has such a
+name, so whatever has one may be cleared away: by whoever alone writes into the folder (`sweep`), or by the next writer
+of the same NAME.
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vitreous import platforms
+from vitreous.errors import UserError
+from vitreous.platforms import sync
+
+_OURS = re.compile(r"\.(?P<name>.+)\.vitreous-(?:old|(?:tmp|gone)-(?P<process>\d+))")
+
+
+def temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.vitreous-tmp-{os.getpid()}")
+
+
+def old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.vitreous-old")
+
+
+# ---- writing
+
+
+@contextmanager
+def placed(path: Path) -> Iterator[Path]:
+    """Write a file, or a folder where none is yet, at the path that this gives. It takes its place once all went well;
+    after an error it is gone, and what was in its place still is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = temporary(path)
+    clear(path)
+    try:
+        yield new
+        sync(new)
+        new.replace(path)
+        sync(path.parent)
+    finally:
+        remove(new)
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    try:
+        with placed(path) as new:
+            new.write_bytes(content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: cannot be written ({reason}); free some space or choose another place") from None
+
+
+def write_json(document: Any, path: Path) -> None:
+    write_bytes((json.dumps(document, indent=2) + "\n").encode(), path)
+
+
+def read_json(path: Path) -> Any:
+    """A UserError where it is not there, or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
+        raise UserError(f"{path}: damaged, or not JSON ({error})") from None
+
+
+# ---- clearing away
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder of ours. A folder is gone at once: a half-removed one must not look whole."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    if _OURS.fullmatch(path.name) is None:
+        gone = path.with_name(f".{path.name}.vitreous-gone-{os.getpid()}")
+        remove(gone)  # of a process that had the same number
+        path = path.rename(gone)
+    shutil.rmtree(path)
+
+
+def clear(path: Path) -> None:
+    """Delete what killed processes left while they wrote or removed `path`; before writing it anew."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.vitreous-*"):
+        match = _OURS.fullmatch(left.name)
+        if match is None or match["process"] is None:
+            continue
+        process = int(match["process"])
+        if process == os.getpid() or not platforms.is_running(process):
+            remove(left)
+
+
+def sweep(folder: Path) -> None:
+    """Clear away all that killed writers left in a folder. Only for whoever alone writes there."""
+    for left in list(folder.iterdir()):
+        match = _OURS.fullmatch(left.name)
+        if match is None:
+            continue
+        path = folder / match["name"]
+        if match["process"] is None and not path.exists():
+            left.rename(path)
+        else:
+            remove(left)
+
+
+def strangers(folder: Path) -> list[str]:
+    """What is in a folder, apart from locks and from what `sweep` clears away."""
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if not _OURS.fullmatch(entry.name)
+        and not (entry.name.endswith("lock") and entry.is_file() and not entry.stat().st_size)
+    )

@@ -1,0 +1,34 @@
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from vitreous.convert import convert
+from vitreous.data.transforms import Preprocessing
+from vitreous.models import ViTSettings
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.trained import Trained
+from vitreous.weights.card import Card
+
+KILLED = """
+import os, signal, sys
+from vitreous.convert import convert
+from vitreous.weights import own, writing
+own.save_file = writing.save_file = lambda *words, **options: os.kill(os.getpid(), signal.SIGKILL)
+convert(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("to", ["vitreous", "timm"])
+def test_what_a_killed_conversion_left_goes_with_the_next(tmp_path, to):
+    model = ViTSettings(picture_px=(32, 32), patch=16, width=64, depth=1, heads=1)
+    task = ClassifySettings().build(model.build(), ("a", "b"))
+    card = Card(model=model, task=ClassifySettings(), classes=("a", "b"), preprocessing=Preprocessing(size_px=(32, 32)))
+    Trained(card, task.state_dict(), "made").save(tmp_path / "start")
+    words = (str(tmp_path / "start"), str(tmp_path / "out"), to)
+    ended = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2 and not (tmp_path / "out").exists()
+    convert(*words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "start"]
