@@ -197,6 +197,13 @@ def test_train_leaves_a_run(run):
     assert results["steps"] == 6
 
 
+def test_a_run_of_a_later_version_is_refused_in_one_line(capsys, run, tmp_path):
+    recipe = json.loads((run / "recipe.json").read_text())
+    assert recipe["format"] == 1
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"format": 2, "unheard": "of"}))
+    assert "recipe.json: written by a later version" in refused(capsys, "train", tmp_path / "recipe.json")
+
+
 def test_train_by_a_recipe_file(capsys, run, tmp_path):
     out, _, code = vitreous(
         capsys, "train", run / "recipe.json", "--training.steps=5", "--training.log-every-steps", "1", "--out", tmp_path

@@ -134,3 +134,25 @@ def test_fields_carry_their_comments():
     assert shown["fruit.lr"].help == "how fast"
     assert shown["limit"].help == "at most"
     assert shown["size"].help == ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jar:
+    FORMAT = 2
+
+    fruit: Apple = field(default_factory=Apple)
+
+
+def test_what_is_kept_for_long_has_a_version():
+    stored = settings.to_json(Jar())
+    assert stored == {"format": 2, "fruit": {"lr": 0.1, "core": 3}}
+    old = {name: value for name, value in stored.items() if name != "format"}
+    for data in (stored, old, {**stored, "format": 1}):
+        assert settings.from_json(Jar, data) == Jar()
+    # Said before anything else of it is read: a later format has fields that this one does not know.
+    with pytest.raises(UserError, match=r"jar\.json: written by a later version .*format 3; this one reads up to 2"):
+        settings.from_json(Jar, {"format": 3, "lid": True}, where="jar.json")
+    for number in (0, True, "2", None):
+        with pytest.raises(UserError, match="no version number"):
+            settings.from_json(Jar, {"format": number})
+    assert [one.name for one in settings.fields(Jar())] == ["fruit.lr", "fruit.core"]

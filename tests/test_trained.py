@@ -8,6 +8,7 @@ from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Card, Trained
+from vitreous.weights import own
 
 MODEL = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)
 CLASSES = ("cat", "dog", "emu")
@@ -32,6 +33,17 @@ def test_save_and_load(trained, tmp_path):
     assert found.card == trained.card
     assert not found.task().training
     assert torch.equal(found.task().predict(images), trained.task().predict(images))
+
+
+def test_models_have_a_version_and_those_without_are_the_first(trained, tmp_path):
+    trained.save(tmp_path / "now")
+    weights, document = own.load_model(tmp_path / "now")
+    assert document.pop("format") == 1
+    own.save_model(tmp_path / "before", weights, document)
+    assert Trained.load(tmp_path / "before").card == trained.card
+    own.save_model(tmp_path / "later", weights, {**document, "format": 2, "unheard": "of"})
+    with pytest.raises(UserError, match=r"model\.json: written by a later version of vitreous \(format 2"):
+        Trained.load(tmp_path / "later")
 
 
 def test_a_run_is_known_by_the_model_in_it(trained, tmp_path):

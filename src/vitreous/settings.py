@@ -4,6 +4,9 @@ A settings class is a frozen, keyword-only dataclass beside the component it con
 `build()`. A field may be another settings class, or a choice between several (`AdamWSettings | SGDSettings`); a
 choice is written to JSON with the chosen class's name under "kind", and is switched on the command line with
 `--optimizer.kind SGD`. The comment beside a field is its help.
+
+What is kept in files for long has a version of its own: the class says `FORMAT = 2`, its JSON has "format": 2, a file
+without a number is of format 1, and one of a later format than the class's is refused.
 """
 
 import dataclasses
@@ -32,7 +35,7 @@ def to_json(settings: Any) -> Any:
     """Plain dicts, lists and scalars; `from_json` gives back an equal object."""
     if not dataclasses.is_dataclass(settings):
         return [to_json(item) for item in settings] if isinstance(settings, tuple | list) else settings
-    data = {}
+    data = {"format": settings.FORMAT} if hasattr(settings, "FORMAT") else {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         data[field.name] = to_json(value)
@@ -82,8 +85,10 @@ def _read(hint: Any, data: Any, where: str) -> Any:
 def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
     hints = _types(cls)
     values = {}
+    if hasattr(cls, "FORMAT"):
+        _check_format(data.get("format", 1), cls.FORMAT, where)
     for name, value in data.items():
-        if name == "kind" and "kind" not in hints:
+        if (name == "kind" and "kind" not in hints) or (name == "format" and hasattr(cls, "FORMAT")):
             continue
         if name not in hints:
             raise UserError(f"{where}: no field {shown(name)} in {cls.__name__}.{did_you_mean(name, list(hints))}")
@@ -92,6 +97,16 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
         return cls(**values)
     except (TypeError, UserError) as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _check_format(number: Any, known: int, where: str) -> None:
+    if type(number) is not int or number < 1:
+        raise UserError(f"{where}: its format is {shown(number)}, which is no version number")
+    if number > known:
+        raise UserError(
+            f"{where}: written by a later version of vitreous (format {number}; this one reads up to {known}); "
+            "install that version or a later one"
+        )
 
 
 def _chosen(choices: tuple[type, ...], data: dict[str, Any], where: str) -> type:

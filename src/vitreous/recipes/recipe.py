@@ -15,6 +15,8 @@ from vitreous.training.schedule import ScheduleSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
+    FORMAT = 1  # of recipe.json, and so of run directories
+
     name: str  # the run directory is called after it
     data: DataSettings
     model: ModelSettings

@@ -11,6 +11,8 @@ from vitreous.tasks import TaskSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
+    FORMAT = 1  # of model.json
+
     model: ModelSettings
     task: TaskSettings | None = None  # None: an encoder alone
     classes: tuple[str, ...] = ()

@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitreous import atomic, platforms
-from vitreous.errors import UserError
+from vitreous.errors import UserError, shown
 
-FORMAT = 1
+FORMAT = 1  # of the folder and its manifest; what the documents mean has versions of its own (see settings)
 MANIFEST = "manifest.json"
 
 
@@ -213,7 +213,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     try:
         manifest = json.loads(file.read_text())
-        number, about = manifest["format"], manifest["about"]
+        number, about = manifest.get("format", 1), manifest["about"]
         entries = {
             name: {"size": entry["size"], "sha256": entry["sha256"]} for name, entry in manifest["files"].items()
         }
@@ -225,5 +225,8 @@ def _manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{file}: damaged (not a manifest)") from None
     if number != FORMAT:
-        raise UserError(f"{file}: format {number}, but this version reads format {FORMAT}; install a matching version")
+        raise UserError(
+            f"{file}: written by a later version of vitreous (format {shown(number)}; this one reads {FORMAT}); "
+            "install that version or a later one"
+        )
     return {"about": about, "files": entries}
