@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitreous.commands import fit as fit
     from vitreous.create import create_model as create_model
     from vitreous.errors import UserError as UserError
     from vitreous.jobs import evaluate as evaluate
@@ -26,6 +27,7 @@ _HOMES = {
     "UserError": "vitreous.errors",
     "create_model": "vitreous.create",
     "evaluate": "vitreous.jobs",
+    "fit": "vitreous.commands",
     "load": "vitreous.trained",
     "train": "vitreous.jobs",
 }

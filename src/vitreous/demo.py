@@ -1,15 +1,16 @@
 """The demonstration: the paper's way on the embedded data, in minutes on two cores, beside a logistic regression."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous import jobs
+from vitreous.commands import account_for
 from vitreous.data.sources import Source, Splits
 from vitreous.evaluation.baseline import Baseline, Pixels, logistic_regression
 from vitreous.fitting.fit import FitResult, ending, fit, say
 from vitreous.recipes.fashion import fashion_vit
-from vitreous.report import write_report
 from vitreous.terminal import table
 
 LARGER_PX = 35  # five patches of 7 px where pre-training had four
@@ -38,7 +39,7 @@ def demo(out: str | Path) -> str:
     result = fit("fashion", out / "fit", start=str(out / "pretrain"), changes=CHANGES)
     say("report", "Logistic regression on the same pixels and split, for comparison; then the report")
     baseline = compare(result.splits)
-    write_report(result, result.out / "report.html", baseline=baseline)
+    account_for(replace(result, baseline=baseline))
     return f"""{summary(pretrained, result, baseline)}
 {ending(result, time.monotonic() - began)}
 {result.results["parameters"]:,} parameters.

@@ -70,7 +70,7 @@ def test_the_penalty_is_chosen_on_validation_data(monkeypatch):
     monkeypatch.setattr(baseline, "PENALTIES", (1e-5, 1e-2, 10.0))
     found = logistic_regression(train, val, test)
     scores = {penalty: accuracy(fit(train, penalty), val) for penalty in (1e-5, 1e-2, 10.0)}
-    assert found.val_accuracies == pytest.approx(scores)
+    assert dict(found.val_accuracies) == pytest.approx(scores)
     assert len(set(scores.values())) == 3
     assert found.penalty == max(scores, key=scores.get)
     assert found.accuracy == accuracy(fit(train, found.penalty), test)

@@ -50,7 +50,7 @@ def test_everything_a_report_needs(run, folder):
     assert run.findings.maps.shape[0] == 8
     assert list(run.timings) == ["data", "plan", "train", "evaluate", "inspect"]
     assert "test" not in run.results, "the test part is read by the evaluation, once"
-    for name in ("plan", "data", "evaluation", "fit", "recipe", "results", "environment"):
+    for name in ("plan", "data", "evaluation", "recipe", "results", "environment"):
         assert json.loads((run.out / f"{name}.json").read_text())
 
 
@@ -217,7 +217,6 @@ def test_bad_data_is_one_clear_line(make, message, tmp_path):
         ({"start": "nowhere"}, "no such run"),
         ({"changes": {"model": "vit_x16"}}, "no model is called"),
         ({"changes": {"data.val_fractoin": "0.2"}}, "--data.val_fractoin: there is no such setting"),
-        ({"changes": {"training.batch_size": "9999"}}, "batch_size"),
     ],
 )
 def test_bad_options_are_one_clear_line(options, message, folder, tmp_path):

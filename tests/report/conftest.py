@@ -1,14 +1,14 @@
 """One small fit on pictures whose classes and files have hostile names, and its report."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from odd_names import write_hostile
 
+from vitreous.commands import account_for
 from vitreous.evaluation.baseline import Baseline
 from vitreous.fitting.fit import FitResult, fit
-from vitreous.report import write_report
 
 TINY = {"model.width": "16", "model.depth": "2", "model.heads": "2", "training.epochs": "3", "training.device": "cpu"}
 
@@ -16,7 +16,6 @@ TINY = {"model.width": "16", "model.depth": "2", "model.heads": "2", "training.e
 @dataclass(frozen=True)
 class Reported:
     result: FitResult
-    baseline: Baseline
     path: Path
 
     @property
@@ -26,7 +25,7 @@ class Reported:
 
 @pytest.fixture(scope="session")
 def reported(tmp_path_factory) -> Reported:
-    out, baseline = tmp_path_factory.mktemp("report"), Baseline(0.123, 1e-3, {})
+    out = tmp_path_factory.mktemp("report")
     result = fit(str(write_hostile(out / "pictures")), out / "run", changes=TINY)
-    path = write_report(result, out / "run" / "report.html", baseline=baseline)
-    return Reported(result, baseline, path)
+    result = replace(result, baseline=Baseline(0.123, 1e-3, ((1e-3, 0.12),)))
+    return Reported(result, account_for(result))

@@ -104,7 +104,7 @@ def test_the_headline_is_the_result(page, reported):
     top1 = reported.result.evaluation.scores.top1
     always = np.mean(reported.result.test.labels.numpy() == 0)
     words = plain(page.by_id("answer"))
-    for value in (top1.value, top1.high, always, reported.baseline.accuracy):
+    for value in (top1.value, top1.high, always, reported.result.baseline.accuracy):
         assert f"{100 * value:.1f} %" in words
     assert f"{100 * top1.low:.1f} to" in words
     assert f"of {len(reported.result.test)} test pictures" in words and HOSTILE[0] in words
@@ -187,6 +187,7 @@ def test_a_network_without_attention_and_without_validation_part(reported):
         reported.result,
         findings="this network has no attention",
         few_shot=(),
+        baseline=None,
         val=None,
         evaluation=replace(reported.result.evaluation, validation_pictures=0, sets=(), silences=(), temperature=1.0),
     )

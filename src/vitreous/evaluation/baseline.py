@@ -21,7 +21,7 @@ class NotConvergedError(UserError):
 class Baseline:
     accuracy: float  # on the test part, with the penalty below, fitted on train alone
     penalty: float
-    val_accuracies: dict[float, float]
+    val_accuracies: tuple[tuple[float, float], ...]  # by penalty
 
 
 def logistic_regression(train: "Pixels", val: "Pixels", test: "Pixels") -> Baseline:
@@ -32,7 +32,7 @@ def logistic_regression(train: "Pixels", val: "Pixels", test: "Pixels") -> Basel
         start = weights[penalty] = fit(train, penalty, start)
         scores[penalty] = accuracy(weights[penalty], val)
     best = max(scores, key=lambda penalty: scores[penalty])
-    return Baseline(accuracy(weights[best], test), best, scores)
+    return Baseline(accuracy(weights[best], test), best, tuple(scores.items()))
 
 
 @dataclass(frozen=True)

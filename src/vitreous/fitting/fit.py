@@ -15,13 +15,16 @@ from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers, answers
+from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.features import pooled_features
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, few_shot
 from vitreous.fitting.budget import PROBED, Pace, measured
+from vitreous.fitting.costs import Costs, costs
 from vitreous.fitting.drafts import Balance, Hardware, Wishes
 from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
 from vitreous.inspection.findings import Findings, look_inside
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.base import Task
 from vitreous.terminal import duration, table
@@ -70,6 +73,8 @@ class FitResult:
     few_shot: tuple[FewShot, ...]
     findings: Findings | str  # or why there are none
     timings: Mapping[str, float]  # stage -> seconds
+    costs: Costs
+    baseline: Baseline | None = None  # logistic regression on pixels of the same split
     resumed: bool = False  # an earlier call had begun it
 
 
@@ -119,8 +124,8 @@ def fit(
     task, val, test, evaluation, shots = _evaluated(chosen.recipe, out, splits)
     print(evaluation.summary(), flush=True)
     clock.begin("inspect", "Looking inside")
-    findings = _inspected(task, chosen.recipe, splits)
-    result = FitResult(
+    findings = inspected_findings(task, chosen.recipe, splits)
+    return FitResult(
         out=out,
         request=request,
         data=report,
@@ -133,10 +138,9 @@ def fit(
         few_shot=shots,
         findings=findings,
         timings=clock.timings(),
+        costs=_costs(out, splits, test),
         resumed=begun is not None,
     )
-    _write(out, "fit", {"timings": dict(result.timings), "few_shot": [one.to_json() for one in shots]})
-    return result
 
 
 class Stages:
@@ -318,7 +322,12 @@ def _few_shot(task: Task, recipe: Recipe, splits: Splits, world: World) -> tuple
     return few_shot(features[0], features[1])
 
 
-def _inspected(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
+def _costs(out: Path, splits: Splits, test: Answers) -> Costs:
+    assert splits.test is not None
+    return costs(TorchPredictor(Trained.load(out)), splits.test.read(int(test.ids[0])))
+
+
+def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
     assert splits.test is not None
     try:
         return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.metrics import ClassScores, Estimate, wilson
 from vitreous.fitting.fit import FitResult
 from vitreous.fitting.plan import IMBALANCE
@@ -14,7 +13,7 @@ FEW_TO_CALIBRATE = 100  # validation pictures
 UNEVEN = 0.03  # between accuracy and balanced accuracy, from which the difference is named
 
 
-def headline(result: FitResult, baseline: Baseline | None) -> Html:
+def headline(result: FitResult) -> Html:
     accuracy = result.evaluation.scores.top1
     return tag.header(
         paragraph("Vitreous fit report", class_="eyebrow"),
@@ -23,7 +22,7 @@ def headline(result: FitResult, baseline: Baseline | None) -> Html:
         paragraph(
             f"of {counted(len(result.test), 'test picture')} are named correctly "
             f"(95 % interval: {interval(accuracy)}). ",
-            _compared(result, baseline),
+            _compared(result),
             class_="lead",
         ),
         id="answer",
@@ -34,8 +33,9 @@ def title(result: FitResult) -> str:
     return short(result.data.where)
 
 
-def _compared(result: FitResult, baseline: Baseline | None) -> Html:
+def _compared(result: FitResult) -> Html:
     frequent, share = most_frequent(result)
+    baseline = result.baseline
     regression = "" if baseline is None else f", and logistic regression on the pixels {percent(baseline.accuracy)}"
     return together(
         "For comparison: always answering the most frequent class, ",
@@ -51,13 +51,13 @@ def most_frequent(result: FitResult) -> tuple[str, Estimate]:
     return result.data.classes[place], wilson(int((result.test.labels == place).sum()), len(result.test))
 
 
-def account(result: FitResult, baseline: Baseline | None) -> Html:
+def account(result: FitResult) -> Html:
     choices = [
         (one.what, together(tag.b(name(one.value)), tag.div(one.why, class_="why"))) for one in result.plan.choices
     ]
     return together(
         tag.h3("What to be careful about"),
-        bullets(_cautions(result, baseline)),
+        bullets(_cautions(result)),
         tag.h3("What was chosen, and why"),
         facts(choices),
         paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
@@ -67,9 +67,9 @@ def account(result: FitResult, baseline: Baseline | None) -> Html:
 # ---- What to be careful about
 
 
-def _cautions(result: FitResult, baseline: Baseline | None) -> Iterator[Html]:
+def _cautions(result: FitResult) -> Iterator[Html]:
     for heading, *words in (
-        *_about_accuracy(result, baseline),
+        *_about_accuracy(result),
         *_about_classes(result),
         *_about_data(result),
         *_about_confidence(result),
@@ -81,7 +81,7 @@ def _cautions(result: FitResult, baseline: Baseline | None) -> Iterator[Html]:
     )
 
 
-def _about_accuracy(result: FitResult, baseline: Baseline | None) -> Iterator[tuple[Content, ...]]:
+def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
     accuracy, num = result.evaluation.scores.top1, len(result.test)
     frequent, share = most_frequent(result)
     if accuracy.low <= share.value:
@@ -91,6 +91,7 @@ def _about_accuracy(result: FitResult, baseline: Baseline | None) -> Iterator[tu
             name(frequent),
             f" gives ({percent(share.value)}). Do not rely on this model.",
         )
+    baseline = result.baseline
     if baseline is not None and accuracy.low <= baseline.accuracy:
         yield (
             "Not clearly better than logistic regression",

@@ -4,7 +4,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from vitreous.errors import UserError
-from vitreous.evaluation.baseline import Baseline
 from vitreous.fitting.fit import FitResult
 from vitreous.report import answer, cost, dataset, inside, learning, provenance, results, trust, usage
 from vitreous.report.html import Html, tag, together
@@ -13,12 +12,9 @@ from vitreous.report.html import Html, tag, together
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_report(result: FitResult, path: Path, *, baseline: Baseline | None = None) -> Path:
-    """The whole account of a fit as one HTML file, which opens from disk and needs no network and no script.
-
-    `baseline`, of the same split, is named beside the model's accuracy.
-    """
-    markup = report(result, baseline).markup
+def write_report(result: FitResult, path: Path) -> Path:
+    """The whole account of a fit as one HTML file, which opens from disk and needs no network and no script."""
+    markup = report(result).markup
     beside = path.with_name(f".{path.name}.new")
     try:
         # File names need not be text; their odd bytes are shown as such.
@@ -29,12 +25,12 @@ def write_report(result: FitResult, path: Path, *, baseline: Baseline | None = N
     return path
 
 
-def report(result: FitResult, baseline: Baseline | None = None) -> Html:
+def report(result: FitResult) -> Html:
     sections = (
-        ("account", "In plain words", answer.account(result, baseline)),
+        ("account", "In plain words", answer.account(result)),
         ("data", "The data", dataset.section(result)),
         ("training", "Training", learning.section(result)),
-        ("results", "Results", results.scores(result, baseline)),
+        ("results", "Results", results.scores(result)),
         ("confusion", "Confusions", results.confusions(result)),
         ("mistakes", "Surest mistakes", results.mistakes(result)),
         ("calibration", "Calibration", trust.calibration(result)),
@@ -51,7 +47,7 @@ def report(result: FitResult, baseline: Baseline | None = None) -> Html:
     body = (
         tag.nav(tag.ol(tag.li(tag.a("The answer", href="#answer")), links), aria_label="Contents"),
         tag.main(
-            answer.headline(result, baseline),
+            answer.headline(result),
             [tag.section(tag.h2(title), content, id=name) for name, title, content in sections],
         ),
     )

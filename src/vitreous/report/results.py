@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from vitreous.evaluation.answers import confident_mistakes
-from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.figures import NAMED, confusion
 from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.fitting.fit import FitResult
@@ -18,8 +17,8 @@ LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160
 
 
-def scores(result: FitResult, baseline: Baseline | None) -> Html:
-    found = result.evaluation.scores
+def scores(result: FitResult) -> Html:
+    found, baseline = result.evaluation.scores, result.baseline
     frequent, always = most_frequent(result)
     rows: list[tuple[Content, ...]] = [(tag.b("accuracy (top-1)"), tag.b(share(found.top1)))]
     if len(found.per_class) > 5:

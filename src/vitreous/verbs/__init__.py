@@ -9,6 +9,7 @@ import argparse
 # name -> module, in the order of `vitreous --help`
 VERBS = {
     "fit": "fit",
+    "report": "report",
     "list": "listing",
     "train": "train",
     "finetune": "finetune",

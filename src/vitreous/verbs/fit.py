@@ -40,8 +40,8 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     if options.data is None:
         raise UserError("fit needs data: vitreous fit FOLDER_OF_PICTURES")
     began = time.monotonic()  # importing counts
-    from vitreous.fitting.fit import ending, fit, say
-    from vitreous.report import write_report
+    from vitreous.commands import fit
+    from vitreous.fitting.fit import ending
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
@@ -54,6 +54,4 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             changes=with_device(changes, options),
             began=began,
         )
-        say("report", "Writing the report")
-        write_report(result, result.out / "report.html")
     print(ending(result, time.monotonic() - began))

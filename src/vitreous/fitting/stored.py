@@ -1,0 +1,93 @@
+"""What a finished fit leaves in its run directory, so that its report can be drawn again (`vitreous report RUN`).
+
+    plan.json, data.json            written when training begins: the request, the plan, the check of the data
+    results.json, metrics.jsonl     of training
+    evaluation.json, answers/       what was measured, and the logits it was measured on (val and test)
+    fit.json                        the rest: few-shot accuracies, costs, the pixel baseline, the time of each stage
+
+Pictures are read from where the data lies, and the model is looked into once more.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitreous import settings
+from vitreous.data.base import names_digest
+from vitreous.data.check import DataReport
+from vitreous.errors import UserError
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.baseline import Baseline
+from vitreous.evaluation.full import Evaluation
+from vitreous.evaluation.probes import FewShot
+from vitreous.fitting.costs import Costs
+from vitreous.fitting.fit import Begun, FitResult, inspected_findings
+from vitreous.trained import Trained
+from vitreous.weights import own
+
+ANSWERS = "answers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """fit.json"""
+
+    timings: tuple[tuple[str, float], ...]  # stage, seconds
+    few_shot: tuple[FewShot, ...]
+    costs: Costs
+    baseline: Baseline | None
+
+
+def keep(result: FitResult) -> None:
+    parts = {"val": result.val, "test": result.test}
+    tensors = {
+        name: {"logits": part.logits, "labels": part.labels, "ids": part.ids}
+        for name, part in parts.items()
+        if part is not None
+    }
+    own.write_folder(result.out / ANSWERS, tensors, {"classes": list(result.test.classes)})
+    account = Account(
+        timings=tuple(result.timings.items()),
+        few_shot=result.few_shot,
+        costs=result.costs,
+        baseline=result.baseline,
+    )
+    settings.save(account, result.out / "fit.json")
+
+
+def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
+    """The result of a fit that has ended. The model is looked into on `device`."""
+    run = Path(run)
+    if not (run / "plan.json").is_file():
+        raise UserError(f"{run}: not the run of a fit, so there is no report; `vitreous evaluate` measures other runs")
+    if not (run / ANSWERS).is_dir():
+        raise UserError(
+            f"{run}: this fit has not finished, or is of an earlier version; give its command again, and it goes on"
+        )
+    begun, account = settings.load(Begun, run / "plan.json"), settings.load(Account, run / "fit.json")
+    splits = begun.plan.recipe.data.build()
+    found = own.read_folder(run / ANSWERS)
+    answers = {
+        name: Answers(part["logits"], part["labels"], part["ids"], tuple(found.documents["classes"]))
+        for name, part in found.tensors.items()
+    }
+    if names_digest(splits.test) != begun.pictures[-1]:  # type: ignore[arg-type]
+        raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them anew")
+    return FitResult(
+        out=run,
+        request=begun.request,
+        data=settings.load(DataReport, run / "data.json"),
+        plan=begun.plan,
+        splits=splits,
+        results=json.loads((run / "results.json").read_text()),
+        val=answers.get("val"),
+        test=answers["test"],
+        evaluation=settings.load(Evaluation, run / "evaluation.json"),
+        few_shot=account.few_shot,
+        findings=inspected_findings(Trained.load(run).task().to(device), begun.plan.recipe, splits),
+        timings=dict(account.timings),
+        costs=account.costs,
+        baseline=account.baseline,
+    )
