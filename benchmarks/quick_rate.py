@@ -8,7 +8,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from vitreous import jobs, settings
+from vitreous import atomic, jobs
 from vitreous.cli import one_line_errors
 from vitreous.studies.grid import DecodedOnce
 from vitreous.studies.models import study_model
@@ -37,7 +37,7 @@ def main() -> None:
                     found.append(jobs.train(recipe, folder, read_test=False, open_data=open_data)["val"]["accuracy"])
             accuracies.setdefault(name, {})[f"{rate:g}"] = statistics.fmean(found)
             print(f"{name} {rate:g}: {statistics.fmean(found):.2%}", flush=True)
-    settings.write_json({"environment": environment(), "held_out_accuracies": accuracies}, options.out)
+    atomic.write_json({"environment": environment(), "held_out_accuracies": accuracies}, options.out)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from matplotlib.ticker import PercentFormatter
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous import assess, figures, jobs, locks, settings
+from vitreous import assess, atomic, figures, jobs, locks
 from vitreous.cli import dotted, one_line_errors
 from vitreous.fitting.budget import measured
 from vitreous.objectives.base import Objective
@@ -91,10 +91,10 @@ class Table:
         return json.loads(path.read_text()) if path.is_file() else {}
 
     def note(self, method: str, **numbers: Any) -> None:
-        settings.write_json(self.row(method) | numbers, self.options.runs / f"{method}.json")
+        atomic.write_json(self.row(method) | numbers, self.options.runs / f"{method}.json")
         rows = {name: row for name in (*ALL, *TEACHERS) if (row := self.row(name))}
         document = {"environment": environment(), "scored_on": self.part, "methods": rows}
-        settings.write_json(document, self.options.out)
+        atomic.write_json(document, self.options.out)
         figures.save(table_figure(rows, self.part), self.options.out.with_suffix(""))
         shown = {name: value for name, value in numbers.items() if not isinstance(value, list | dict)}
         print(f"{method}: " + "  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)

@@ -12,6 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from scenes import write_scenes
+from vitreous.errors import UserError
+from vitreous.fitting.fit import fit
+from vitreous.prediction.predictor import Predictor
+from vitreous.trained import Trained
+
 STEPS_PER_EPOCH = 10
 COMMAND = [
     *("train", "fashion_vit"),
@@ -141,3 +147,28 @@ def test_another_setting_is_refused(uninterrupted):
     assert printed == ""
     assert errors.count("\n") == 1
     assert "optimizer.lr 0.002 there, 0.5 here" in errors
+
+
+KILLED_FIT = """
+import os, signal, sys
+from vitreous.fitting import fit
+fit.evaluate_fully = lambda *answers: os.kill(os.getpid(), signal.SIGKILL)
+fit.fit(sys.argv[1], sys.argv[2], changes=dict(word.split("=") for word in sys.argv[3:]))
+"""
+
+
+def test_a_fit_killed_before_it_is_calibrated_is_no_model_yet(tmp_path):
+    write_scenes(tmp_path / "pictures", {"dark": 30, "light": 30}, size=(20, 20))
+    data, out = str(tmp_path / "pictures"), tmp_path / "out"
+    changes = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.steps": "4"}
+    words = [f"{name}={value}" for name, value in changes.items()]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_FIT, data, str(out), *words], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (out / "results.json").is_file(), "training had ended"
+    with pytest.raises(UserError, match="has not finished; give the command that started it again"):
+        Predictor.load(out)
+    assert fit(data, out, changes=changes).resumed
+    assert Trained.load(out).card.sets and Predictor.load(out)
+    assert not (out / "uncalibrated").exists()

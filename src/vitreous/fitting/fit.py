@@ -34,6 +34,7 @@ from vitreous.training.run import RunDirectory
 
 NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
 NUM_SHOWN = 8  # pictures whose attention is kept
+UNCALIBRATED = "uncalibrated"  # the model's folder until it is calibrated: only then is there a model to predict with
 LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
 
 
@@ -263,7 +264,9 @@ def _trained(
     """With a budget, and from its start, the run is stopped now and then, and its length corrected."""
 
     def train(until: int | None = None) -> dict[str, Any]:
-        return jobs.train(chosen.recipe, out, read_test=False, open_data=lambda _: splits, until=until)
+        return jobs.train(
+            chosen.recipe, out, read_test=False, open_data=lambda _: splits, until=until, into=UNCALIBRATED
+        )
 
     chosen, done = begun.plan, 0
     if (out / "recipe.json").is_file() and RunDirectory(out).results() is None:
@@ -293,7 +296,8 @@ def _evaluated(
 ) -> tuple[Task, Answers | None, Answers, Evaluation, tuple[FewShot, ...]]:
     """Temperature and sets are fitted on val and go into the model's card; test is measured."""
     assert splits.test is not None
-    world, model = World.join(recipe.training.device), Trained.load(out)
+    world = World.join(recipe.training.device)
+    model = Trained.load(out / UNCALIBRATED if (out / UNCALIBRATED).is_dir() else out)
     task = model.task().to(world.device)
     with autocast(world.device, recipe.training.precision):
         val, test = (
@@ -305,6 +309,7 @@ def _evaluated(
     evaluation = evaluate_fully(val, test)
     card = replace(model.card, temperature=evaluation.temperature, sets=evaluation.card_sets)
     replace(model, card=card).save(out / "model")
+    atomic.remove(out / UNCALIBRATED)
     _write(out, "evaluation", evaluation.to_json())
     return task, val, test, evaluation, shots
 
