@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types slow stress-serve clean
+.PHONY: demo test lint types slow stress-serve package clean
 
 demo: .venv/core  ## pre-train, fine-tune and evaluate on the embedded data
 	$(BIN)/vitreous demo
@@ -25,8 +25,11 @@ slow: .venv/dev  ## the tests that take minutes
 stress-serve: .venv/dev  ## the service under load, for minutes; wants a quiet machine
 	$(BIN)/python benchmarks/serve.py --seconds 60 --out docs/results/serving.json
 
+package: .venv/dev  ## dist/: a wheel and an sdist
+	$(BIN)/python -m build
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

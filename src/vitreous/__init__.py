@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitreous.trained import Trained as Trained
     from vitreous.trained import load as load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Predictor": "vitreous.prediction.predictor",
