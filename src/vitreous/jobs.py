@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous import atomic, settings, teaching
+from vitreous import atomic, resuming, settings, teaching
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
@@ -102,7 +102,7 @@ def _train(
     with RunDirectory(path, owner=world.is_first) as directory:
         finished = directory.results()
         if world.is_first:
-            _claim(directory, recipe)
+            resuming.claim(directory, recipe)
             if finished is None:
                 directory.write_environment()
         world.wait()  # for the first, which puts the directory in order before the others read it
@@ -111,6 +111,7 @@ def _train(
                 print(f"{path}: this run has finished; these are its results")
             return finished
         splits = open_data(recipe.data)
+        resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
         recipe = _with_batch_that_fits(recipe, splits.train, world)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         _check_scored(recipe, objective, splits.train)
@@ -151,25 +152,6 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
         raise UserError(
             f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"
         )
-
-
-def _claim(directory: RunDirectory, recipe: Recipe) -> None:
-    """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
-    path = directory.path / "recipe.json"
-    begun = bool(directory.checkpoints.paths()) or directory.results() is not None
-    there, here = settings.load(Recipe, path) if begun and path.is_file() else recipe, recipe
-    if there != here:
-        old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
-        differing = [
-            f"{name} {old.get(name, 'absent')} there, {new.get(name, 'absent')} here"
-            for name in old | new
-            if name not in old or name not in new or old[name] != new[name]
-        ]
-        raise UserError(
-            f"{directory.path} holds another run ({'; '.join(differing[:3])}). "
-            "Give another --out, or the same settings to go on with it"
-        )
-    settings.save(recipe, path)
 
 
 def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:

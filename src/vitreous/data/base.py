@@ -1,6 +1,5 @@
 """Source: pictures with labels, read one at a time, wherever they come from."""
 
-import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -33,6 +32,10 @@ class Source(ABC):
     def where(self, index: int) -> str:
         """Where this picture lies, in words a person can follow."""
 
+    def size(self, index: int) -> int:
+        """Of this picture as it is stored, or of the file that it is in, in bytes; 0 where it is in none."""
+        return 0
+
     def numbers(self, indices: Labels) -> Labels:
         """The numbers of pictures in the source that was opened, of which this one may be a part."""
         return indices
@@ -52,6 +55,9 @@ class Subset(Source):
 
     def where(self, index: int) -> str:
         return self.parent.where(int(self.indices[index]))
+
+    def size(self, index: int) -> int:
+        return self.parent.size(int(self.indices[index]))
 
     def numbers(self, indices: Labels) -> Labels:
         return self.parent.numbers(self.indices[indices])
@@ -80,6 +86,9 @@ class Relabelled(Source):
     def where(self, index: int) -> str:
         return self.parent.where(index)
 
+    def size(self, index: int) -> int:
+        return self.parent.size(index)
+
     def numbers(self, indices: Labels) -> Labels:
         return self.parent.numbers(indices)
 
@@ -87,15 +96,6 @@ class Relabelled(Source):
 def with_classes(source: Source, classes: Sequence[str]) -> Source:
     """The source with its labels numbered as in `classes`; a class that is not there is a UserError."""
     return source if source.classes == tuple(classes) else Relabelled(source, classes)
-
-
-def names_digest(source: Source) -> str:
-    """sha256 of what the pictures are called and how they are labelled; their pixels are not read."""
-    digest = hashlib.sha256(repr(source.classes).encode())
-    digest.update(np.ascontiguousarray(source.labels).data)
-    for index in range(len(source)):
-        digest.update(source.where(index).encode("utf-8", "surrogateescape") + b"\0")
-    return digest.hexdigest()
 
 
 def _others(names: Sequence[str]) -> str:

@@ -22,6 +22,12 @@ class FileSource(Source):
     def where(self, index: int) -> str:
         return self._paths[index]
 
+    def size(self, index: int) -> int:
+        try:
+            return os.stat(self._paths[index]).st_size  # noqa: PTH116  # a Path takes as long again to make
+        except OSError:
+            return -1
+
 
 def open_folder(folder: Path, need_labels: bool = True) -> dict[str, Source]:
     """The splits of a folder: its train, val and test folders, or all its class folders as one. Where no labels are

@@ -54,6 +54,9 @@ class InMemory(Source):
     def where(self, index: int) -> str:
         return self._parent.where(int(self._kept[index]))
 
+    def size(self, index: int) -> int:
+        return self._parent.size(int(self._kept[index]))
+
     def numbers(self, indices: Labels) -> Labels:
         return self._parent.numbers(self._kept[indices])
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class ParquetSource(Source):
         ]
         rows = [files[number].metadata.row_group(group).num_rows for number, group in self._groups]
         self._starts = np.cumsum([0, *rows])
+        self._first_rows = [0, *accumulate(file.metadata.num_rows for file in files)]  # of each file
+        self._sizes = [path.stat().st_size for path in paths]
         self.labels, self.classes = _read_labels(paths, files, label_column, need_labels)
         self._cache = RowGroups()
 
@@ -81,10 +84,11 @@ class ParquetSource(Source):
         return read_cell(cell, self._folder)
 
     def where(self, index: int) -> str:
-        number, group, row = self._place(index)
-        first = next(at for at, (other, _) in enumerate(self._groups) if other == number)
-        at = self._groups.index((number, group))
-        return f"{self._paths[number]}:row {int(self._starts[at] - self._starts[first]) + row}"
+        number = self._place(index)[0]
+        return f"{self._paths[number]}:row {index - self._first_rows[number]}"
+
+    def size(self, index: int) -> int:
+        return self._sizes[self._place(index)[0]]
 
     def __getstate__(self) -> dict[str, Any]:  # for workers that are spawned and not forked
         return {**self.__dict__, "_cache": None}

@@ -53,6 +53,9 @@ class TarSource(Source):
     def where(self, index: int) -> str:
         return f"{self._paths[self._shards[index]]}:{self._members[index]}"
 
+    def size(self, index: int) -> int:
+        return int(self._spans[index, 1])
+
 
 def _read_at(path: Path, offset: int, size: int) -> bytes:
     # Opened for each picture: no file position is shared between threads or processes, and shards may be many.

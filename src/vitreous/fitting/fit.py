@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from vitreous import atomic, jobs, settings
-from vitreous.data.base import Labels, names_digest
+from vitreous.data.base import Labels
 from vitreous.data.check import DataReport, check
+from vitreous.data.fingerprint import names_digest
 from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers, answers

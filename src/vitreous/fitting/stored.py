@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from vitreous import settings
-from vitreous.data.base import names_digest
 from vitreous.data.check import DataReport
+from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import Baseline

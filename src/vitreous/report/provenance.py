@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from vitreous import settings
-from vitreous.data.base import Source, names_digest
+from vitreous.data.base import Source
+from vitreous.data.fingerprint import names_digest
 from vitreous.fitting.fit import FitResult
 from vitreous.report.html import Html, command, facts, folded, paragraph, table, tag, together
 

@@ -23,6 +23,7 @@ from vitreous.errors import UserError
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
+from vitreous.training.checkpoint import Checkpoint
 from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles
 from vitreous.training.optim import Optimizer
 from vitreous.training.run import RunDirectory
@@ -295,13 +296,23 @@ class Loop:
         if checkpoint is None:
             directory.truncate_log(0)
             return 0
-        self.objective.load_state_dict(checkpoint.tensors["objective"])
+        self._load_weights(checkpoint, directory)
         self.optimizer.load_state(checkpoint.tensors["optimizer"])
         self.average.load_state(checkpoint.tensors["average"])
         self.meter.load_state(checkpoint.tensors["meter"])
         self.step_count.fill_(checkpoint.step)
         directory.truncate_log(checkpoint.step)
         return checkpoint.step
+
+    def _load_weights(self, checkpoint: Checkpoint, directory: RunDirectory) -> None:
+        try:
+            self.objective.load_state_dict(checkpoint.tensors["objective"])
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise UserError(
+                f"{directory.path}: its checkpoint is of another model ({first}). Give another --out, or the classes "
+                "and settings that it was begun with"
+            ) from None
 
 
 class Meter:

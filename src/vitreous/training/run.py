@@ -1,7 +1,8 @@
 """The run directory: everything a run leaves behind, and what it needs to go on.
 
-run.json           that this is a run, and the pictures it has learned from
+run.json           that this is a run
 recipe.json        what was asked for
+pictures.json      which pictures it learns from, see data/fingerprint.py
 environment.json   with what: versions, hardware, commit, command; one entry a start
 metrics.jsonl      one JSON object a line
 checkpoints/       step-00000123/ ..., see checkpoint.py

@@ -1,0 +1,40 @@
+"""Whether a run may go on: by the recipe it was begun with, on the pictures it was begun with."""
+
+from vitreous import atomic, settings
+from vitreous.data.fingerprint import difference, fingerprint
+from vitreous.data.splits import Splits
+from vitreous.errors import UserError
+from vitreous.recipes.recipe import Recipe
+from vitreous.training.run import RunDirectory
+
+
+def claim(directory: RunDirectory, recipe: Recipe) -> None:
+    """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
+    path = directory.path / "recipe.json"
+    begun = bool(directory.checkpoints.paths()) or directory.results() is not None
+    there, here = settings.load(Recipe, path) if begun and path.is_file() else recipe, recipe
+    if there != here:
+        old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
+        differing = [
+            f"{name} {old.get(name, 'absent')} there, {new.get(name, 'absent')} here"
+            for name in old | new
+            if name not in old or name not in new or old[name] != new[name]
+        ]
+        raise UserError(
+            f"{directory.path} holds another run ({'; '.join(differing[:3])}). "
+            "Give another --out, or the same settings to go on with it"
+        )
+    settings.save(recipe, path)
+
+
+def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bool) -> None:
+    """Pictures that were added, moved or labelled anew would be drawn and numbered in another way from here on."""
+    path, here = directory.path / "pictures.json", fingerprint(splits)
+    begun = directory.checkpoints.paths() and path.is_file()
+    if begun and (changed := difference(atomic.read_json(path), here)):
+        raise UserError(
+            f"{data}: the pictures have changed since the run in {directory.path} began ({changed}). "
+            f"Give another --out; or remove {path} to go on with the pictures as they are now"
+        )
+    if owner:
+        atomic.write_json(here, path)
