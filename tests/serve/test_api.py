@@ -19,6 +19,9 @@ from vitreous.inspection.layout import layout
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import rollout
 from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.serve.api import Service, build_app
+from vitreous.serve.settings import ServeSettings
+from vitreous.serve.supervisor import Reply
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +200,35 @@ def test_neighbours(server, run):
     )
 
 
+def test_neighbours_wait_for_the_index(model, monkeypatch):
+    """Asked while nothing is indexed yet: no 503, no empty list, but an answer as soon as there is one."""
+    service = Service(ServeSettings(models=(str(model),), neighbours=3), ["tiny"])
+    (process,) = service.models.values()
+    process.is_ready, process.description, process.queue = True, {"can": ["embed"]}, 1
+    unit = np.ones(4, np.float32)
+
+    async def embed(kind, pictures, options):
+        return [Reply(None, unit.tobytes())]
+
+    monkeypatch.setattr(process, "ask", embed)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=build_app(service, {}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            headers = {"content-type": "image/png"}
+            asked = asyncio.create_task(client.post("/v1/neighbours", content=png(1), headers=headers))
+            await asyncio.sleep(0.1)
+            process._handle({"to_index": 3}, b"")
+            for number in range(3):
+                assert not asked.done()
+                process._handle({"indexed": number, "label": "red", "picture": "data:"}, unit.tobytes())
+                await asyncio.sleep(0.1)
+            return await asked
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["indexed"], len(answer.json()["neighbours"])) == (200, 3, 3)
+
+
 def neighbours(server, data: bytes, **options) -> dict:
     answer = server.client.post("/v1/neighbours", content=data, headers={"content-type": "image/png"}, params=options)
     assert answer.status_code == 200, answer.text
@@ -231,8 +263,8 @@ def test_examples(server):
     assert {each["label"] for each in examples} == {"red", "green", "blue"}
     data = base64.b64decode(examples[0]["picture"].partition(",")[2])
     assert server.predict(data).status_code == 200
-    embedded = server.client.get("/v1/examples?model=tiny").json()["examples"]
-    assert len(embedded) == 12  # a model without data of its own shows the embedded set
+    photographs = server.client.get("/v1/examples?model=tiny").json()["examples"]  # it has no data of its own
+    assert [each["label"] for each in photographs] == ["cat", "coffee", "rocket", "astronaut"]
 
 
 def test_probes_and_metrics(server):

@@ -311,19 +311,26 @@ def test_two_models_stand_side_by_side(chromium_page, server):  # noqa: F811
     second.part("near-is").get_by_text("does not say").wait_for()
 
 
-def test_an_exported_model_answers_and_says_that_it_cannot_be_looked_into(chromium_page, run, tmp_path):  # noqa: F811
+def test_models_of_different_kinds_share_the_space(chromium_page, run, tmp_path):  # noqa: F811
+    """An exported one answers and says that it cannot be looked into: so the other gets more room."""
     path = export(run, num_checks=1, out=tmp_path / "small.onnx").path
-    running = Running(path)
+    running = Running(run, path)
     try:
-        person = visit(chromium_page, running)
+        first = visit(chromium_page, running)
+        person = Person(first.opened, panel=1)
         person.wait_for_attention(lambda: person.drop("a.png", png(3)))
         assert person.part("bars").locator(".name").all_text_contents() == [
             label for label, _ in TorchPredictor.load(run)(png(3)).top(4)
         ]
         assert person.text("how") == "This model answers, but cannot be looked into."
-        for absent in ("readout", "controls", "words", "places", "near"):
+        for absent in ("stage", "readout", "controls", "words", "places", "near"):
             assert not person.part(absent).is_visible()
         assert person.part("sets").is_visible()
+        assert not first.part("how").is_visible()
+        open_box, closed_box = (each.panel.bounding_box() for each in (first, person))
+        assert open_box["y"] == closed_box["y"]
+        assert open_box["width"] > 2 * closed_box["width"] > 600
+        assert first.part("stage").bounding_box()["width"] > 350
         assert person.opened.problems == []
     finally:
         assert running.stop() == 0

@@ -140,6 +140,8 @@ def test_nothing_inline_and_nothing_from_outside():
     assert {"/", "/index.html", "/style.css", "/main.js", "/icon.svg"} <= files.keys()
     assert "'unsafe" not in SECURITY_HEADERS["content-security-policy"]
     for path, file in files.items():
+        if file.type.startswith("image/jpeg"):
+            continue
         text = file.content.decode()
         assert "innerHTML" not in text
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ Top = Annotated[int, Query(ge=1, le=1000, description="how many of the likeliest
 Coverage = Annotated[float | None, Query(gt=0, lt=1, description="also give a set that holds the right class so often")]
 Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where no class is at least so likely")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many")]
+PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
 LEFT = 499  # nobody reads it; the metrics count it
 
 
@@ -101,6 +102,14 @@ class Service:
         (reply,) = await self.ask(request, model, kind, 1, options)
         assert isinstance(reply, Reply)
         return reply
+
+
+async def _until(is_so: Callable[[], bool]) -> bool:
+    """Waits for what will soon be so, in place of an answer that says to ask again; whether it came to be."""
+    ends = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < ends:
+        await asyncio.sleep(0.05)
+    return is_so()
 
 
 async def _left(request: Request) -> None:
@@ -236,6 +245,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         if asked.index.why is not None:
             raise Refused(404, asked.index.why)
         reply = await service.one(request, asked, "embed")
+        await _until(lambda: asked.index.is_useful)
         found = asked.index.nearest(np.frombuffer(reply.blob, np.float32), num)
         return JSONResponse(
             {
@@ -250,7 +260,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 def _add_facts(app: FastAPI, service: Service) -> None:
     @app.get("/v1/model", response_model=schemas.Models, responses=schemas.errors(503), summary="The models served.")
     async def model() -> Response:
-        if any(each.description is None for each in service.models.values()):
+        if not await _until(lambda: all(each.description is not None for each in service.models.values())):
             raise Refused(503, "the model is starting; try again", retry_s=2)
         found = [
             {"name": name, **(each.description or {}), "neighbours": each.index.about()}

@@ -1,10 +1,11 @@
-"""Pictures of the data a run was trained on: some to try, and those among which nearest neighbours are looked for."""
+"""Pictures to try, and those among which nearest neighbours are looked for: of the data a run was trained on."""
 
 import base64
 import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from vitreous import settings
 from vitreous.data.base import Source
-from vitreous.data.images import BadPicture, Picture
+from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings
 from vitreous.data.splits import Splits, limited
 
@@ -41,12 +42,15 @@ def own_data(where: str) -> Splits | None:
 
 
 def examples(own: Splits | None, num: int) -> Iterator[Shown]:
-    """Test pictures of several classes: of the run's own data, or else of the embedded set."""
-    source = None if own is None else own.test
-    if source is None:
-        source = DataSettings(keep_gb=0).build().test
-        assert source is not None
-    return chosen(source, num)
+    """Test pictures of several classes, of the run's own data; or else some free photographs."""
+    return photographs() if own is None or own.test is None else chosen(own.test, num)
+
+
+def photographs() -> Iterator[Shown]:
+    """All but the rocket and the astronaut, which are in the public domain, are CC0; they come with scikit-image."""
+    for number, name in enumerate(("cat", "coffee", "rocket", "astronaut")):
+        data = (files("vitreous.serve") / "page" / f"example-{name}.jpg").read_bytes()
+        yield Shown(number, name, read_picture(data))
 
 
 def chosen(source: Source, num: int, start: int = 0) -> Iterator[Shown]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.prediction.predictor import Answer, exported_file
@@ -75,6 +76,7 @@ class ExportedServed(Served):
             "can": ["predict"],
             "parameters": None,
             "picture_px": list(usage.fitting.size_px),
+            "preprocessing": settings.to_json(usage.fitting),
             "width": None,
             "temperature": usage.temperature,
             "coverages": [coverage for coverage, _ in usage.sets],

@@ -144,6 +144,7 @@ class TorchServed(Served):
             "can": ["embed"],
             "parameters": sum(each.numel() for each in module.parameters()),
             "picture_px": list(self.card.preprocessing.size_px),
+            "preprocessing": settings.to_json(self.card.preprocessing),
             "width": self.encoder.width,
             "temperature": self.card.temperature,
             "coverages": [coverage for coverage, _ in self.card.sets],

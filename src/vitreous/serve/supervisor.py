@@ -23,6 +23,7 @@ STEADY_S = 30.0  # after which a process that works counts as sound, whatever wa
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before starts, by the number of failures in a row
 GIVEN_UP = 10  # failures in a row: this process reports itself as broken, and goes on trying
 STOP_S = 3.0  # for a process to end by itself
+ENOUGH = 100  # training pictures to look among while the others are still being read
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Index:
     def about(self) -> dict[str, Any] | None:
         """For /v1/model: among how many pictures, or why among none; None while that is not known."""
         return {"total": self.total, "why": self.why} if self.total or self.why else None
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether it is worth looking among what there is so far."""
+        return self.why is not None or 0 < min(self.total, ENOUGH) <= len(self.rows)
 
     def add(self, number: int, label: str, picture: str, pooled: NDArray[np.float32]) -> None:
         self.rows.append(_unit(pooled))
@@ -221,6 +227,7 @@ class ModelProcess:
                 "examples": 0 if self.examples else self.settings.examples,
                 "neighbours": self.settings.neighbours,
                 "indexed": self.index.next,
+                "num_indexed": len(self.index.rows),
             }
         )
         return reader

@@ -288,9 +288,12 @@ class Worker:
             )
             return
         self.send({"to_index": min(num, len(own.train))})
+        num_readable = self.start["num_indexed"]
         for each in chosen(own.train, num, self.start["indexed"]):
             thumbnail = as_data_url(each.picture, THUMBNAIL_PX)
             self.inbox.put_spare(Spare(each.number, each.label, thumbnail, self.served.prepare(each.picture)))
+            num_readable += 1
+        self.send({"to_index": num_readable})  # those that could not be read are passed over
 
     def _index(self, spare: Spare) -> None:
         pooled = self.served.embed([spare.prepared])[0]

@@ -36,7 +36,6 @@ export function showAnswer(at, result, least) {
   at("sets").hidden = !result.set;
   if (result.set) showSet(at, result);
   const guess = `${best.label}, ${percent(best.probability)}`;
-  at("brief").textContent = isSure ? guess : "Not sure";
   return isSure ? guess : `Not sure. Best guess: ${guess}`;
 }
 

@@ -8,16 +8,20 @@ import { Problem, Server } from "./server.js";
 const find = (id) => document.getElementById(id);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const EXAMPLE_TRIES = 20, ABOUT_TRIES = 20;
-const NEIGHBOURS_AGAIN_MS = 4000;
+const NEIGHBOURS_AGAIN_MS = [2000, 4000, 8000, 15000]; // while the model is still reading its training pictures
+const STARTING_MS = 500; // after which it is said that the model is starting
 
-const server = new Server((line) => {
-  find("busy").hidden = line === null;
-  find("busy").textContent = line ?? "";
-});
+const server = new Server(say);
 let panels = [];
 let early = null; // a picture that came before the models were known
 let under = null; // the AbortController of the picture being read
+let last = null; // the picture that all panels show
 let retry = null; // what "Try again" does
+
+function say(line) {
+  find("busy").hidden = line === null;
+  find("busy").textContent = line ?? "";
+}
 
 // ---- problems
 
@@ -60,6 +64,7 @@ async function take(picture) {
     const parts = panels.map((panel) => read(panel, picture, signal));
     parts.forEach((part) => part.then(() => mark(picture.button), () => {}));
     await Promise.all(parts);
+    release(picture);
   } catch (error) {
     const isHopeless = error.status >= 400 && error.status < 500 && ![401, 408, 429].includes(error.status);
     const named = isHopeless ? new Problem(`${picture.name}: ${error.message}`, error.status) : error;
@@ -74,10 +79,10 @@ async function read(panel, picture, signal) {
   const { name } = panel.model;
   const result = panel.can("predict") ? await server.predict(name, picture.blob, panel.coverage, signal) : null;
   panel.showAnswer(picture, result);
-  picture.image ??= decoded(picture.blob); // the server has found it small enough to be opened
-  const shown = picture.image.then((image) => signal.aborted || panel.showPlain(image));
+  picture.given ??= opened(URL.createObjectURL(picture.blob)); // the server has found it small enough for that
+  const given = picture.given.then(asGiven, () => null).then((found) => signal.aborted || panel.showGiven(found));
   if (panel.can("attention")) {
-    const [sent] = await Promise.all([server.attention(name, picture.blob, signal), shown]);
+    const [sent] = await Promise.all([server.attention(name, picture.blob, signal), given]);
     const attention = new Attention(sent), seen = await opened(attention.seen);
     signal.throwIfAborted();
     panel.showAttention(attention, seen);
@@ -100,13 +105,13 @@ async function lookForNeighbours(panel, picture, signal) {
   try {
     const why = await whyNoNeighbours(panel.model, signal);
     if (why) return panel.lackNeighbours(why);
-    let found;
-    do {
-      found = await server.neighbours(panel.model.name, picture.blob, signal);
+    for (let tries = 0; ; tries++) {
+      const found = await server.neighbours(panel.model.name, picture.blob, signal);
       panel.showNeighbours(found);
-      if (found.indexed < found.total) await pause(NEIGHBOURS_AGAIN_MS);
+      if (found.indexed >= found.total) return;
+      await pause(NEIGHBOURS_AGAIN_MS[tries] ?? NEIGHBOURS_AGAIN_MS.at(-1));
       signal.throwIfAborted();
-    } while (found.indexed < found.total);
+    }
   } catch (error) {
     if (error.name !== "AbortError") panel.lackNeighbours(error.message);
   }
@@ -123,23 +128,19 @@ async function whyNoNeighbours(model, signal) {
   return model.neighbours?.why;
 }
 
-// As the browser shows it, until the server says what the model sees; null for formats the browser cannot read.
-async function decoded(blob) {
-  const address = URL.createObjectURL(blob);
-  try {
-    return await opened(address);
-  } catch {
-    return null;
-  } finally {
-    URL.revokeObjectURL(address);
-  }
-}
+const asGiven = ({ src, naturalWidth, naturalHeight }) => ({ address: src, width: naturalWidth, height: naturalHeight });
 
 async function opened(address) {
   const image = new Image();
   image.src = address;
   await image.decode();
   return image;
+}
+
+// The picture before is shown no more.
+function release(picture) {
+  if (last && last !== picture) last.given?.then(({ src }) => URL.revokeObjectURL(src), () => {});
+  last = picture;
 }
 
 function mark(button) {
@@ -149,6 +150,7 @@ function mark(button) {
 // ---- the start
 
 async function start() {
+  const starting = setTimeout(() => say("The model is starting."), STARTING_MS);
   try {
     const models = await server.models();
     panels = models.map((model) => new Panel(model, {
@@ -160,6 +162,9 @@ async function start() {
     find("panels").replaceChildren(...panels.map((panel) => panel.root));
   } catch (error) {
     return complain(error, start);
+  } finally {
+    clearTimeout(starting);
+    say(null);
   }
   if (early) take(early);
   offerExamples().catch((error) => complain(error, start));

@@ -1,10 +1,13 @@
 // Everything about one model: its answer, its attention, its sentence, its neighbours.
 
 import { element, offerCoverages, percent, showAnswer } from "./answer.js";
-import { Patches } from "./patches.js";
+import { showGiven } from "./given.js";
+import { Patches, scaleOf } from "./patches.js";
 import { Places } from "./places.js";
 import { Sentence } from "./sentence.js";
 import { Stage } from "./stage.js";
+
+const NEARLY_EVEN = 1.5; // times an even share: what is below says little
 
 export class Panel {
   // onLook(place or null, isKept): this panel's user looks at a place (fractions of width and height)
@@ -34,18 +37,11 @@ export class Panel {
     this.root.setAttribute("aria-label", `The model ${model.name}`);
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.name = `attention of ${model.name}`;
     this.at("answer").hidden = !this.can("predict");
-    this.at("words").hidden = this.at("places").hidden = this.at("controls").hidden = !this.can("attention");
+    for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
+    this.at("how").hidden = this.can("attention");
+    this.root.classList.toggle("closed", !this.can("attention"));
     if (model.coverages.length) offerCoverages(this.at("coverage"), model.coverages);
-    if (!this.can("attention")) this.#closeStage();
-  }
-
-  #closeStage() {
-    this.at("look").textContent = "The picture";
-    this.at("how").textContent = "This model answers, but cannot be looked into.";
-    this.at("readout").hidden = true;
-    this.at("stage").setAttribute("role", "img");
-    this.at("stage").removeAttribute("tabindex");
   }
 
   #listen() {
@@ -80,9 +76,9 @@ export class Panel {
     this.#sayAnswer();
   }
 
-  // The picture as it came; null for a format that only the server can read.
-  showPlain(image) {
-    this.stage.showPlain(image);
+  // picture: {address, width, height}; null for a format that only the server can read
+  showGiven(picture) {
+    showGiven(this.at, picture, this.model.preprocessing);
     if (!this.can("attention")) this.root.classList.remove("stale"); // there is no more to come
   }
 
@@ -170,16 +166,28 @@ export class Panel {
     this.at("head-is").textContent = head;
     this.at("head").setAttribute("aria-valuetext", head);
     this.at("readout").textContent = this.#inWords(token, looks, choice.rollout);
+    this.#showScale(scaleOf(looks, attention.prefix), shown !== null);
     this.stage.look(token, shown);
     this.sentence.look(token, shown);
     this.places.look(token, token === null ? "" : this.patches.name(token));
   }
 
+  #showScale({ even, top }, isShown) {
+    const scale = this.at("scale"), say = (name, text) => (scale.querySelector(`.${name}`).textContent = text);
+    scale.hidden = !isShown;
+    scale.style.setProperty("--even", even / top);
+    scale.setAttribute("aria-label", `Colours from 0 to ${percent(top)}; evenly spread it would be ${percent(even)}`);
+    say("even", `even: ${percent(even)}`);
+    say("most", percent(top));
+    say("none", even / top < 0.12 ? "" : "0"); // where there is room for it
+  }
+
   #inWords(token, looks, rollout) {
-    const { patches } = this, most = looks.indexOf(Math.max(...looks));
-    const where = most === token ? "itself" : patches.name(most), even = percent(1 / looks.length);
+    const { patches } = this, most = looks.indexOf(Math.max(...looks)), even = 1 / looks.length;
+    const where = most === token ? "itself" : patches.name(most);
     const who = `${rollout ? "Through all layers, " : ""}${this.#who(token)}`;
-    return capital(`${who} most at ${where} (${percent(looks[most])}; evenly spread it would be ${even}).`);
+    const how = looks[most] < NEARLY_EVEN * even ? "almost evenly everywhere, most" : "most";
+    return capital(`${who} ${how} at ${where} (${percent(looks[most])}; evenly spread it would be ${percent(even)}).`);
   }
 
   #who(token) {

@@ -65,11 +65,14 @@ function pale(image, width, height) {
   return canvas;
 }
 
-// Values as shares of the way from the least to the most of any patch: what differs is what is to be seen.
-export function relative(values, prefix) {
-  const ofPatches = values.subarray(prefix), least = Math.min(...ofPatches), most = Math.max(...ofPatches);
-  return values.map((value) => Math.max(0, Math.min(1, (value - least) / Math.max(most - least, 1e-12))));
+// How strongly attention is coloured: from 0 to the most of any patch, but to three times an even spread at least. So
+// what is nearly even looks nearly even.
+export function scaleOf(looks, prefix) {
+  const even = 1 / looks.length;
+  return { even, top: Math.max(3 * even, ...looks.subarray(prefix)) };
 }
+
+export const strength = (value, { top }) => Math.min(1, value / top);
 
 // A canvas as sharp as the screen: sets its size, and answers a context that counts in CSS pixels.
 export function sharp(canvas, width, height, ratio = Math.min(devicePixelRatio, 2)) {

@@ -1,6 +1,6 @@
 // The patches in reading order, as words of a sentence, and their flight from the picture into it.
 
-import { HEAT, onNewWidth, relative, ring, sharp } from "./patches.js";
+import { HEAT, onNewWidth, ring, scaleOf, sharp, strength } from "./patches.js";
 
 const START_MS = 900; // in which all words set out, one after the other
 const FLY_MS = 550; // that each is on its way
@@ -37,12 +37,12 @@ export class Sentence {
     const { patches, canvas, state } = this, width = canvas.clientWidth;
     if (!patches || !width) return;
     const context = sharp(canvas, width, this.#size(width).height);
-    const shares = state.looks && relative(state.looks, patches.prefix);
+    const colours = state.looks && scaleOf(state.looks, patches.prefix);
     for (let token = 0; token < patches.prefix + patches.count && token < this.landed; token++) {
       const word = this.#word(token, width);
       if (token < patches.prefix) this.#sign(context, word, token);
       else patches.draw(context, token, word);
-      if (shares) this.#underline(context, word, shares[token]);
+      if (colours) this.#underline(context, word, strength(state.looks[token], colours));
       if (token === state.token) ring(context, word);
     }
   }

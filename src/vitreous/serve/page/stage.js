@@ -1,6 +1,6 @@
 // The picture with its patches, and where a token looks.
 
-import { HEAT, onNewWidth, relative, ring, sharp } from "./patches.js";
+import { HEAT, onNewWidth, ring, scaleOf, sharp, strength } from "./patches.js";
 
 export class Stage {
   // onLook(token or null, how): how is "pass" (pointing), "stay" (tapped or clicked) or "keys"
@@ -8,19 +8,12 @@ export class Stage {
     this.canvas = canvas;
     this.onLook = onLook;
     this.patches = null;
-    this.plain = null; // a picture without patches, until they are known
     this.state = { token: null, looks: null };
     canvas.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.#point(event, "pass"));
     canvas.addEventListener("pointerleave", () => this.patches && onLook(null, "pass"));
     canvas.addEventListener("click", (event) => this.#point(event, "stay"));
     canvas.addEventListener("keydown", (event) => this.#key(event));
     onNewWidth(canvas, () => this.draw());
-  }
-
-  showPlain(image) {
-    this.patches = null;
-    this.plain = image;
-    this.draw();
   }
 
   showPatches(patches) {
@@ -37,8 +30,7 @@ export class Stage {
 
   draw() {
     const width = this.canvas.clientWidth;
-    if (!width) return;
-    if (!this.patches) return this.#drawPlain(width);
+    if (!width || !this.patches) return;
     const { patches, state } = this, scale = width / patches.width;
     const context = sharp(this.canvas, width, patches.height * scale);
     context.imageSmoothingEnabled = !patches.isCoarse;
@@ -53,22 +45,11 @@ export class Stage {
     }
   }
 
-  #drawPlain(width) {
-    const { plain } = this;
-    if (!plain) return sharp(this.canvas, width, this.canvas.clientHeight); // empty
-    const height = Math.min((width * plain.naturalHeight) / plain.naturalWidth, width * 1.4);
-    const context = sharp(this.canvas, width, height);
-    const scale = Math.min(width / plain.naturalWidth, height / plain.naturalHeight);
-    const [w, h] = [plain.naturalWidth * scale, plain.naturalHeight * scale];
-    context.imageSmoothingEnabled = plain.naturalWidth > 64;
-    context.drawImage(plain, (width - w) / 2, (height - h) / 2, w, h);
-  }
-
   #heat(context, scale) {
-    const { patches, state } = this, shares = relative(state.looks, patches.prefix);
+    const { patches, state } = this, colours = scaleOf(state.looks, patches.prefix);
     for (let token = patches.prefix; token < state.looks.length; token++) {
       const { x, y, w, h } = scaled(patches.place(token), scale);
-      context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * shares[token]})`;
+      context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * strength(state.looks[token], colours)})`;
       context.fillRect(x, y, w, h);
     }
   }
