@@ -158,7 +158,7 @@ class Table:
         if self.has(method, "knn"):
             return
         began = time.monotonic()
-        (found,) = assess.assess(
+        (found,) = assess.evaluate(
             self.options.runs / method,
             split=self.part,
             probes=("knn", "linear", "fewshot"),

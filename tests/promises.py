@@ -74,7 +74,7 @@ def keep_promises(recipe: Recipe, tmp_path, falls_to: float = 0.95, finetune: bo
 
     # What remains is a model like any other.
     trained = Trained.load(one)
-    (probed,) = assess.assess(one, split="val", probes=("knn",), open_data=OPEN).probes
+    (probed,) = assess.evaluate(one, split="val", probes=("knn",), open_data=OPEN).probes
     assert probed.knn[0].accuracy.value > 0.2  # chance is 0.1
     assert (trained.card.task is not None) == isinstance(objective.task, Task)
     if finetune:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vitreous import jobs
-from vitreous.assess import assess
+from vitreous.assess import evaluate
 from vitreous.data.sources import same_data
 from vitreous.errors import UserError
 from vitreous.recipes.fashion import fashion_vit
@@ -32,10 +32,11 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_scores_calibration_and_sets(run):
-    found = assess(run)
-    expected = jobs.evaluate(run)
-    assert found.evaluation is not None
+    found = evaluate(run)
+    expected = json.loads((run / "results.json").read_text())["test"]
+    assert found.evaluation is not None and found.evaluation.before is not None
     assert found.evaluation.scores.top1.value == pytest.approx(expected["accuracy"])
+    assert found.evaluation.before.log_loss.value == pytest.approx(expected["log_loss"], abs=1e-6)
     assert found.evaluation.validation_pictures > 0 and found.evaluation.temperature != 1
     assert [one.coverage for one in found.evaluation.sets] == [0.9, 0.95, 0.99]
     assert "prediction sets" in found.summary()
@@ -45,12 +46,12 @@ def test_scores_calibration_and_sets(run):
 def test_the_models_own_temperature_is_kept(run, tmp_path):
     trained = Trained.load(run)
     replace(trained, card=replace(trained.card, temperature=2.5)).save(tmp_path / "warm")
-    found = assess(tmp_path / "warm", "fashion")
+    found = evaluate(tmp_path / "warm", "fashion")
     assert found.evaluation is not None and found.evaluation.temperature == 2.5
 
 
 def test_probes_on_both_kinds_of_features(run):
-    found = assess(run, probes=("knn", "fewshot"))
+    found = evaluate(run, probes=("knn", "fewshot"))
     assert [one.features for one in found.probes] == ["pooled", "tanh"]
     for one in found.probes:
         assert one.knn[0].accuracy.value > 0.3 and one.linear is None  # chance is 0.1
@@ -64,8 +65,8 @@ def test_an_encoder_alone_is_probed(run, tmp_path):
     alone = replace(trained, card=replace(trained.card, task=None, classes=()), weights=encoder)
     alone.save(tmp_path / "encoder")
     with pytest.raises(UserError, match="--probe"):
-        assess(tmp_path / "encoder", "fashion")
-    found = assess(tmp_path / "encoder", "fashion", probes=("knn",))
+        evaluate(tmp_path / "encoder", "fashion")
+    found = evaluate(tmp_path / "encoder", "fashion", probes=("knn",))
     assert found.evaluation is None and found.probes[0].knn[0].accuracy.value > 0.3
 
 
@@ -74,11 +75,11 @@ def test_sets_of_right_labels_and_a_mapping_of_classes(run, tmp_path):
     everything = [[label] for label in labels]
     everything[0] = []
     (tmp_path / "labels.json").write_text(json.dumps(everything))
-    found = assess(run, label_sets=tmp_path / "labels.json")
+    found = evaluate(run, label_sets=tmp_path / "labels.json")
     assert found.label_sets is not None and found.label_sets.left_out == 1
     classes = Trained.load(run).card.classes
     (tmp_path / "map.json").write_text(json.dumps({name: [name] for name in classes[:3]}))
-    among_three = assess(run, mapping=tmp_path / "map.json").evaluation
+    among_three = evaluate(run, mapping=tmp_path / "map.json").evaluation
     assert among_three is not None and found.evaluation is not None
     assert among_three.scores.pictures == sum(label < 3 for label in labels)
     assert among_three.scores.top1.value >= found.evaluation.scores.balanced.value - 0.2
@@ -101,11 +102,11 @@ def test_label_sets_find_files_by_their_numbers(tmp_path):
     jobs.train(small, tmp_path / "run")
     shutil.copytree(tmp_path / "set", tmp_path / "others")
     (tmp_path / "labels.json").write_text(json.dumps([["light" if at % 2 else "dark"] for at in range(40)]))
-    found = assess(tmp_path / "run", str(tmp_path / "others"), label_sets=tmp_path / "labels.json")
+    found = evaluate(tmp_path / "run", str(tmp_path / "others"), label_sets=tmp_path / "labels.json")
     assert found.evaluation is not None and found.label_sets is not None
     assert found.label_sets.accuracy.value == found.evaluation.scores.top1.value == 1
     with pytest.raises(UserError, match="--labels and --map"):
-        assess(tmp_path / "run", label_sets=tmp_path / "labels.json", mapping=tmp_path / "labels.json")
+        evaluate(tmp_path / "run", label_sets=tmp_path / "labels.json", mapping=tmp_path / "labels.json")
 
 
 def test_a_runs_own_data_is_known_by_any_spelling(run, tmp_path, monkeypatch):
@@ -119,9 +120,34 @@ def test_a_runs_own_data_is_known_by_any_spelling(run, tmp_path, monkeypatch):
 
 def test_coverages_are_checked_before_anything_is_measured(run):
     with pytest.raises(UserError, match="coverage is 7"):
-        assess(run, "fashion", coverages=(7,))
+        evaluate(run, "fashion", coverages=(7,))
 
 
 def test_a_mistyped_probe(run):
     with pytest.raises(UserError, match="Did you mean linear"):
-        assess(run, probes=("liner",))
+        evaluate(run, probes=("liner",))
+
+
+@pytest.mark.parametrize("names", [("night", "day"), ("Trouser", "day")], ids=["other classes", "one in common"])
+def test_probes_ask_only_for_labels(run, tmp_path, names):
+    """Pictures of classes that the model has never heard of: its features are measured, its answers are not."""
+    for place, name in enumerate(names):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(30):
+            grey = np.full((14, 14, 3), (40, 200)[place] + number, dtype=np.uint8)
+            Image.fromarray(grey).save(tmp_path / "set" / name / f"{number:02}.png")
+    found = evaluate(run, tmp_path / "set", probes=("knn", "linear"))
+    assert found.evaluation is None
+    assert all(one.knn[0].accuracy.value == 1 for one in found.probes)
+    assert "does not know 'day'" in found.summary() and "does not know" in found._repr_html_()
+    with pytest.raises(UserError, match="'day'"):
+        evaluate(run, tmp_path / "set")
+
+
+def test_it_reads_well_in_a_notebook(run):
+    found = evaluate(run, probes=("knn",))
+    assert found.evaluation is not None
+    markup = found._repr_html_()
+    for words in ("top-1", found.evaluation.scores.top1.percent(), "prediction sets", "temperature fitted on", "-NN"):
+        assert words in markup
+    assert markup.count("<table>") == len(found.tables()) == 6

@@ -338,5 +338,5 @@ def test_from_python_without_the_command_line(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     results = vitreous.train(load(Recipe, run / "recipe.json"))
     assert results["test"] == json.loads((run / "results.json").read_text())["test"]
-    assert vitreous.evaluate("runs/fashion_vit") == pytest.approx(results["test"], abs=1e-6)
+    assert vitreous.evaluate("runs/fashion_vit").evaluation.scores.top1.value == results["test"]["accuracy"]
     assert vitreous.training.loop.Loop  # the folder is still there under the same name

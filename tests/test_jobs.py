@@ -8,7 +8,7 @@ from PIL import Image
 
 from promises import shrunk
 from vitreous import jobs, settings
-from vitreous.assess import assess
+from vitreous.assess import evaluate
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.models import ConvStem, ViTSettings
@@ -56,7 +56,8 @@ def test_the_averaged_weights_are_what_is_kept(tmp_path):
     results = jobs.train(recipe, tmp_path)
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert results["val"]["log_loss"] == last["val_average/log_loss"] != last["val/log_loss"]
-    assert jobs.evaluate(tmp_path, split="val")["log_loss"] == pytest.approx(last["val_average/log_loss"], abs=1e-6)
+    found = evaluate(tmp_path, split="val").evaluation
+    assert found.scores.log_loss.value == pytest.approx(last["val_average/log_loss"], abs=1e-6)
 
 
 def test_training_may_start_from_a_head_that_was_fitted_first(tmp_path):
@@ -133,7 +134,7 @@ def test_evaluate_counts_all_of_what_is_not_split(tmp_path):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(4):
             Image.new("RGB", (28, 28), (number, 0, 0)).save(tmp_path / "pictures" / name / f"{number}.png")
-    assert jobs.evaluate(tmp_path / "run", str(tmp_path / "pictures"))["pictures"] == 8
+    assert evaluate(tmp_path / "run", tmp_path / "pictures").evaluation.scores.pictures == 8
 
 
 def test_pictures_without_labels(tmp_path):
@@ -153,7 +154,7 @@ def test_pictures_without_labels(tmp_path):
         "eight steps an epoch of 27 pictures" and Trained.load(tmp_path / "run").card.task is None
     )
     with pytest.raises(UserError, match="no labels"):
-        assess(tmp_path / "run", probes=("knn",))
+        evaluate(tmp_path / "run", probes=("knn",))
     with pytest.raises(UserError, match="no labels"):
         jobs.train(replace(recipe, objective=fashion_vit().objective), tmp_path / "supervised")
 

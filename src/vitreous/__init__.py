@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitreous.assess import evaluate as evaluate
     from vitreous.commands import fit as fit
     from vitreous.create import create_model as create_model
     from vitreous.errors import UserError as UserError
-    from vitreous.jobs import evaluate as evaluate
     from vitreous.jobs import train as train
     from vitreous.prediction.predictor import Predictor as Predictor
     from vitreous.recipes.recipe import Recipe as Recipe
@@ -26,7 +26,7 @@ _HOMES = {
     "Trained": "vitreous.trained",
     "UserError": "vitreous.errors",
     "create_model": "vitreous.create",
-    "evaluate": "vitreous.jobs",
+    "evaluate": "vitreous.assess",
     "fit": "vitreous.commands",
     "load": "vitreous.trained",
     "train": "vitreous.jobs",

@@ -1,8 +1,11 @@
-"""Assess: everything that can be measured of a trained model on data. What `vitreous evaluate` prints."""
+"""Everything that can be measured of a trained model on data: `vitreous evaluate`, and `vitreous.evaluate`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vitreous import jobs, settings
 from vitreous.data.loader import EvalLoader
@@ -14,7 +17,8 @@ from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_feat
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
-from vitreous.terminal import table
+from vitreous.html import together
+from vitreous.tables import Table
 from vitreous.trained import Trained
 from vitreous.training.devices import World
 
@@ -42,49 +46,52 @@ class Probed:
 
 @dataclass(frozen=True)
 class Assessment:
-    evaluation: Evaluation | None  # None: an encoder without a head
+    evaluation: Evaluation | None  # None: an encoder without a head, or of other classes than the pictures
     label_sets: SetAccuracy | None = None  # where sets of right labels were given
     probes: tuple[Probed, ...] = ()
+    unanswered: str | None = None  # why there is no evaluation of the model's own answers, where it has a head
 
     def to_json(self) -> Any:
         return settings.to_json(self)
 
-    def summary(self) -> str:
-        parts = [] if self.evaluation is None else [self.evaluation.summary()]
+    def tables(self) -> list[Table]:
+        found = [] if self.evaluation is None else self.evaluation.tables()
         if self.label_sets is not None:
-            found = self.label_sets
-            parts.append(
-                f"an answer among the right labels: {found.accuracy.percent()} of {found.pictures:,} pictures "
-                f"({found.left_out:,} without a right label left out)"
-            )
+            of = f"{self.label_sets.pictures:,} pictures"
+            note = f"{self.label_sets.left_out:,} without a right label left out"
+            found.append(Table((of, "answer among the right labels"), [("", self.label_sets.accuracy.percent())], note))
         if self.probes:
             rows = [row for one in self.probes for row in one.rows()]
-            parts.append(table(rows, ("frozen features", "probe", "accuracy")))
-        return "\n\n".join(parts)
+            found.append(Table(("frozen features", "probe", "accuracy"), rows, self.unanswered or ""))
+        return found
+
+    def summary(self) -> str:
+        return "\n\n".join(one.text() for one in self.tables())
+
+    def _repr_html_(self) -> str:
+        return together(one.html() for one in self.tables()).markup
 
 
-def assess(
+def evaluate(
     where: str | Path,
-    data: str | None = None,
+    data: str | Path | None = None,
     split: str = "test",
     *,
     device: str = "auto",
-    coverages: tuple[float, ...] = COVERAGES,
-    probes: tuple[str, ...] = (),
-    label_sets: Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
-    mapping: Path | None = None,  # JSON: which of the model's classes stand for each class of the data (ObjectNet)
+    coverages: Sequence[float] = COVERAGES,
+    probes: Sequence[str] = (),
+    label_sets: str | Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
+    mapping: str | Path | None = None,  # JSON: the model's classes for each class of the data (ObjectNet)
     open_data: jobs.OpenData = DataSettings.build,
 ) -> Assessment:
-    """A model on a split of its own data, or of other data. The temperature is the one that the model carries; where it
-    carries none, and for prediction sets, the validation part of its own data is fitted."""
-    for name in probes:
-        if name not in PROBES:
-            raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
-    for wanted in coverages:
-        check_coverage(wanted)
-    if label_sets is not None and mapping is not None:
-        raise UserError("--labels and --map each give the pictures other labels: give one of them")
-    model, world = Trained.load(where), World.join(device)
+    """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
+    model carries; where it carries none, and for prediction sets, the validation part of its own data is fitted.
+
+    `probes`, of knn, linear and fewshot, measure the frozen features and ask only for labels: the classes may be others
+    than the model's.
+    """
+    _check(coverages, probes, label_sets, mapping)
+    model, world, data = Trained.load(where), World.join(device), None if data is None else str(data)
     own = _own_splits(where, data, open_data)
     probed = _probed(model, own or _other_splits(where, data), split, world=world, probes=probes) if probes else ()
     if model.card.task is None:
@@ -100,16 +107,39 @@ def assess(
     if source is None:
         raise UserError(f"{where}: there is no {split} part")
     if mapping is not None:
-        found = mapped(answered(source), source.classes, ClassMapping.read(mapping))
+        found = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
         return Assessment(evaluate_fully(None, found, temperature=model.card.temperature), probes=probed)
+    if probes and (unanswered := _other_classes(source, classes)):
+        return Assessment(None, probes=probed, unanswered=unanswered)
     test = answered(with_classes(source, classes))
     val = None if own is None or own.val is None or split != "test" else answered(with_classes(own.val, classes))
     right = None
     if label_sets is not None:
-        sets = read_label_sets(label_sets, classes)
+        sets = read_label_sets(Path(label_sets), classes)
         right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
     known = model.card.temperature if model.card.temperature != 1 else None
-    return Assessment(evaluate_fully(val, test, temperature=known, coverages=coverages), right, probed)
+    return Assessment(evaluate_fully(val, test, temperature=known, coverages=tuple(coverages)), right, probed)
+
+
+def _check(
+    coverages: Sequence[float], probes: Sequence[str], label_sets: str | Path | None, mapping: str | Path | None
+) -> None:
+    for name in probes:
+        if name not in PROBES:
+            raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
+    for wanted in coverages:
+        check_coverage(wanted)
+    if label_sets is not None and mapping is not None:
+        raise UserError("--labels and --map each give the pictures other labels: give one of them")
+
+
+def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
+    """That the pictures have classes which the model does not know; None where it knows them all."""
+    unknown = sorted({source.classes[label] for label in np.unique(source.labels)} - set(classes))
+    if not unknown:
+        return None
+    others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    return f"The model does not know {unknown[0]!r}{others}, so its own answers were not measured."
 
 
 def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -> Splits | None:
@@ -128,7 +158,7 @@ def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
     return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)
 
 
-def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes: tuple[str, ...]) -> tuple[Probed, ...]:
+def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes: Sequence[str]) -> tuple[Probed, ...]:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
         raise UserError(f"probes are fitted on train and need another part to be scored, not {split}")

@@ -1,4 +1,4 @@
-"""What the verbs do: train, fine-tune, teach, evaluate. A recipe goes in, a run directory comes out."""
+"""What the verbs do: train, fine-tune, teach. A recipe goes in, a run directory comes out."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from vitreous import atomic, resuming, settings, teaching
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
-from vitreous.data.sources import DataSettings, Source, Splits, check_classes, open_sources, same_data, with_classes
+from vitreous.data.sources import DataSettings, Source, Splits, check_classes, open_sources, same_data
 from vitreous.data.views import build_views
 from vitreous.errors import UserError
 from vitreous.evaluation.score import score
@@ -371,15 +371,6 @@ def teach(
         world.average([asked])  # also waits for the others, so that the folder is claimed until all have ended
     views = epochs * loader.steps_per_epoch * loader.order.batch_size
     return {"epochs": epochs, "views": views, "asked": round(float(asked) * world.size)}
-
-
-def evaluate(where: str | Path, data: str | None = None, split: str = "test", device: str = "auto") -> dict[str, float]:
-    """A trained model's scores on a split of its own data, or of other data with the same classes."""
-    model = Trained.load(where)
-    world = World.join(device)
-    task = model.task().to(world.device)
-    source = with_classes(part(where, data, split), model.card.classes)
-    return score(task, EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2))
 
 
 def part(where: str | Path, data: str | None, split: str) -> Source:

@@ -11,6 +11,7 @@ import pytest
 from small_sets import SMALL, write_set
 
 from vitreous import jobs, settings
+from vitreous.assess import evaluate
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
@@ -34,7 +35,7 @@ def test_cell_by_cell(study, tmp_path):
     run = tmp_path / "grid/one"
     assert settings.load(Recipe, run / "recipe.json") == cells[0].recipe
     assert json.loads((run / "results.json").read_text())["test"]["accuracy"] == first["accuracy"]
-    assert jobs.evaluate(run)["accuracy"] == first["accuracy"]  # an ordinary run directory
+    assert evaluate(run).evaluation.scores.top1.value == first["accuracy"]  # an ordinary run directory
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()}
     rows = Grid(tmp_path / "grid", {"study": "x"}).run(cells)
     assert rows[0] == first
@@ -135,7 +136,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     seen = [line[name] for line in lines for name in line if name.endswith("/accuracy")]
     assert len(seen) == 2 * 8
     assert results["val"]["accuracy"] == max(seen) > min(seen)
-    assert jobs.evaluate(tmp_path / "run", split="val")["accuracy"] == max(seen)
+    assert evaluate(tmp_path / "run", split="val").evaluation.scores.top1.value == max(seen)
     with pytest.raises(UserError, match="validation part"):
         jobs.train(replace(recipe, data=replace(recipe.data, val_fraction=0.0)), tmp_path / "none")
 

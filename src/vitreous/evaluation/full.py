@@ -9,7 +9,8 @@ from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
 from vitreous.evaluation.metrics import Scores, scores
-from vitreous.terminal import table
+from vitreous.html import together
+from vitreous.tables import Table
 
 WISHES = (0.95, 0.99)  # accuracies for which a threshold of confidence is looked for
 
@@ -33,16 +34,22 @@ class Evaluation:
         """What `predict` needs to know, for the model's card."""
         return tuple((one.coverage, one.threshold) for one in self.sets if one.kind == "threshold")
 
+    def tables(self) -> list[Table]:
+        found = [*self.scores.tables()]
+        if self.before is not None and self.after is not None:
+            found.append(_calibration_table(self.before, self.after, self.validation_pictures))
+        if self.sets:
+            found.append(_sets_table(self.sets))
+        if self.silences:
+            found.append(_silences_table(self.silences))
+        return found
+
     def summary(self) -> str:
         """For the terminal."""
-        parts = [self.scores.text()]
-        if self.before is not None and self.after is not None:
-            parts.append(_calibration_text(self.before, self.after, self.validation_pictures))
-        if self.sets:
-            parts.append(_sets_text(self.sets))
-        if self.silences:
-            parts.append(_silences_text(self.silences))
-        return "\n\n".join(parts)
+        return "\n\n".join(one.text() for one in self.tables())
+
+    def _repr_html_(self) -> str:
+        return together(one.html() for one in self.tables()).markup
 
 
 def evaluate_fully(
@@ -71,7 +78,7 @@ def evaluate_fully(
     )
 
 
-def _calibration_text(before: Calibration, after: Calibration, num_val: int) -> str:
+def _calibration_table(before: Calibration, after: Calibration, num_val: int) -> Table:
     shown = [before] if after.temperature == 1 else [before, after]
     rows = [
         ("ECE", *(one.ece.percent() for one in shown)),
@@ -80,11 +87,11 @@ def _calibration_text(before: Calibration, after: Calibration, num_val: int) -> 
         ("log-loss", *(one.log_loss.plain() for one in shown)),
         ("mean confidence", *(f"{100 * one.confidence:.2f} %" for one in shown)),
     ]
-    text = table(rows, ("calibration", *(f"temperature {one.temperature:.4g}" for one in shown)))
-    return text + (f"\ntemperature fitted on {num_val:,} validation pictures" if num_val else "")
+    note = f"temperature fitted on {num_val:,} validation pictures" if num_val else ""
+    return Table(("calibration", *(f"temperature {one.temperature:.4g}" for one in shown)), rows, note)
 
 
-def _sets_text(sets: tuple[Sets, ...]) -> str:
+def _sets_table(sets: tuple[Sets, ...]) -> Table:
     rows = [
         (
             f"{100 * one.coverage:g} %",
@@ -95,10 +102,10 @@ def _sets_text(sets: tuple[Sets, ...]) -> str:
         )
         for one in sets
     ]
-    return table(rows, ("prediction sets", "coverage measured", "expected", "mean size", "empty"))
+    return Table(("prediction sets", "coverage measured", "expected", "mean size", "empty"), rows)
 
 
-def _silences_text(silences: tuple[Silence, ...]) -> str:
+def _silences_table(silences: tuple[Silence, ...]) -> Table:
     rows = []
     for one in silences:
         if one.threshold is None or one.answered is None:
@@ -106,4 +113,4 @@ def _silences_text(silences: tuple[Silence, ...]) -> str:
         else:
             reached = "-" if one.accuracy is None else one.accuracy.percent()
             rows.append((f"{100 * one.wished:g} %", f"{one.threshold:.3f}", one.answered.percent(), reached))
-    return table(rows, ("wished accuracy", "answer at confidence", "share answered", "accuracy measured"))
+    return Table(("wished accuracy", "answer at confidence", "share answered", "accuracy measured"), rows)

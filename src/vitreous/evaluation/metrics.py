@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
-from vitreous.terminal import table
+from vitreous.tables import Table
 
 Z = 1.959963984540054  # of a standard normal, 95 % lie within plus and minus this
 
@@ -68,12 +68,12 @@ class Scores:
             matrix[label, answer] = count
         return matrix
 
-    def text(self, num_classes: int = 20) -> str:
-        """A table for the terminal; of many classes, those with the lowest F1."""
+    def tables(self, num_classes: int = 20) -> tuple[Table, Table]:
+        """All pictures, and by class; of many classes, those with the lowest F1."""
         rows = [("top-1", self.top1.percent())]
         rows += [("top-5", self.top5.percent())] if len(self.per_class) > 5 else []
         rows += [("balanced accuracy", self.balanced.percent()), ("log-loss", self.log_loss.plain())]
-        overall = table(rows, (f"{self.pictures:,} pictures", "measured (95 % interval)"))
+        overall = Table((f"{self.pictures:,} pictures", "measured (95 % interval)"), rows)
         seen = [one for one in self.per_class if one.f1 is not None]
         listed = sorted(seen, key=lambda one: one.f1.value if one.f1 else 0.0)[:num_classes]
         if len(seen) <= num_classes:
@@ -82,7 +82,7 @@ class Scores:
         lines = [
             (one.name, f"{one.pictures:,}", _cell(one.precision), _cell(one.recall), _cell(one.f1)) for one in listed
         ]
-        return overall + "\n\n" + table(lines, (*head, "pictures", "precision", "recall", "F1"))
+        return overall, Table((*head, "pictures", "precision", "recall", "F1"), lines)
 
 
 def _cell(share: Estimate | None) -> str:

@@ -14,7 +14,7 @@ HELP = "Measure a run: accuracy, calibration, prediction sets, probes, every num
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("start", metavar="RUN", help="a finished run, or whatever else holds weights")
-    parser.add_argument("data", nargs="?", metavar="DATA", help="other data with the same classes")
+    parser.add_argument("data", nargs="?", metavar="DATA", help="other data, of the same classes; for --probe of any")
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
     parser.add_argument("--probe", metavar="NAMES", help="what the frozen features know: knn,linear,fewshot")
     parser.add_argument(
@@ -31,20 +31,20 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.assess import assess
+    from vitreous.assess import evaluate
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
-        found = assess(
+        found = evaluate(
             options.start,
             options.data,
             options.split,
             device=options.device,
             coverages=tuple(options.coverage or COVERAGES),
             probes=tuple(options.probe.split(",")) if options.probe else (),
-            label_sets=Path(options.labels) if options.labels else None,
-            mapping=Path(options.map) if options.map else None,
+            label_sets=options.labels,
+            mapping=options.map,
         )
     if options.json:
         import json
