@@ -19,6 +19,7 @@ from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_sho
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
 from vitreous.html import together
 from vitreous.tables import Table
+from vitreous.terminal import note
 from vitreous.trained import Trained
 from vitreous.training.devices import World
 
@@ -112,6 +113,8 @@ def evaluate(
     if probes and (unanswered := _other_classes(source, classes)):
         return Assessment(None, probes=probed, unanswered=unanswered)
     test = answered(with_classes(source, classes))
+    if len(source.bad):
+        note(source.bad.summary())
     val = None if own is None or own.val is None or split != "test" else answered(with_classes(own.val, classes))
     right = None
     if label_sets is not None:
@@ -151,7 +154,9 @@ def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -
 def _other_splits(where: str | Path, data: str | None) -> Splits:
     if data is None:
         raise UserError(f"{where} does not say what it was trained on; name the data to probe it on")
-    return DataSettings(where=data).build()
+    splits = DataSettings(where=data).build()
+    note(*splits.notes)
+    return splits
 
 
 def _batches(source: Source, model: Trained, world: World) -> EvalLoader:

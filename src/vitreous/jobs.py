@@ -27,6 +27,7 @@ from vitreous.tasks.base import Task
 from vitreous.tasks.distill import DistillSettings, kept
 from vitreous.teachers import Teacher
 from vitreous.teaching import Answers, TaughtLoader
+from vitreous.terminal import note
 from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Course, Evaluate, Loop, TrainingData
@@ -54,6 +55,7 @@ def train(
     `course` may change schedule and length while it runs. The trained model goes `into` that folder of the run.
     """
     path = Path(out) if out is not None else Path("runs") / recipe.name
+    recipe = recipe.located()
     if recipe.rates:
         return _train_at_best_rate(recipe, path, read_test, open_data)
     return _train(recipe, path, read_test, open_data, until=until, course=course, into=into)
@@ -112,6 +114,8 @@ def _train(
             return finished
         splits = open_data(recipe.data)
         resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
+        if world.is_first:
+            note(*splits.notes)
         recipe = _with_batch_that_fits(recipe, splits.train, world)
         objective = build_objective(recipe, splits.train.classes).to(world.device)
         _check_scored(recipe, objective, splits.train)
@@ -127,6 +131,8 @@ def _train(
         train_s = time.monotonic() - began
         results = {"train_s": round(train_s, 1)} | _finish(recipe, path / into, loop, splits, read_test) | (about or {})
         results |= directory.timing()
+        if len(splits.train.bad):
+            results["unreadable"] = splits.train.bad.listed()
         if world.is_first:
             atomic.write_json(results, path / "results.json")
     return results
@@ -383,6 +389,7 @@ def part(where: str | Path, data: str | None, split: str) -> Source:
     else:
         found = open_sources(str(data))
         source = found.get(split, found.get(ALL))  # what is not split has no part that was trained on: all counts
+        note(*(source.notes if source is not None else ()))
     if source is None:
         raise UserError(f"{data or where}: there is no {split} part")
     return source

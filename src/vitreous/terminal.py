@@ -38,6 +38,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def note(*lines: str) -> None:
+    """What a user should know; beside the output, which may be read by a program."""
+    for line in lines:
+        print(f"note: {line}", file=sys.stderr, flush=True)
+
+
 class Bar:
     """Progress of work whose length is known: share done, rate, time left, and facts the work adds."""
 

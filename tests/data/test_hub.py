@@ -6,6 +6,7 @@ import pytest
 from made import is_picture, png
 
 from vitreous.data.hub import open_hub
+from vitreous.data.names import Layout
 from vitreous.errors import UserError
 
 
@@ -50,18 +51,18 @@ def library(monkeypatch):
 
 
 def test_splits_labels_and_pictures(library):
-    sources = open_hub("someone/pets", None)
+    sources = open_hub("someone/pets", Layout())
     assert sorted(sources) == ["train", "val"]
     assert sources["val"].classes == ("cat", "dog") and np.array_equal(sources["val"].labels, [0, 1, 1, 0])
     assert is_picture(sources["val"].read(2), 6)
     assert sources["val"].where(2) == "someone/pets val:row 2"
-    assert open_hub("someone/pets", "kind")["train"].classes == ("x", "y")
-    assert list(open_hub("someone/pets:other", None)) == ["all"]
+    assert open_hub("someone/pets", Layout(label_column="kind"))["train"].classes == ("x", "y")
+    assert list(open_hub("someone/pets:other", Layout())) == ["all"]
 
 
 def test_errors(library, monkeypatch):
     with pytest.raises(UserError, match=r"hf:missing: cannot be loaded \(no such data set\)\.$"):
-        open_hub("missing", None)
+        open_hub("missing", Layout())
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="not installed; run pip install"):
-        open_hub("cifar10", None)
+        open_hub("cifar10", Layout())

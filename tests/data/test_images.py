@@ -1,8 +1,11 @@
 import io
+import os
+import socket
 import struct
 import tarfile
 import warnings
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +24,13 @@ def picture(height=40, width=56, channels=3, seed=0):
 
 def saved(image, format, **options):
     file = io.BytesIO()
+    if format == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener()
     (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, format, **options)
     return file.getvalue()
+
+
+FORMATS = ["JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "PPM"]
 
 
 @pytest.fixture(params=["simplejpeg", "pillow"])
@@ -64,6 +72,35 @@ def test_jpeg_decoders_agree_on_photos(shared_data, decoder):
         assert np.abs(read_picture(data).astype(int) - expected).max() <= 1
 
 
+@pytest.mark.parametrize(("format", "name"), [("AVIF", "x.avif"), ("HEIF", "x.HEIC")])
+def test_pictures_of_phones(format, name, tmp_path):
+    data = saved(picture(), format, quality=90)
+    (tmp_path / name).write_bytes(data)
+    pixels = read_picture(tmp_path / name)
+    assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+    assert np.abs(pixels.astype(int) - picture()).mean() < 5
+    assert name.lower().endswith(images.SUFFIXES)
+    clear = np.dstack([picture(), np.zeros((40, 56), np.uint8)])
+    assert (read_picture(saved(clear, format)) == 255).all(), "transparency lies on white"
+
+
+def test_a_brand_may_stand_among_the_compatible_ones():
+    heic = saved(picture(), "HEIF")
+    general = heic[:8] + b"mif1" + heic[12:]
+    assert np.array_equal(read_picture(general), read_picture(heic))
+    avif = saved(picture(), "AVIF")
+    general = avif[:8] + b"mif1" + avif[12:]
+    assert np.array_equal(read_picture(general), read_picture(avif))
+    with pytest.raises(BadPicture, match="known format"):
+        read_picture(heic[:8] + b"isom" * 6 + heic[32:])
+
+
+def test_heic_without_its_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(images, "HAS_HEIC", False)
+    with pytest.raises(BadPicture, match=r"needs pip install 'vitreous\[heic\]'"):
+        read_picture(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40)
+
+
 def test_grey_and_cmyk_jpeg(decoder):
     grey = picture(channels=1)[:, :, 0]
     data = saved(grey, "JPEG", quality=95)
@@ -74,11 +111,11 @@ def test_grey_and_cmyk_jpeg(decoder):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
 def test_exif_turn(orientation, format, decoder):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = saved(picture(), format, exif=exif)
+    data = saved(picture(), format, exif=exif.tobytes())
     expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
     answer = read_picture(data)
     assert answer.shape == ((56, 40, 3) if orientation >= 5 else (40, 56, 3))
@@ -180,7 +217,7 @@ def test_one_bit_and_animation():
         assert np.array_equal(read_picture(data), np.asarray(frames[0].convert("RGB")))
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_truncated_files_are_refused(format, decoder):
     data = saved(picture(), format)
     for share in (0.02, 0.3, 0.6, 0.9):
@@ -195,7 +232,7 @@ def test_progressive_jpeg_cut_and_closed_is_refused():
         read_picture(data[: len(data) // 2] + b"\xff\xd9")
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_damaged_files_never_raise_anything_else(format, decoder):
     data = np.frombuffer(saved(picture(), format), np.uint8)
     random = np.random.default_rng(1)
@@ -208,15 +245,15 @@ def test_damaged_files_never_raise_anything_else(format, decoder):
             assert str(error)
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_pixel_limit_is_checked_before_decoding(format, monkeypatch):
-    data = saved(Image.new("L" if format != "WEBP" else "RGB", (2000, 1000)), format)
+    data = saved(Image.new("RGB" if format in ("WEBP", "AVIF", "HEIF") else "L", (2000, 1000)), format)
 
     def never(*_):
         raise AssertionError("decoded")
 
     monkeypatch.setattr(images, "_to_rgb", never)
-    monkeypatch.setattr(images.WebPImagePlugin.WebPImageFile, "_open", never)  # it makes room for all pixels
+    monkeypatch.setattr(images.WebPImageFile, "_open", never)  # it makes room for all pixels
     if images.simplejpeg is not None:
         monkeypatch.setattr(images.simplejpeg, "decode_jpeg", never)
     with pytest.raises(BadPicture, match="2000 x 1000 pixels, more than the 1,999,999 allowed"):
@@ -239,6 +276,36 @@ def test_what_is_no_picture(tmp_path):
         read_picture(tmp_path / "missing.jpg")
     with pytest.raises(BadPicture, match="directory"):
         read_picture(tmp_path)
+
+
+def test_special_files_are_not_opened(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "x.png")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+        server.bind("s.png")
+        for path, kind in (("x.png", "a pipe"), ("s.png", "a socket"), ("/dev/zero", "a device")):
+            with pytest.raises(BadPicture, match=f"{kind}, not a regular file"):
+                read_picture(Path(path))
+
+
+def test_a_pipe_in_the_place_of_a_file_that_was_there_does_not_hang(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "x.png")
+    monkeypatch.setattr("vitreous.data.files.check_regular", lambda _: None)  # as if exchanged right after
+    with pytest.raises(BadPicture, match="a pipe"):
+        read_picture(tmp_path / "x.png")
+
+
+def test_sizes_are_checked_before_reading(tmp_path):
+    with (tmp_path / "x.png").open("wb") as file:
+        file.truncate(2**40)  # takes no room on the disk
+    with pytest.raises(BadPicture, match=r"1,099,511,627,776 bytes, more than the 301,048,576 allowed"):
+        read_picture(tmp_path / "x.png")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no /proc")
+def test_a_file_without_a_size_is_empty():
+    with pytest.raises(BadPicture, match="empty"):
+        read_picture(Path("/proc/self/mem"))
 
 
 def test_torch_is_not_needed():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitreous.batch import Batch
-from vitreous.data.base import Source
+from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.transforms import Augmentation, Preprocessing
@@ -197,18 +197,34 @@ def test_bad_pictures_are_replaced_by_the_next_and_named():
     expected = {5: 7, 6: 7, 299: 0}
     assert all(seen == expected.get(drawn, drawn) for seen, drawn in pairs)
     assert {drawn for seen, drawn in pairs if seen != drawn} == set(expected)
-    assert loader.bad.reasons == {5: "cut short", 6: "cut short", 299: "cut short"}
+    assert loader.bad.reasons == {f"made/{index}.png": "cut short" for index in (5, 6, 299)}
     assert "made/5.png: cut short" in loader.bad.summary()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_too_many_bad_pictures_stop_the_run(workers: int):
-    source = Made(100, bad=(3, 60))
-    with pytest.raises(UserError, match=r"2 of 100 pictures cannot be read .*made/\d+.png: cut short") as caught:
+    source = Made(100, bad=(3, 20, 60, 70))
+    with pytest.raises(UserError, match=r"4 of 100 pictures cannot be read .*made/\d+.png: cut short") as caught:
         list(train_loader(source, workers=workers).batches(0, 12))
     assert "Traceback" not in str(caught.value)
-    with pytest.raises(UserError, match="2 of 100"):
-        list(EvalLoader(source, SIZE, 16, workers=workers))
+    with pytest.raises(UserError, match="4 of 100"):
+        list(EvalLoader(Made(100, bad=(3, 20, 60, 70)), SIZE, 16, workers=workers))
+
+
+def test_when_nothing_can_be_read_and_all_of_it_is_accepted_it_still_ends():
+    source = Made(20, bad=range(20))
+    source.bad = BadFiles("made", 20, 20)
+    with pytest.raises(UserError, match="made: not one picture can be read"):
+        list(train_loader(source).batches(0, 1))
+
+
+def test_draws_of_a_class_stay_in_it_when_a_picture_cannot_be_read_and_classes_are_balanced():
+    source = Made(42, bad=(31,))
+    source.labels = np.array([0] * 31 + [1] * 2 + [0] * 8 + [2])
+    batches = list(train_loader(source, batch_size=42, balance=True).batches(0, 3))
+    counts = torch.bincount(torch.cat([batch.targets["label"] for batch in batches]))
+    assert counts.tolist() == [42, 42, 42]
+    assert 31 not in torch.cat([batch.ids for batch in batches])
 
 
 # ---- Evaluation
@@ -239,7 +255,7 @@ def test_evaluation_leaves_bad_pictures_out():
     loader = EvalLoader(Made(200, bad=(3, 199)), SIZE, 64)
     ids = torch.cat([batch.ids for batch in loader])
     assert ids.tolist() == [index for index in range(199) if index != 3]
-    assert loader.bad.reasons == {3: "cut short", 199: "cut short"}
+    assert loader.bad.reasons == {f"made/{index}.png": "cut short" for index in (3, 199)}
 
 
 def test_evaluation_workers_stay_and_agree():

@@ -6,6 +6,7 @@ import pytest
 from made import is_picture, png, write_folder
 
 from vitreous import settings
+from vitreous.data.check import check
 from vitreous.data.sources import FASHION, DataSettings, InMemory, open_sources
 from vitreous.errors import UserError
 
@@ -54,8 +55,9 @@ def test_the_val_split_can_be_the_one_to_report_on(tmp_path):
     assert numbers(splits.test) == [30, 31, 32, 33] and len(splits.val) == 2 and len(splits.train) == 18
     splits = DataSettings(where=str(tmp_path)).build()
     assert numbers(splits.val) == [30, 31, 32, 33] and len(splits.test) == 2
-    with pytest.raises(UserError, match=r"no split 'vla' among train, val. Did you mean val"):
-        DataSettings(where=str(tmp_path), test_split="vla").build()
+    (tmp_path / "val").rename(tmp_path / "test")
+    with pytest.raises(UserError, match="no split 'val' among test, train"):
+        DataSettings(where=str(tmp_path), test_split="val").build()
 
 
 def test_train_limit(tmp_path):
@@ -147,12 +149,82 @@ def test_settings_survive_json_and_the_command_line():
     assert all(field.help for field in settings.fields(data))
 
 
-def test_too_many_bad_files_stop_the_run(tmp_path):
-    write_folder(tmp_path, {"a": 60, "b": 60})
-    for index in range(6):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"val_fraction": 1.0}, "--data.val_fraction is 1.0"),
+        ({"train_fraction": 0.0}, "--data.train_fraction is 0.0"),
+        ({"train_limit": 0}, "--data.train_limit is 0; it must be at least 1"),
+        ({"keep_gb": float("nan")}, "--data.keep_gb is nan"),
+        ({"max_unreadable": -1}, "--data.max_unreadable is -1"),
+        ({"test_split": "vla"}, "'vla', which is none of train, val, test. Did you mean val"),
+        ({"leave_out": "1,x"}, "'x' is no number"),
+        ({"label_pattern": "("}, "not a regular expression"),
+        ({"label_pattern": ".+_"}, "into parentheses"),
+        ({"label_pattern": "(a)", "label_column": "x"}, "leave out label_column or label_pattern"),
+    ],
+)
+def test_wrong_settings_are_reported_before_data_is_looked_for(changes, message, monkeypatch):
+    monkeypatch.setattr("vitreous.data.sources.open_sources", lambda *_: pytest.fail("looked for"))
+    with pytest.raises(UserError, match=message):
+        DataSettings(where="somewhere", **changes).build()
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [("fashion", {"label_pattern": "(a)"}), ("folder", {"label_column": "x"}), ("folder", {"path_column": "x"})],
+)
+def test_settings_that_do_not_suit_the_data(tmp_path, where, changes, monkeypatch):
+    write_folder(tmp_path / "folder", {"a": 1, "b": 1})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"{where}: has no .*--data\.{next(iter(changes))} is for"):
+        DataSettings(where=where, **changes).build()
+
+
+def test_labels_in_file_names(tmp_path):
+    for number in range(20):
+        (tmp_path / f"{'ab'[number % 2]}_{number}.png").write_bytes(png(number))
+    splits = DataSettings(where=str(tmp_path), label_pattern=r"(.)_\d+").build()
+    assert splits.train.classes == ("a", "b") and len(splits.train) == 16
+
+
+def test_data_is_found_from_any_folder(tmp_path, monkeypatch):
+    write_folder(tmp_path / "here" / "birds", {"a": 10, "b": 10})
+    monkeypatch.chdir(tmp_path / "here")
+    located = DataSettings(where="birds").located()
+    monkeypatch.chdir(tmp_path)
+    assert len(located.build().train) == 16 and located.located() == located
+    for named in ("fashion", "cifar10", "hf:x/y", "rendered:count"):
+        assert DataSettings(where=named).located().where == named
+
+
+def test_bad_files_are_counted_over_all_parts(tmp_path):
+    write_folder(tmp_path, {"a": 8, "b": 8})
+    for index in range(3):
         (tmp_path / "a" / f"{index:04}.png").write_bytes(png(0)[:40])
-    with pytest.raises(UserError, match="cannot be read"):
+    for keep_gb in (0.0, 4.0):
+        splits = DataSettings(where=str(tmp_path), keep_gb=keep_gb).build()
+        report = check(splits)
+        assert sorted(one.partition(" (")[0] for part in report.parts for one in part.unreadable) == [
+            str(tmp_path / "a" / f"{index:04}.png") for index in range(3)
+        ]
+    (tmp_path / "b" / "0000.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"4 of 16 pictures cannot be read .*--data\.max_unreadable"):
         DataSettings(where=str(tmp_path)).build()
+    with pytest.raises(UserError, match="4 of 16"):
+        check(DataSettings(where=str(tmp_path), keep_gb=0).build())
+    assert len(DataSettings(where=str(tmp_path), max_unreadable=4).build().train.bad) == 4
+
+
+def test_notes_reach_the_report(tmp_path):
+    write_folder(tmp_path, {"a": 10, "b": 10, "c": 0})
+    (tmp_path / "a" / "x.raw").write_bytes(b"")
+    report = check(DataSettings(where=str(tmp_path)).build())
+    assert report.notes == (
+        f"{tmp_path}: files that are not read: 1 .raw",
+        f"{tmp_path}: class folders without pictures passed over: c",
+    )
+    assert set(report.notes) <= set(report.summary())
 
 
 # ---- The embedded set

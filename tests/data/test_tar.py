@@ -1,11 +1,13 @@
 import io
 import json
+import os
 import tarfile
 
 import pytest
 from made import is_picture, png
 
 from vitreous.data.images import BadPicture
+from vitreous.data.names import Layout
 from vitreous.data.tar import open_tar
 from vitreous.errors import UserError
 
@@ -30,7 +32,7 @@ def test_class_folders_across_shards(tmp_path):
     )
     write(tmp_path / "train-0001.tar", [("train/n1/._a.png", b""), ("train/n1/a.png", png(2))])
     write(tmp_path / "val.tar", [("val/n2/c.png", png(3))])
-    sources = open_tar(tmp_path)
+    sources = open_tar(tmp_path, Layout())
     train = sources["train"]
     assert train.labels.tolist() == [1, 0, 1] and sources["val"].labels.tolist() == [0]
     assert train.classes == ("crane (0, n2)", "crane (1, n1)"), "two classes of one name are told apart"
@@ -40,14 +42,14 @@ def test_class_folders_across_shards(tmp_path):
 
 def test_labels_beside_pictures(tmp_path):
     members = [(f"{n:03}.{kind}", data) for n in range(12) for kind, data in (("cls", b"%d\n" % n), ("png", png(n)))]
-    source = open_tar(write(tmp_path / "x.tar", members[:-2] + members[-2:][::-1]))["all"]
+    source = open_tar(write(tmp_path / "x.tar", members[:-2] + members[-2:][::-1]), Layout())["all"]
     assert source.labels.tolist() == list(range(12)) and source.classes[10] == "10"
     assert is_picture(source.read(11), 11)
 
 
 def test_members_without_a_class_where_no_labels_are_needed(tmp_path):
     path = write(tmp_path / "x.tar", [("a.png", png(0)), ("b.png", png(1))])
-    assert open_tar(path, need_labels=False)["all"].classes == ("unlabelled",)
+    assert open_tar(path, Layout(need_labels=False))["all"].classes == ("unlabelled",)
 
 
 def test_splits_inside_one_file(tmp_path):
@@ -55,9 +57,9 @@ def test_splits_inside_one_file(tmp_path):
         (f"{split}/{name}/0.png", png(n))
         for n, (split, name) in enumerate((s, c) for s in ("train", "test") for c in "ab")
     ]
-    sources = open_tar(write(tmp_path / "x.tar", members))
+    sources = open_tar(write(tmp_path / "x.tar", members), Layout())
     assert sorted(sources) == ["test", "train"] and is_picture(sources["test"].read(1), 3)
-    assert list(open_tar(write(tmp_path / "y.tar", members[:2]))) == ["all"]
+    assert list(open_tar(write(tmp_path / "y.tar", members[:2]), Layout())) == ["all"]
 
 
 def test_nothing_is_extracted_and_other_members_are_ignored(tmp_path):
@@ -67,24 +69,68 @@ def test_nothing_is_extracted_and_other_members_are_ignored(tmp_path):
         link = tarfile.TarInfo("a/link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    source = open_tar(path)["all"]
+    source = open_tar(path, Layout())["all"]
     assert len(source) == 2 and is_picture(source.read(0), 0)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar"]
 
 
+def test_labels_in_member_names(tmp_path):
+    members = [("train/a_1.png", png(0)), ("train/b_1.png", png(1)), ("test/x/b_2.png", png(2))]
+    sources = open_tar(write(tmp_path / "x.tar", members), Layout(label_pattern=r"(.+)_\d"))
+    assert sources["train"].classes == ("a", "b") and sources["test"].classes == ("b",)
+    with pytest.raises(UserError, match=r"finds no label in 1 of 2 files, the first is b_1.png"):
+        open_tar(tmp_path / "x.tar", Layout(label_pattern="(a)_"))
+
+
+def test_what_is_no_picture_is_passed_over_with_a_note(tmp_path):
+    members = [
+        ("a/x.png", png(0)),
+        ("__MACOSX/a/x.png", b""),
+        ("./a/y.png", png(1)),
+        ("a/.DS_Store", b""),
+        ("a/z.raw", b""),
+    ]
+    path = write(tmp_path / "x.tar", members)
+    source = open_tar(path, Layout())["all"]
+    assert len(source) == 2 and source.notes == (
+        f"{path}: files that are not read: 1 .raw",
+        f"{path}: hidden files and folders passed over: __MACOSX, .DS_Store",
+    )
+
+
+def test_sizes_are_checked_before_reading(tmp_path):
+    """The file says that a member is large, and is as large, though it takes no room on the disk."""
+    huge = tarfile.TarInfo("a/x.png")
+    huge.size = 2**36
+    path = tmp_path / "x.tar"
+    path.write_bytes(huge.tobuf(tarfile.GNU_FORMAT))
+    os.truncate(path, 512 + 2**36)
+    with pytest.raises(BadPicture, match="68,719,476,736 bytes, more than"):
+        open_tar(path, Layout())["all"].read(0)
+    huge.name = "x.cls"
+    with path.open("r+b") as file:
+        file.write(huge.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(UserError, match=r"x.cls: 68,719,476,736 bytes are no label"):
+        open_tar(path, Layout())
+    path.unlink()
+    os.mkfifo(tmp_path / "y.tar")
+    with pytest.raises(UserError, match=r"y.tar: cannot be read .*\(a pipe, not a regular file\)"):
+        open_tar(tmp_path, Layout())
+
+
 def test_errors(tmp_path):
     with pytest.raises(UserError, match="no class"):
-        open_tar(write(tmp_path / "a.tar", [("x.png", png(0))]))
-    with pytest.raises(UserError, match="no pictures inside"):
-        open_tar(write(tmp_path / "b.tar", [("a/x.txt", b"")]))
+        open_tar(write(tmp_path / "a.tar", [("x.png", png(0))]), Layout())
+    with pytest.raises(UserError, match=r"no pictures in it; files that are not read: 1 \.txt"):
+        open_tar(write(tmp_path / "b.tar", [("a/x.txt", b"")]), Layout())
     (tmp_path / "c.tar").write_bytes(b"something else" * 100)
     with pytest.raises(UserError, match="cannot be read as an uncompressed tar"):
-        open_tar(tmp_path / "c.tar")
+        open_tar(tmp_path / "c.tar", Layout())
     path = write(tmp_path / "d.tar", [("a/x.png", png(0)), ("a/y.png", png(1))])
-    source = open_tar(path)["all"]
+    source = open_tar(path, Layout())["all"]
     path.write_bytes(path.read_bytes()[: 512 + 1024 + 10])
     assert is_picture(source.read(0), 0)
     with pytest.raises(BadPicture, match="ends before"):
         source.read(1)
     with pytest.raises(UserError, match="unexpected end"):
-        open_tar(path)
+        open_tar(path, Layout())

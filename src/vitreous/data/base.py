@@ -20,6 +20,8 @@ class Source(ABC):
     classes: tuple[str, ...]
     labels: Labels  # (N,)
     pictures: Picture | None = None  # (N, H, W, 3), where all are in memory and of one size
+    notes: tuple[str, ...] = ()  # what was passed over, or taken in one way of several, when it was opened
+    _bad: "BadFiles | None" = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,30 +42,61 @@ class Source(ABC):
         """The numbers of pictures in the source that was opened, of which this one may be a part."""
         return indices
 
+    @property
+    def bad(self) -> "BadFiles":
+        """What could not be read so far, of the whole data set."""
+        if self._bad is None:
+            self._bad = BadFiles(self.name, len(self))
+        return self._bad
 
-class Subset(Source):
+    @bad.setter
+    def bad(self, bad: "BadFiles") -> None:
+        self._bad = bad
+
+
+class Derived(Source):
+    """Pictures of another source: some of them, or labelled in another way, or in memory."""
+
+    def __init__(self, parent: Source, places: Labels | None = None, name: str = "") -> None:
+        """`places`: which ones, in which order; all where it is not given."""
+        self.parent, self.name, self.classes = parent, name or parent.name, parent.classes
+        self._places = places
+        self.labels = parent.labels if places is None else parent.labels[places]
+
+    def _place(self, index: int) -> int:
+        return index if self._places is None else int(self._places[index])
+
+    def read(self, index: int) -> Picture:
+        return self.parent.read(self._place(index))
+
+    def where(self, index: int) -> str:
+        return self.parent.where(self._place(index))
+
+    def size(self, index: int) -> int:
+        return self.parent.size(self._place(index))
+
+    def numbers(self, indices: Labels) -> Labels:
+        return self.parent.numbers(indices if self._places is None else self._places[indices])
+
+    @property
+    def bad(self) -> "BadFiles":
+        return self.parent.bad
+
+    @bad.setter
+    def bad(self, bad: "BadFiles") -> None:
+        self.parent.bad = bad
+
+
+class Subset(Derived):
     """Some pictures of another source."""
 
     def __init__(self, parent: Source, indices: Sequence[int] | NDArray[np.int64], name: str = "") -> None:
-        self.parent, self.indices = parent, np.asarray(indices, dtype=np.int64)
-        self.name, self.classes = name or parent.name, parent.classes
-        self.labels = parent.labels[self.indices]
+        self.indices = np.asarray(indices, dtype=np.int64)
+        super().__init__(parent, self.indices, name)
         self.pictures = None if parent.pictures is None else parent.pictures[self.indices]
 
-    def read(self, index: int) -> Picture:
-        return self.parent.read(int(self.indices[index]))
 
-    def where(self, index: int) -> str:
-        return self.parent.where(int(self.indices[index]))
-
-    def size(self, index: int) -> int:
-        return self.parent.size(int(self.indices[index]))
-
-    def numbers(self, indices: Labels) -> Labels:
-        return self.parent.numbers(self.indices[indices])
-
-
-class Relabelled(Source):
+class Relabelled(Derived):
     """The same pictures, labelled by the class list of another source (a model's, or the training pictures')."""
 
     def __init__(self, parent: Source, classes: Sequence[str]) -> None:
@@ -74,23 +107,11 @@ class Relabelled(Source):
                 f"classes of the training pictures ({', '.join(classes[:5])}{', ...' if len(classes) > 5 else ''}). "
                 f"Add pictures of it to the training set, or remove it."
             )
+        super().__init__(parent)
         numbers = {name: number for number, name in enumerate(classes)}
         # Class names that no picture carries may be unknown; -1 is never looked up for them.
         table = np.array([numbers.get(name, -1) for name in parent.classes], dtype=np.int64)
-        self.parent, self.name, self.classes, self.labels = parent, parent.name, tuple(classes), table[parent.labels]
-        self.pictures = parent.pictures
-
-    def read(self, index: int) -> Picture:
-        return self.parent.read(index)
-
-    def where(self, index: int) -> str:
-        return self.parent.where(index)
-
-    def size(self, index: int) -> int:
-        return self.parent.size(index)
-
-    def numbers(self, indices: Labels) -> Labels:
-        return self.parent.numbers(indices)
+        self.classes, self.labels, self.pictures = tuple(classes), table[parent.labels], parent.pictures
 
 
 def with_classes(source: Source, classes: Sequence[str]) -> Source:
@@ -103,30 +124,40 @@ def _others(names: Sequence[str]) -> str:
 
 
 class BadFiles:
-    """Pictures which cannot be read: named once, counted, and skipped; too many of them stop the run."""
+    """The pictures of a data set which cannot be read: named once, counted, and passed over; too many stop the run.
 
-    limit = 0.01  # of the source
+    One for the whole set, whatever parts it is cut into: one bad picture of a small part is no reason to stop.
+    """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.reasons: dict[int, str] = {}  # by index in the source; the same picture is met again in every epoch
+    few, one_in = 3, 100  # so many are accepted, whichever is more, unless the user says how many
+
+    def __init__(self, name: str, num: int, limit: int | None = None) -> None:
+        self.name, self.num = name, num
+        self.limit = max(self.few, num // self.one_in) if limit is None else limit
+        self.reasons: dict[str, str] = {}  # by where the picture lies; it is met again in every epoch
 
     def __len__(self) -> int:
         return len(self.reasons)
 
-    def add(self, index: int, reason: str) -> None:
-        self.reasons.setdefault(index, reason)
+    def add(self, where: str, reason: str) -> None:
+        self.reasons.setdefault(where, reason)
 
     def check(self) -> None:
-        """Raises UserError when more than 1 % of the source is bad."""
-        if len(self) > self.limit * len(self.source):
-            raise UserError(f"{self.summary()} That is more than {self.limit:.0%}: repair or remove them.")
+        """Raises UserError when they are too many."""
+        if len(self) > self.limit:
+            raise UserError(
+                f"{self.summary()} That is more than {self.limit:,}: repair or remove them, or accept more with "
+                "--data.max_unreadable."
+            )
+
+    def listed(self) -> list[str]:
+        return [f"{where} ({reason})" for where, reason in self.reasons.items()]
 
     def summary(self, num: int = 3) -> str:
         """How many, and the first few with their reasons."""
-        first = "; ".join(f"{self.source.where(index)}: {reason}" for index, reason in list(self.reasons.items())[:num])
         more = f"; and {len(self) - num:,} more" if len(self) > num else ""
-        return f"{self.source.name}: {len(self):,} of {len(self.source):,} pictures cannot be read ({first}{more})."
+        first = "; ".join(f"{where}: {reason}" for where, reason in list(self.reasons.items())[:num])
+        return f"{self.name}: {len(self):,} of {self.num:,} pictures cannot be read ({first}{more})."
 
 
 class PathList:

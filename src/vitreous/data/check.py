@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import BadFiles, Source
+from vitreous.data.base import Source
 from vitreous.data.duplicates import Fingerprint, Fingerprints, exact_groups, fingerprint, near_groups
 from vitreous.data.images import Picture
-from vitreous.data.memory import InMemory, worked
+from vitreous.data.memory import InMemory, unread, worked
+from vitreous.data.skipped import listed
 from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 
@@ -70,6 +71,7 @@ class DataReport:
     left_out: tuple[int, ...]  # numbers of the training pictures that also stand in val or test, and so do not train
     tiny: tuple[str, ...]
     flat: tuple[str, ...]  # of one colour
+    notes: tuple[str, ...] = ()  # what was passed over when the data was opened
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -100,17 +102,18 @@ class DataReport:
         lines = [f"{shares}; {len(self.classes):,} classes", self._sizes()]
         lines.append(self._balance())
         if self.small_classes:
-            lines.append(f"classes with too few training pictures to learn from: {_listed(self.small_classes)}")
+            lines.append(f"classes with too few training pictures to learn from: {listed(self.small_classes)}")
+        lines += self.notes
         bad = [reason for part in self.parts for reason in part.unreadable]
         if bad:
-            lines.append(f"unreadable, so passed over: {len(bad):,} ({_listed(bad)})")
+            lines.append(f"unreadable, so passed over: {len(bad):,} ({listed(bad)})")
         lines.append(f"duplicates within a part: {self.num_equal:,} exact, {self.num_near:,} near{_pairs(self.twins)}")
         if self.num_two_labels:
             lines.append(f"pictures under two classes: {self.num_two_labels:,}{_pairs(self.two_labels)}")
         lines.append(self._leaks())
         for named, what in ((self.tiny, f"below {TINY_PX} px"), (self.flat, "of one colour")):
             if named:
-                lines.append(f"pictures {what}: {len(named):,}{' or more' * (len(named) == NAMED)} ({_listed(named)})")
+                lines.append(f"pictures {what}: {len(named):,}{' or more' * (len(named) == NAMED)} ({listed(named)})")
         return lines
 
     def _sizes(self) -> str:
@@ -137,11 +140,6 @@ class DataReport:
         example = f"{first.picture} in {first.part} is {first.twin} in {first.also_in}"
         dropped = f"left out of train {len(self.left_out):,}, of test none"
         return f"pictures in two parts: {len(self.leaks):,} ({example}); {dropped}"
-
-
-def _listed(names: Sequence[str], num: int = 3) -> str:
-    more = f" and {len(names) - num:,} more" if len(names) > num else ""
-    return ", ".join(names[:num]) + more
 
 
 def _pairs(twins: Sequence[Twins]) -> str:
@@ -175,18 +173,18 @@ class Seen:
     """A part of the data, every picture looked at."""
 
     def __init__(self, name: str, source: Source) -> None:
-        self.name, self.source, self.bad = name, source, BadFiles(source)
-        found = list(worked(source, self.bad, look, f"checking {source.name}"))
-        self.bad.check()
-        if isinstance(source, InMemory):
-            self.bad = source.bad  # those that decoding left out; what is in memory can be read
+        self.name, self.source = name, source
+        found = list(worked(source, look, f"checking {source.name}"))
         self.places = np.array([place for place, _ in found], dtype=np.int64)
         self.looks = [one for _, one in found]
+        # What is in memory can be read: decoding has left out the others.
+        self.unreadable = source.unreadable if isinstance(source, InMemory) else unread(source, self.places.tolist())
 
     def report(self) -> Part:
         counts = np.bincount(self.source.labels[self.places], minlength=len(self.source.classes))
-        bad = [f"{self.bad.source.where(index)} ({reason})" for index, reason in self.bad.reasons.items()]
-        return Part(name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=tuple(bad))
+        reasons = self.source.bad.reasons
+        bad = tuple(f"{where} ({reasons[where]})" for where in self.unreadable)
+        return Part(name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=bad)
 
 
 def check(splits: Splits, where: str = "") -> DataReport:
@@ -227,6 +225,7 @@ def check(splits: Splits, where: str = "") -> DataReport:
         left_out=left_out,
         tiny=tuple(names[place] for place in tiny),
         flat=tuple(names[place] for place in flat),
+        notes=splits.notes,
     )
 
 

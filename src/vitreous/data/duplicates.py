@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.data.base import BadFiles, Source
+from vitreous.data.base import Source
 from vitreous.data.images import Picture
 from vitreous.data.memory import worked
 from vitreous.data.resample import resize
@@ -82,9 +82,7 @@ def _shrunk(pixels: Picture, side: int) -> Floats:
 
 def fingerprints(source: Source, what: str = "") -> tuple[Fingerprints, Numbers]:
     """Of every picture that can be read, and which those are."""
-    bad = BadFiles(source)
-    found = list(worked(source, bad, fingerprint, what or f"looking for duplicates in {source.name}"))
-    bad.check()
+    found = list(worked(source, fingerprint, what or f"looking for duplicates in {source.name}"))
     return Fingerprints.of([one for _, one in found]), np.array([index for index, _ in found], dtype=np.int64)
 
 

@@ -1,20 +1,24 @@
-"""Picture files on disk: a folder with one sub-folder a class."""
+"""Picture files on disk: a folder with one sub-folder a class, or with labels in the files' names."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitreous.data.base import Labels, PathList, Source
-from vitreous.data.images import SUFFIXES, Picture, read_picture
-from vitreous.data.names import ALL, merged_trainval, numbered, split_of, unlabelled
+from vitreous.data.images import Picture, read_picture
+from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, unlabelled
+from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
 
 
 class FileSource(Source):
     """Picture files."""
 
-    def __init__(self, name: str, paths: Sequence[str], labels: Labels, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, paths: Sequence[str], labels: Labels, classes: tuple[str, ...], notes: tuple[str, ...]
+    ) -> None:
         self.name, self.labels, self.classes, self._paths = name, labels, classes, PathList(paths)
+        self.notes = notes
 
     def read(self, index: int) -> Picture:
         return read_picture(Path(self._paths[index]))
@@ -29,20 +33,22 @@ class FileSource(Source):
             return -1
 
 
-def open_folder(folder: Path, need_labels: bool = True) -> dict[str, Source]:
+def open_folder(folder: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a folder: its train, val and test folders, or all its class folders as one. Where no labels are
-    needed, pictures may lie in it as they come."""
-    inside = _subfolders(folder)
-    if not inside and need_labels:
-        raise UserError(f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name.")
+    needed, or file names hold them, pictures may lie in it as they come."""
+    skipped = Skipped(str(folder))
+    inside = _subfolders(folder, skipped)
     splits = {split: path for path in inside if (split := _split_folder(path)) is not None}
     # A class may be called "test": the folders are splits when train is among them, or when they are nothing else.
     if not splits or not (splits.keys() & {"train", "trainval"} or len(splits) == len(inside)):
-        return {ALL: _open_classes(folder, folder, folder.name, need_labels)}
+        return {ALL: _open_part(folder, folder, folder.name, layout)}
     found = merged_trainval({split: [path] for split, path in splits.items()})
-    return {
-        split: _open_classes(path, folder, f"{folder.name} {split}", need_labels) for split, (path,) in found.items()
-    }
+    skipped.beside += [path.name for path in inside if [path] not in found.values()]
+    opened: dict[str, Source] = {}
+    for split, (path,) in found.items():
+        opened[split] = _open_part(path, folder, f"{folder.name} {split}", layout)
+        opened[split].notes += skipped.notes()
+    return opened
 
 
 def _split_folder(path: Path) -> str | None:
@@ -50,41 +56,85 @@ def _split_folder(path: Path) -> str | None:
     return split_of(path.name) if path.name.isalpha() else None
 
 
-def _open_classes(folder: Path, root: Path, name: str, need_labels: bool) -> FileSource:
-    if not need_labels and _has_pictures(folder):  # what lies beside them in folders belongs to them
-        found = list(_pictures_under(folder))
-        return FileSource(name, found, *unlabelled(len(found)))
+def _open_part(folder: Path, root: Path, name: str, layout: Layout) -> FileSource:
+    """One split: a folder of class folders, or of pictures as they come. classes.json lies in `root`."""
+    skipped = Skipped(str(folder))
+    if layout.label_pattern is not None:
+        paths = _some(folder, _pictures_under(folder, skipped), skipped)
+        marks = matched(layout.label_pattern, [Path(path).relative_to(folder).as_posix() for path in paths], folder)
+        labels, classes, notes = numbered(marks, root)
+    elif not layout.need_labels and _num_pictures(folder):  # what lies beside them in folders belongs to them
+        paths = _some(folder, _pictures_under(folder, skipped), skipped)
+        labels, classes, notes = unlabelled(len(paths))
+    else:
+        paths, marks = _in_class_folders(folder, skipped)
+        labels, classes, notes = numbered(marks, root)
+    return FileSource(name, paths, labels, classes, (*skipped.notes(), *notes))
+
+
+def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
+    """The pictures, and for each the name of its class folder."""
     paths: list[str] = []
     marks: list[str] = []
-    class_folders = _subfolders(folder)
+    class_folders = _subfolders(folder, skipped)
+    if not class_folders:
+        raise UserError(
+            f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or, where the "
+            "files' names hold the labels, say how with --data.label_pattern."
+        )
     for class_folder in class_folders:
-        found = list(_pictures_under(class_folder))
+        found = list(_pictures_under(class_folder, skipped))
         if not found:
-            raise UserError(f"{class_folder}: no pictures in this class folder. Add some, or remove the folder.")
+            skipped.empty.append(class_folder.name)
         paths += found
         marks += [class_folder.name] * len(found)
-    if not paths:
-        raise UserError(f"{folder}: no class folders. Put the pictures of each class into a sub-folder with its name.")
-    return FileSource(name, paths, *numbered(marks, root))
+    skipped.loose = _num_pictures(folder)
+    return _some(folder, paths, skipped), marks
 
 
-def _subfolders(folder: Path) -> list[Path]:
+def _some(folder: Path, paths: Iterator[str] | list[str], skipped: Skipped) -> list[str]:
+    found = list(paths)
+    if not found:
+        raise UserError("; ".join([f"{folder}: no pictures in it", *skipped.words()]) + ".")
+    return found
+
+
+# ---- What lies in a folder
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """By name."""
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
 
 
-def _has_pictures(folder: Path) -> bool:
-    return any(path.suffix.lower() in SUFFIXES for path in folder.iterdir() if not path.name.startswith("."))
+def _subfolders(folder: Path, skipped: Skipped) -> list[Path]:
+    return [folder / entry.name for entry in _entries(folder) if not skipped.is_hidden(entry.name) and entry.is_dir()]
 
 
-def _pictures_under(folder: Path) -> Iterator[str]:
-    def stop(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror}).")
+def _num_pictures(folder: Path) -> int:
+    """Right in it."""
+    ignored = Skipped("")
+    files = [entry.name for entry in _entries(folder) if entry.is_file() and not ignored.is_hidden(entry.name)]
+    return sum(map(ignored.is_picture, files))
 
-    for where, folders, files in os.walk(folder, onerror=stop):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES:
-                yield str(Path(where) / name)
+
+def _pictures_under(folder: Path, skipped: Skipped) -> Iterator[str]:
+    """At any depth: those of a folder before those of its sub-folders, all by name."""
+    waiting = [str(folder)]
+    while waiting:
+        deeper: list[str] = []
+        for entry in _entries(waiting.pop()):
+            if skipped.is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                (skipped.linked if entry.is_symlink() else deeper).append(entry.path)
+            elif entry.is_file() or entry.is_symlink():  # a link that leads nowhere is an unreadable picture
+                if skipped.is_picture(entry.name):
+                    yield entry.path
+            else:
+                skipped.special.append(entry.path)
+        waiting += reversed(deeper)

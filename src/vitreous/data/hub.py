@@ -5,9 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.data.base import Labels, Source
+from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
-from vitreous.data.names import ALL, column, label_column_of, merged_trainval, numbered, split_of, unlabelled
+from vitreous.data.names import (
+    ALL,
+    Layout,
+    Numbered,
+    column,
+    label_column_of,
+    merged_trainval,
+    numbered,
+    split_of,
+    unlabelled,
+)
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
 from vitreous.errors import UserError
 
@@ -15,13 +25,13 @@ from vitreous.errors import UserError
 class HubSource(Source):
     """One split of a data set of the hub."""
 
-    def __init__(self, name: str, rows: Any, label_column: str | None, need_labels: bool = True) -> None:
+    def __init__(self, name: str, rows: Any, layout: Layout) -> None:
         import datasets
 
         self.name = name
         self._image_column = column(rows.column_names, None, IMAGES, "image", name)
-        label = label_column_of(rows.column_names, label_column, LABELS, name, need_labels)
-        self.labels, self.classes = _labels(name, rows, label)
+        label = label_column_of(rows.column_names, LABELS, name, layout)
+        self.labels, self.classes, self.notes = _labels(name, rows, label)
         # Bytes as stored: pictures are decoded by read_picture and by nothing else.
         self._rows = rows.select_columns([self._image_column]).cast_column(
             self._image_column, datasets.Image(decode=False)
@@ -38,17 +48,19 @@ class HubSource(Source):
         return f"{self.name}:row {index}"
 
 
-def _labels(name: str, rows: Any, label: str | None) -> tuple[Labels, tuple[str, ...]]:
+def _labels(name: str, rows: Any, label: str | None) -> Numbered:
     if label is None:
         return unlabelled(len(rows))
     marks = list(rows[label])
     if any(mark is None or mark == -1 for mark in marks):
         raise UserError(f"{name}: some pictures have no {label}.")
+    if any(isinstance(mark, list | dict) for mark in marks):
+        raise UserError(f"{name}: column {label!r} holds lists: several labels per picture are not supported yet.")
     names = getattr(rows.features[label], "names", None)
-    return (np.array(marks, dtype=np.int64), tuple(names)) if names else numbered(marks, Path())
+    return (np.array(marks, dtype=np.int64), tuple(names), ()) if names else numbered(marks, Path())
 
 
-def open_hub(name: str, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
+def open_hub(name: str, layout: Layout) -> dict[str, Source]:
     """The splits of `NAME`, or of `NAME:CONFIGURATION`."""
     try:
         import datasets
@@ -64,4 +76,4 @@ def open_hub(name: str, label_column: str | None, need_labels: bool = True) -> d
     known = merged_trainval({split: rows for key, rows in found.items() if (split := split_of(key)) is not None})
     if "train" not in known and len(found) == 1:
         known = {ALL: next(iter(found.values()))}
-    return {split: HubSource(f"{name} {split}", rows, label_column, need_labels) for split, rows in known.items()}
+    return {split: HubSource(f"{name} {split}", rows, layout) for split, rows in known.items()}

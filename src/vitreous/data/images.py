@@ -4,6 +4,7 @@ Header check (format, number of pixels), decode, EXIF turn, colour. Whatever the
 bits: transparency is laid on white, 16-bit grey is scaled and not clipped, of an animation the first frame is taken.
 """
 
+import importlib.util
 import io
 import struct
 import threading
@@ -15,9 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import BmpImagePlugin, GifImagePlugin, Image, PngImagePlugin, PpmImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import Image
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from vitreous.data.files import read_regular
 
 try:
     import simplejpeg
@@ -27,22 +37,29 @@ except ImportError:  # an optional extra: 1.5 times as fast as Pillow, and equal
 Picture = NDArray[np.uint8]  # (H, W, 3)
 
 MAX_PIXELS = 100_000_000
+MAX_BYTES = 3 * MAX_PIXELS + 2**20  # of a file: so many pixels without compression, and a header
+HEIC_SUFFIXES = (".heic", ".heif", ".hif")
+HEIC_NEEDS = "pip install 'vitreous[heic]'"
+HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None  # imported with the first such picture
 SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif"),
     *(".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+    *(HEIC_SUFFIXES if HAS_HEIC else ()),
 )
 
 # A format is recognised by its first bytes, never by the file's name. Pillow's classes are called directly: Image.open
 # would try its many other formats too, and answers large pictures with a warning in place of a refusal.
 _READERS: dict[bytes, type[ImageFile]] = {
-    b"\x89PNG\r\n\x1a\n": PngImagePlugin.PngImageFile,
-    b"RIFF": WebPImagePlugin.WebPImageFile,
-    b"GIF8": GifImagePlugin.GifImageFile,
-    b"BM": BmpImagePlugin.BmpImageFile,
-    b"II*\0": TiffImagePlugin.TiffImageFile,
-    b"MM\0*": TiffImagePlugin.TiffImageFile,
-    **{b"P%d" % kind: PpmImagePlugin.PpmImageFile for kind in range(1, 7)},
+    b"\xff\xd8\xff": JpegImageFile,
+    b"\x89PNG\r\n\x1a\n": PngImageFile,
+    b"GIF8": GifImageFile,
+    b"BM": BmpImageFile,
+    b"II*\0": TiffImageFile,
+    b"MM\0*": TiffImageFile,
+    **{b"P%d" % kind: PpmImageFile for kind in range(1, 7)},
 }
+_AVIF = {b"avif", b"avis"}
+_HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _QUIET = threading.Lock()
 
 
@@ -53,12 +70,9 @@ class BadPicture(Exception):  # noqa: N818 - it is the picture that is bad, not 
 def read_picture(source: bytes | Path, max_pixels: int = MAX_PIXELS) -> Picture:
     """(H, W, 3) uint8 RGB, upright. Raises BadPicture, and nothing else, for whatever cannot be read."""
     try:
-        data = source.read_bytes() if isinstance(source, Path) else source
-        if data[:3] == b"\xff\xd8\xff":
-            return _read_jpeg(data, max_pixels)
-        for start, reader in _READERS.items():
-            if data.startswith(start) and (start != b"RIFF" or data[8:12] == b"WEBP"):
-                return _read_other(data, reader, max_pixels)
+        data = read_regular(source, MAX_BYTES) if isinstance(source, Path) else source
+        reader = _reader_of(data)
+        return _read_jpeg(data, max_pixels) if reader is JpegImageFile else _read_other(data, reader, max_pixels)
     except BadPicture:
         raise
     except OSError as error:
@@ -67,9 +81,33 @@ def read_picture(source: bytes | Path, max_pixels: int = MAX_PIXELS) -> Picture:
         raise
     except Exception as error:  # decoders raise nearly anything when their input is damaged
         raise BadPicture(f"damaged ({str(error) or type(error).__name__})") from None
-    raise BadPicture(
-        "empty file" if not data else "not a picture in a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM)"
-    )
+
+
+def _reader_of(data: bytes) -> type[ImageFile]:
+    for start, reader in _READERS.items():
+        if data.startswith(start):
+            return reader
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return WebPImageFile
+    brands = _brands(data)
+    if brands & _AVIF:  # which may call itself mif1, too
+        return AvifImageFile
+    if brands & _HEIC:
+        if not HAS_HEIC:
+            raise BadPicture(f"a HEIC picture, which needs {HEIC_NEEDS}")
+        from pillow_heif import HeifImageFile
+
+        return HeifImageFile
+    known = "JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP, TIFF, PPM"
+    raise BadPicture(f"not a picture in a known format ({known})" if data else "empty file")
+
+
+def _brands(data: bytes) -> set[bytes]:
+    """What an ISO media file says it holds (ISO/IEC 14496-12, 4.3: the box `ftyp`)."""
+    if data[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(data[:4], "big"), 256)
+    return {data[8:12], *(data[at : at + 4] for at in range(16, end, 4))}
 
 
 # ---- JPEG
@@ -125,9 +163,9 @@ def _jpeg_header(data: bytes) -> _JpegHeader:
 
 
 def _read_other(data: bytes, reader: type[ImageFile], max_pixels: int) -> Picture:
-    if reader is WebPImagePlugin.WebPImageFile:  # its decoder makes room for the pixels as soon as it is opened
+    if reader is WebPImageFile:  # its decoder makes room for the pixels as soon as it is opened
         _check_size(*_webp_size(data), max_pixels)
-    if reader in (TiffImagePlugin.TiffImageFile, GifImagePlugin.GifImageFile):
+    if reader in (TiffImageFile, GifImageFile):
         with _warnings_ignored():
             return _read_opened(reader, data, max_pixels)
     return _read_opened(reader, data, max_pixels)
@@ -141,9 +179,7 @@ def _read_opened(reader: type[ImageFile], data: bytes, max_pixels: int) -> Pictu
     _check_size(*image.size, max_pixels)
     pixels = _to_rgb(image)
     # Pillow turns TIFF by itself.
-    return (
-        pixels if reader is TiffImagePlugin.TiffImageFile else _turned(pixels, exif_orientation(image.info.get("exif")))
-    )
+    return pixels if reader is TiffImageFile else _turned(pixels, exif_orientation(image.info.get("exif")))
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photo
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
 
 Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures, a tensor a view, where a worker made them
-Reasons = dict[int, str]  # why a picture could not be read, by its number in the source
+Reasons = dict[str, str]  # why a picture could not be read, by where it lies
 
 
 class Order:
@@ -46,6 +47,7 @@ class Order:
         self.num, self.batch_size, self.seed, self.device, self.labels = num, batch_size, seed, device, labels
         self.part = part  # of the batch; beyond its end it begins anew
         self.steps_per_epoch = num // batch_size
+        self.balance = labels is not None
         self._epoch = -1
         self._drawn = torch.empty(0, dtype=torch.int64)
 
@@ -122,7 +124,7 @@ class TrainLoader:
         labels = as_tensor(source.labels) if balance else None
         self.order = Order(len(source), batch_size, seed, part, order_device, labels=labels)
         self.steps_per_epoch = self.order.steps_per_epoch
-        self.bad = BadFiles(source)
+        self.bad = source.bad
         self.waited_s = 0.0  # time spent until the inputs of steps were there
         self._source = source
         self._labels = _labels(source, self.device)
@@ -207,7 +209,7 @@ class EvalLoader:
         workers: int = 0,
     ) -> None:
         self.preprocessing, self.batch_size, self.device = preprocessing, batch_size, torch.device(device)
-        self.bad = BadFiles(source)
+        self.bad = source.bad
         self._source, self._workers = source, workers
         self._labels = _labels(source, self.device)
         self._resized: Tensor | None = None
@@ -262,15 +264,27 @@ def _targets(labels: Tensor, ids: Tensor) -> dict[str, Tensor]:
 # ---- Worker processes
 
 
-def _read_next(source: Source, index: int, bad: BadFiles) -> tuple[int, np.ndarray]:
+def _read_next(source: Source, index: int, balance: bool, reasons: Reasons) -> tuple[int, np.ndarray]:
     """The picture, or the next in the source that can be read: the same for any number of workers."""
-    while True:
+    for other in _in_its_place(source, index, balance):
         try:
-            return index, source.read(index)
+            return other, source.read(other)
         except BadPicture as error:
-            bad.add(index, str(error))
-            bad.check()
-            index = (index + 1) % len(source)
+            reasons[source.where(other)] = str(error)
+            _note(source.bad, reasons)
+    raise UserError(f"{source.name}: not one picture can be read.")
+
+
+def _in_its_place(source: Source, index: int, balance: bool) -> Iterator[int]:
+    """The picture itself, then those after it, around the source. Where classes are balanced, those of its class come
+    first: the draws of a small class with an unreadable picture must not go to its neighbour."""
+    num, labels = len(source), source.labels
+    around = [range(index, num), range(index)]
+    if not balance:
+        yield from chain(*around)
+        return
+    for same in (True, False):
+        yield from (other for other in chain(*around) if (labels[other] == labels[index]) == same)
 
 
 class _TrainSteps(Dataset[Any]):
@@ -284,18 +298,18 @@ class _TrainSteps(Dataset[Any]):
         drawn, keys = self.order(step)
         ids = drawn.clone()
         cut = [torch.empty(len(ids), 3, *view.preprocessing.size_px, dtype=torch.uint8) for view in self.views]
-        bad = BadFiles(self.source)
+        reasons: Reasons = {}
         try:
             for start in range(0, len(ids), CHUNK):
                 part = slice(start, start + CHUNK)
-                read = [_read_next(self.source, index, bad) for index in drawn[part].tolist()]
+                read = [_read_next(self.source, index, self.order.balance, reasons) for index in drawn[part].tolist()]
                 ids[part] = torch.tensor([index for index, _ in read])
                 pictures = [picture for _, picture in read]
                 for view, out in zip(self.views, cut, strict=True):
                     view.cut_pictures(pictures, keys[part], out[part])
         except UserError as error:
             return error
-        return ids, keys, *cut, bad.reasons
+        return ids, keys, *cut, reasons
 
 
 class _EvalSteps(Dataset[Any]):
@@ -315,7 +329,7 @@ class _EvalSteps(Dataset[Any]):
                 images[len(ids)] = self.preprocessing.resized(self.source.read(index))
                 ids.append(index)
             except BadPicture as error:
-                reasons[index] = str(error)
+                reasons[self.source.where(index)] = str(error)
             except UserError as error:
                 return error
         return torch.tensor(ids, dtype=torch.int64), images[: len(ids)], reasons
@@ -361,6 +375,6 @@ def _checked(item: Any) -> Any:
 
 
 def _note(bad: BadFiles, reasons: Reasons) -> None:
-    for index, reason in reasons.items():
-        bad.add(index, reason)
+    for where, reason in reasons.items():
+        bad.add(where, reason)
     bad.check()

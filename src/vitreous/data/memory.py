@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from vitreous.data.base import BadFiles, Labels, Source
+from vitreous.data.base import Derived, Source
 from vitreous.data.images import BadPicture, Picture
 from vitreous.data.resample import resize
 from vitreous.terminal import track
@@ -18,21 +18,17 @@ T = TypeVar("T")
 CHUNK = 64  # pictures a thread takes at a time: tiny pictures cost less than handing them over
 
 
-class InMemory(Source):
+class InMemory(Derived):
     """A source decoded by threads. Bad pictures are left out: later indices, labels and names move up.
 
     Where `shrink_px` is given, larger pictures are kept with a shorter side of so many pixels.
     """
 
     def __init__(self, parent: Source, shrink_px: int | None = None) -> None:
-        self.bad = BadFiles(parent)
-        self.name, self.classes, self._parent = parent.name, parent.classes, parent
         kept: list[int] = []
         block: Picture | None = None  # all pictures in one array, as long as they are of one size
         loose: list[Picture] = []
-        for index, picture in worked(
-            parent, self.bad, lambda picture: shrunk(picture, shrink_px), f"decoding {parent.name}"
-        ):
+        for index, picture in worked(parent, lambda picture: shrunk(picture, shrink_px), f"decoding {parent.name}"):
             if not kept:
                 block = np.empty((len(parent), *picture.shape), dtype=np.uint8)
             if block is not None and picture.shape == block.shape[1:]:
@@ -42,23 +38,13 @@ class InMemory(Source):
                     loose, block = list(block[: len(kept)]), None
                 loose.append(picture)
             kept.append(index)
-        self.bad.check()
-        self._kept = np.array(kept, dtype=np.int64)
-        self.labels = parent.labels[self._kept]
+        super().__init__(parent, np.array(kept, dtype=np.int64))
+        self.unreadable = unread(parent, kept)  # where they lie
         self.pictures = None if block is None else block[: len(kept)]
         self._pictures: Sequence[Picture] | Picture = loose if block is None else block
 
     def read(self, index: int) -> Picture:
         return self._pictures[index]
-
-    def where(self, index: int) -> str:
-        return self._parent.where(int(self._kept[index]))
-
-    def size(self, index: int) -> int:
-        return self._parent.size(int(self._kept[index]))
-
-    def numbers(self, indices: Labels) -> Labels:
-        return self._parent.numbers(self._kept[indices])
 
 
 def shrunk(picture: Picture, shorter_px: int | None) -> Picture:
@@ -71,8 +57,8 @@ def shrunk(picture: Picture, shorter_px: int | None) -> Picture:
     return resize(batch, (size[0], size[1]), "bilinear")[0].permute(1, 2, 0).contiguous().numpy()
 
 
-def worked(source: Source, bad: BadFiles, work: Callable[[Picture], T], what: str) -> Iterator[tuple[int, T]]:
-    """What `work` makes of all readable pictures, by threads, in order."""
+def worked(source: Source, work: Callable[[Picture], T], what: str) -> Iterator[tuple[int, T]]:
+    """What `work` makes of all readable pictures, by threads, in order. A UserError where too many are not."""
 
     def read_chunk(start: int) -> list[tuple[int, T | BadPicture]]:
         results: list[tuple[int, T | BadPicture]] = []
@@ -93,9 +79,15 @@ def worked(source: Source, bad: BadFiles, work: Callable[[Picture], T], what: st
 
     for index, result in track(results(), what, total=len(source)):
         if isinstance(result, BadPicture):
-            bad.add(index, str(result))
+            source.bad.add(source.where(index), str(result))
         else:
             yield index, result
+    source.bad.check()  # at the end, so that the message can count them all
+
+
+def unread(source: Source, readable: Sequence[int]) -> tuple[str, ...]:
+    """Where the others lie."""
+    return tuple(source.where(int(index)) for index in np.setdiff1d(np.arange(len(source)), readable))
 
 
 def estimated_bytes(source: Source, num_probes: int = 24) -> float:

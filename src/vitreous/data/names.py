@@ -4,19 +4,34 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from vitreous.data.base import Labels
+from vitreous.data.files import read_regular
 from vitreous.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
 ALL = "all"  # the only split of a set that is not split
 UNLABELLED = "unlabelled"  # the one class of pictures that come without labels
+MAX_CLASSES_BYTES = 64 * 2**20  # of classes.json
+SEPARATORS = ",;|"  # that people write between several labels
 _SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?)(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a data set does not say of itself: see DataSettings."""
+
+    label_column: str | None = None
+    path_column: str | None = None
+    label_pattern: str | None = None
+    need_labels: bool = True
+    max_unreadable: int | None = None
 
 
 def split_of(name: str) -> str | None:
@@ -61,7 +76,7 @@ def class_table(folder: Path) -> list[tuple[set[str], str]]:
     if not path.is_file():
         return []
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(path, MAX_CLASSES_BYTES))
         data = data["classes"] if isinstance(data, dict) and isinstance(data.get("classes"), list) else data
         if isinstance(data, dict):
             data = [{"label" if mark.isdigit() else "mark": mark, "name": name} for mark, name in data.items()]
@@ -82,34 +97,87 @@ def class_table(folder: Path) -> list[tuple[set[str], str]]:
     ]
 
 
-def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> tuple[Labels, tuple[str, ...]]:
-    """Labels and class names for the marks in a data set, through classes.json where it is there, else sorted."""
+Numbered = tuple[Labels, tuple[str, ...], tuple[str, ...]]  # labels, class names, and notes about them
+
+
+def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> Numbered:
+    """The marks in a data set by number, through classes.json where it is there, else sorted."""
     unique, inverse = np.unique(np.asarray(marks), return_inverse=True)
     labels = inverse.astype(np.int64).reshape(-1)
+    for number, mark in enumerate(map(str, unique)):
+        if mark.strip().lower() in ("", "nan"):  # how tables write that there is none
+            raise UserError(
+                f"{folder}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which stands for a "
+                "missing one. Fill in their labels, or remove them."
+            )
     table = class_table(folder)
     if not table:
-        return labels, tuple(str(mark) for mark in unique)
+        classes = tuple(str(mark) for mark in unique)
+        return labels, classes, _several_labels(labels, classes, folder)
     numbers = {mark: number for number, (marks, _) in enumerate(table) for mark in marks}
     for mark in unique:
         if str(mark) not in numbers:
             raise UserError(
                 f"{folder / 'classes.json'}: has no class {str(mark)!r}.{did_you_mean(str(mark), list(numbers))}"
             )
-    return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table)
+    return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table), ()
 
 
-def unlabelled(num: int) -> tuple[Labels, tuple[str, ...]]:
-    """Labels and class names of so many pictures that come without."""
-    return np.zeros(num, dtype=np.int64), (UNLABELLED,)
+def _several_labels(labels: Labels, classes: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """A note where classes look like lists of labels."""
+    joined = [number for number, name in enumerate(classes) if any(mark in name for mark in SEPARATORS)]
+    if not joined:
+        return ()
+    num = int(np.isin(labels, joined).sum())
+    return (
+        f"{folder}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class: several "
+        "labels per picture are not supported yet",
+    )
 
 
-def label_column_of(
-    names: Sequence[str], wanted: str | None, usual: Sequence[str], where: str, need_labels: bool
-) -> str | None:
+def unlabelled(num: int) -> Numbered:
+    """Of so many pictures that come without labels."""
+    return np.zeros(num, dtype=np.int64), (UNLABELLED,), ()
+
+
+# ---- Labels in file names
+
+
+def label_pattern(text: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UserError(f"--data.label_pattern {text!r}: not a regular expression ({error}).") from None
+    if pattern.groups != 1:
+        raise UserError(
+            f"--data.label_pattern {text!r}: put the part that is the label, and no other, into parentheses, as in "
+            r"'(.+)_\d+'."
+        )
+    return pattern
+
+
+def matched(text: str, paths: Sequence[str], where: Path) -> list[str]:
+    """The label in each file's name, or, where the pattern has a slash, in its path below `where`."""
+    pattern = label_pattern(text)
+    searched = paths if "/" in text else [path.rpartition("/")[2] for path in paths]
+    found = [pattern.search(name) for name in searched]
+    misses = [path for path, match in zip(paths, found, strict=True) if match is None or not match[1]]
+    if misses:
+        raise UserError(
+            f"{where}: --data.label_pattern {text!r} finds no label in {len(misses):,} of {len(paths):,} files, the "
+            f"first is {misses[0]}."
+        )
+    return [match[1] for match in found if match is not None]
+
+
+# ---- Columns
+
+
+def label_column_of(names: Sequence[str], usual: Sequence[str], where: str, layout: Layout) -> str | None:
     """The column with the labels; None where there is none and none is needed."""
-    if not need_labels and wanted is None and not set(usual) & set(names):
+    if not layout.need_labels and layout.label_column is None and not set(usual) & set(names):
         return None
-    return column(names, wanted, usual, "label", where)
+    return column(names, layout.label_column, usual, "label", where)
 
 
 def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
@@ -121,7 +189,5 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what:
     for name in usual:
         if name in names:
             return name
-    raise UserError(
-        f"{where}: no {what} column ({', '.join(usual)}) among {', '.join(names)}."
-        + (" Name it with label_column." if what == "label" else "")
-    )
+    setting = f" Name it with --data.{what}_column." if what in ("label", "path") else ""
+    raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {', '.join(names) or 'none'}.{setting}")

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitreous.data.base import Labels, Source
+from vitreous.data.base import Source
+from vitreous.data.files import check_regular
 from vitreous.data.images import BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, column, grouped_by_split, label_column_of, numbered, unlabelled
+from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
@@ -53,7 +54,7 @@ class RowGroups:
 class ParquetSource(Source):
     """Pictures in the rows of parquet files."""
 
-    def __init__(self, name: str, paths: Sequence[Path], label_column: str | None, need_labels: bool = True) -> None:
+    def __init__(self, name: str, paths: Sequence[Path], layout: Layout) -> None:
         self.name = name
         self._paths, self._folder = [str(path) for path in paths], paths[0].parent
         files = [_opened(path) for path in paths]
@@ -65,7 +66,7 @@ class ParquetSource(Source):
         self._starts = np.cumsum([0, *rows])
         self._first_rows = [0, *accumulate(file.metadata.num_rows for file in files)]  # of each file
         self._sizes = [path.stat().st_size for path in paths]
-        self.labels, self.classes = _read_labels(paths, files, label_column, need_labels)
+        self.labels, self.classes, self.notes = _read_labels(paths, files, layout)
         self._cache = RowGroups()
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -107,21 +108,26 @@ def read_cell(cell: Any, folder: Path) -> Picture:
     return read_picture(folder / path)
 
 
-def open_parquet(path: Path, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
+def open_parquet(path: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a parquet file, or of a folder of them."""
     found = grouped_by_split([path] if path.is_file() else path.glob("*.parquet"))
     base = path.stem if path.is_file() else path.parent.name if path.name == "data" else path.name
     return {
-        split: ParquetSource(base if split == ALL else f"{base} {split}", files, label_column, need_labels)
+        split: ParquetSource(base if split == ALL else f"{base} {split}", files, layout)
         for split, files in found.items()
     }
 
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
+        check_regular(path)
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]}).") from None
+        raise UserError(f"{path}: cannot be read as parquet ({_reason(error)}).") from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).splitlines()[0]
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -133,13 +139,14 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         return {}
 
 
-def _read_labels(
-    paths: Sequence[Path], files: Sequence[pq.ParquetFile], wanted: str | None, need_labels: bool
-) -> tuple[Labels, tuple[str, ...]]:
+def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout: Layout) -> Numbered:
     where, schema = paths[0], files[0].schema_arrow
-    name = label_column_of(schema.names, wanted, LABELS, str(where), need_labels)
+    name = label_column_of(schema.names, LABELS, str(where), layout)
     if name is None:
         return unlabelled(sum(file.metadata.num_rows for file in files))
+    kind = schema.field(name).type
+    if pa.types.is_nested(kind):
+        raise UserError(f"{where}: column {name!r} holds {kind}: several labels per picture are not supported yet.")
     try:
         columns = [file.read(columns=[name], use_threads=False).column(0) for file in files]
     except (OSError, pa.ArrowException, KeyError) as error:
@@ -150,7 +157,7 @@ def _read_labels(
     marks = np.concatenate([np.asarray(values) for values in columns])
     is_text = marks.dtype.kind in "OUS"
     if not is_text and marks.dtype.kind not in "iub":
-        raise UserError(f"{where}: column {name!r} holds {schema.field(name).type}, not one label a picture.")
+        raise UserError(f"{where}: column {name!r} holds {kind}, not one label per picture.")
     if not is_text and len(marks) and marks.min() < 0:
         raise UserError(
             f"{where}: {int((marks < 0).sum()):,} rows are unlabelled ({name} {marks.min()}). Leave this file out."
@@ -159,5 +166,5 @@ def _read_labels(
     if names and not is_text:
         if len(marks) and marks.max() >= len(names):
             raise UserError(f"{where}: {name} {marks.max()} but only {len(names)} class names in the file's metadata.")
-        return marks.astype(np.int64), tuple(map(str, names))
+        return marks.astype(np.int64), tuple(map(str, names)), ()
     return numbered([str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, w
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.names import ALL, UNLABELLED
+from vitreous.data.names import ALL, UNLABELLED, Layout, label_pattern
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
 from vitreous.data.splits import Splits, carve, limited
@@ -40,6 +40,9 @@ __all__ = [
 FASHION = Path(__file__).parent / "fashion"
 # Looked for in the folder that VITREOUS_DATA names.
 SHARED = ("cifar10", "imagenette224", "oxford_pets", "tiny_imagenet")
+OWN = ("fashion",)  # comes with the package
+PLAIN = Layout()
+SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,31 +61,69 @@ class DataSettings:
     train_limit: int | None = None  # train on so many pictures only, all classes in proportion
     leave_out: str = ""  # numbers of training pictures to pass over, counted in the set as it is: 3,17,20-25
     balance: bool = False  # train on every class equally often, whatever its size
-    label_column: str | None = None  # the column with the labels, in parquet and CSV
+    label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
+    path_column: str | None = None  # the column with the paths, in tables
+    label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
+    max_unreadable: int | None = None  # pass over so many unreadable pictures; none: 1 % of all, or 3 if that is more
     need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
     shrink_px: int | None = None  # keep all of train in memory, larger pictures with a shorter side of so many pixels
 
     def build(self) -> Splits:
         """Find the data, split it, and decode it when it fits."""
-        for name in ("val_fraction", "test_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
-        if not 0 < self.train_fraction <= 1:
-            raise UserError(f"train_fraction is {self.train_fraction}; it must be above 0 and at most 1.")
-        found = open_sources(self.where, self.label_column, self.need_labels)
+        self.check()
+        found = open_sources(self.where, self._layout())
         train, val, test = self._split({name: source for name, source in found.items() if len(source)})
         if self.need_labels:
             check_classes(train)
         for part in (val, test):
             if part is not None:
                 _check_covered(part, train)
-        splits = self.reduced(Splits(train, val, test))
+        notes = dict.fromkeys(note for source in found.values() for note in source.notes)
+        splits = self.reduced(Splits(train, val, test, tuple(notes)))
         if self.leave_out:
             splits = replace(splits, train=without(splits.train, parse_numbers(self.leave_out)))
         if self.shrink_px is not None:
             splits = replace(splits, train=InMemory(splits.train, self.shrink_px))
         return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
+
+    def check(self) -> None:
+        """Reports what can be seen to be wrong before any data is looked for, which may take long."""
+        for name in ("val_fraction", "test_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"--data.{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
+        if not 0 < self.train_fraction <= 1:
+            raise UserError(f"--data.train_fraction is {self.train_fraction}; it must be above 0 and at most 1.")
+        for name, least in (
+            ("examples", 1),
+            ("train_limit", 1),
+            ("shrink_px", 1),
+            ("max_unreadable", 0),
+            ("keep_gb", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise UserError(f"--data.{name} is {value}; it must be at least {least}.")
+        if self.test_split not in SPLITS:
+            raise UserError(
+                f"--data.test_split is {self.test_split!r}, which is none of {', '.join(SPLITS)}."
+                f"{did_you_mean(self.test_split, SPLITS)}"
+            )
+        if self.leave_out:
+            parse_numbers(self.leave_out)
+        if self.label_pattern is not None:
+            label_pattern(self.label_pattern)
+            if self.label_column is not None:
+                raise UserError("labels stand in a column or in file names: leave out label_column or label_pattern.")
+
+    def _layout(self) -> Layout:
+        return Layout(**{field.name: getattr(self, field.name) for field in fields(Layout)})
+
+    def located(self) -> "DataSettings":
+        """With the whole path to data that is given by a relative one, so that it is found from any folder."""
+        path = Path(self.where).expanduser()
+        is_named = self.where in OWN or self.where.startswith(("hf:", "rendered:"))
+        return self if is_named or not path.exists() else replace(self, where=str(path.absolute()))
 
     def reduced(self, splits: Splits) -> Splits:
         """With `train_fraction` and at most `train_limit` of the training pictures; the rest as it is."""
@@ -176,7 +217,8 @@ def _estimated_gb(splits: Splits) -> float:
 
 def _kept(splits: Splits) -> Splits:
     """The splits decoded into memory."""
-    return Splits(
+    return replace(
+        splits,
         train=splits.train if isinstance(splits.train, InMemory) else InMemory(splits.train),
         val=None if splits.val is None else InMemory(splits.val),
         test=None if splits.test is None else InMemory(splits.test),
@@ -192,43 +234,64 @@ def _check_covered(part: Source, train: Source) -> None:
         )
 
 
-def open_sources(where: str, label_column: str | None = None, need_labels: bool = True) -> dict[str, Source]:
+def open_sources(where: str, layout: Layout = PLAIN) -> dict[str, Source]:
     """A data set's own splits, read lazily: train, val, test as far as they exist, or `all` where it is not split."""
+    found = _opened(where, layout)
+    bad = BadFiles(Path(where).name or where, sum(map(len, found.values())), layout.max_unreadable)
+    for source in found.values():
+        source.bad = bad
+    return found
+
+
+def _opened(where: str, layout: Layout) -> dict[str, Source]:
     if where == "fashion":
-        return open_parquet(FASHION, label_column)
+        return open_parquet(FASHION, _without_pattern(where, layout))
     if where.startswith("rendered:"):
         return open_rendered(where.removeprefix("rendered:"))
     if where.startswith("hf:"):
-        return open_hub(where.removeprefix("hf:"), label_column, need_labels)
+        return open_hub(where.removeprefix("hf:"), _without_pattern(where, layout))
     path = _found(where)
     if path.is_dir():
-        return _open_directory(path, label_column, need_labels)
+        return _open_directory(path, layout)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return open_parquet(path, label_column, need_labels)
+        return open_parquet(path, _without_pattern(where, layout))
     if suffix == ".tar":
-        return open_tar(path, need_labels)
+        return open_tar(path, _without_columns(where, layout))
     if suffix in (".csv", ".tsv"):
-        return open_table(path, label_column, need_labels)
+        return open_table(path, layout)
     if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):
         raise UserError(
             f"{path}: compressed archives cannot be read in random order; unpack it, or make it a plain .tar."
         )
-    raise UserError(f"{path}: not a folder, .parquet, .tar or .csv.")
+    raise UserError(f"{path}: not a folder, .parquet, .tar, .csv or .tsv.")
 
 
-def _open_directory(path: Path, label_column: str | None, need_labels: bool) -> dict[str, Source]:
+def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
     try:
         suffixes = {entry.suffix.lower() for entry in path.iterdir() if entry.is_file()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     if ".parquet" in suffixes:
-        return open_parquet(path, label_column, need_labels)
+        return open_parquet(path, _without_pattern(str(path), layout))
     if any((path / "data").glob("*.parquet")):  # as repositories on the hub lay it out
-        return open_parquet(path / "data", label_column, need_labels)
+        return open_parquet(path / "data", _without_pattern(str(path), layout))
     if ".tar" in suffixes:
-        return open_tar(path, need_labels)
-    return open_folder(path, need_labels)
+        return open_tar(path, _without_columns(str(path), layout))
+    return open_folder(path, _without_columns(str(path), layout))
+
+
+def _without_pattern(where: str, layout: Layout) -> Layout:
+    if layout.label_pattern is not None:
+        raise UserError(f"{where}: has no file names; --data.label_pattern is for folders, tar files and tables.")
+    return layout
+
+
+def _without_columns(where: str, layout: Layout) -> Layout:
+    for name in ("label_column", "path_column"):
+        if getattr(layout, name) is not None:
+            raise UserError(f"{where}: has no columns; --data.{name} is for tables{' and parquet' * (name[0] == 'l')}.")
+    return layout
 
 
 def same_data(one: str, other: str) -> bool:

@@ -1,70 +1,183 @@
-"""A CSV of paths and labels."""
+"""A table of paths and labels: CSV, with commas, semicolons or tabs, with or without a header."""
 
 import csv
+import io
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
-from vitreous.data.base import Source
+from vitreous.data.base import BadFiles, Source
+from vitreous.data.files import open_regular
 from vitreous.data.folder import FileSource
-from vitreous.data.names import ALL, UNLABELLED, column, label_column_of, numbered, split_of
+from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
+from vitreous.data.names import ALL, UNLABELLED, Layout, column, label_column_of, matched, numbered, split_of
 from vitreous.errors import UserError
 
 PATHS = ("path", "file", "image", "filename", "file_name", "image_path", "filepath")
 LABELS = ("label", "class", "labels", "target", "category")
+SPLIT = "split"
+DELIMITERS = (",", ";", "\t")
+PEEKED = 20  # lines by which the delimiter is found
+MAX_LINE = 2**20  # characters
 
 
-def open_table(path: Path, label_column: str | None, need_labels: bool = True) -> dict[str, Source]:
-    """The splits of a CSV: by its column `split`, where it has one.
+class Row(NamedTuple):
+    line: int
+    file: str  # as written
+    label: str
+    split: str
 
-    Relative paths start from the CSV's own folder. Paths may lead anywhere: the table is the user's own.
+
+def open_table(path: Path, layout: Layout) -> dict[str, Source]:
+    """The splits of a table: by its column `split`, where it has one.
+
+    Relative paths start from the table's own folder. Paths may lead anywhere: the table is the user's own.
     """
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for line, file, label, split in _rows(path, label_column, need_labels):
-        if not label:
-            raise UserError(f"{path}, line {line}: no label. Fill it in, or remove the line.")
-        name = split_of(split) if split else ALL
+    splits: dict[str, list[Row]] = {}
+    for row in _rows(path, layout):
+        if not row.label:
+            raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.")
+        name = split_of(row.split) if row.split else ALL
         if name is None:
-            raise UserError(f"{path}, line {line}: split {split!r} is none of train, val and test.")
-        splits.setdefault("train" if name == "trainval" else name, []).append((str(path.parent / file), label))
+            raise UserError(f"{path}, line {row.line}: split {row.split!r} is none of train, val and test.")
+        splits.setdefault("train" if name == "trainval" else name, []).append(row)
     if not splits:
         raise UserError(f"{path}: no rows.")
     if ALL in splits and len(splits) > 1:
         raise UserError(
             f"{path}: some rows name a split and {len(splits[ALL])} do not. Fill in the column, or remove it."
         )
+    _check_files(path, [row for rows in splits.values() for row in rows], layout)
     return {name: _source(path, name, rows) for name, rows in splits.items()}
 
 
-def _rows(path: Path, label_column: str | None, need_labels: bool) -> list[tuple[int, str, str, str]]:
-    """(line, file, label, split) of every row."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", restval="")
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            path_column = column(names, None, PATHS, "path", str(path))
-            labels = label_column_of(names, label_column, LABELS, str(path), need_labels)
-            return [
-                (
-                    reader.line_num,
-                    row[path_column].strip(),
-                    UNLABELLED if labels is None else row[labels].strip(),
-                    row.get("split", "").strip(),
-                )
-                for row in reader
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as CSV ({error}).") from None
-
-
-def _source(table: Path, split: str, rows: list[tuple[str, str]]) -> FileSource:
-    missing = [file for file, _ in rows if not Path(file).is_file()]
-    if len(missing) > 0.01 * len(rows):  # fewer are left to the count of bad pictures
+def _check_files(table: Path, rows: Sequence[Row], layout: Layout) -> None:
+    """Some may be missing, as some may be unreadable; more are a sign that the paths start from elsewhere."""
+    missing = [row.file for row in rows if not (table.parent / row.file).is_file()]
+    if len(missing) > BadFiles(table.name, len(rows), layout.max_unreadable).limit:
         raise UserError(
-            f"{table}: {len(missing):,} of its {len(rows):,} files do not exist, the first is {missing[0]}. "
-            f"Paths are relative to {table.parent}."
+            f"{table}: {len(missing):,} of its {len(rows):,} files do not exist or are no regular files, the first is "
+            f"{missing[0]}. Paths are relative to {table.parent}."
         )
-    marks: list[str] | list[int] = [label for _, label in rows]
-    if all(label.isdecimal() for _, label in rows):  # 10 comes after 9
-        marks = [int(label) for _, label in rows]
+
+
+def _source(table: Path, split: str, rows: Sequence[Row]) -> FileSource:
+    marks: list[str] | list[int] = [row.label for row in rows]
+    if all(row.label.isdecimal() for row in rows):  # 10 comes after 9
+        marks = [int(row.label) for row in rows]
     name = table.stem if split == ALL else f"{table.stem} {split}"
-    return FileSource(name, [file for file, _ in rows], *numbered(marks, table.parent))
+    return FileSource(name, [str(table.parent / row.file) for row in rows], *numbered(marks, table.parent))
+
+
+# ---- Rows and columns
+
+
+class Cells(NamedTuple):
+    """A table as it stands in its file."""
+
+    names: list[str]  # of the columns: their numbers, from 1, where there is no header
+    has_header: bool
+    rows: list[list[str]]
+    lines: list[int]  # of each row
+
+    def column(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [row[place] for row in self.rows]
+
+
+def _rows(path: Path, layout: Layout) -> list[Row]:
+    cells = _cells(path)
+    find = _columns_by_name if cells.has_header else _columns_by_number
+    file_column, label_column, split_column = find(path, cells, layout)
+    files = cells.column(file_column)
+    if layout.label_pattern is not None:
+        labels = matched(layout.label_pattern, files, path)
+    else:
+        labels = cells.column(label_column) if label_column else [UNLABELLED] * len(files)
+    splits = cells.column(split_column) if split_column else [""] * len(files)
+    return [Row(*row) for row in zip(cells.lines, files, labels, splits, strict=True)]
+
+
+Columns = tuple[str, str | None, str | None]  # the names of those with paths, labels and splits
+
+
+def _columns_by_name(path: Path, cells: Cells, layout: Layout) -> Columns:
+    files = column(cells.names, layout.path_column, PATHS, "path", str(path))
+    labels = None if layout.label_pattern else label_column_of(cells.names, LABELS, str(path), layout)
+    return files, labels, SPLIT if SPLIT in cells.names else None
+
+
+def _columns_by_number(path: Path, cells: Cells, layout: Layout) -> Columns:
+    """Without a header: the first column that looks like it has the paths, one of nothing but splits has these, and
+    if one more is left, it has the labels."""
+    usual = [name for name in cells.names if _is_picture(cells.column(name)[0])]
+    files = column(cells.names, layout.path_column, usual, "path", str(path))
+    others = [name for name in cells.names if name not in (files, layout.label_column)]
+    splits = [name for name in others if all(cell.isalpha() and split_of(cell) for cell in cells.column(name))]
+    left = [name for name in others if name not in splits]
+    labels = None
+    if layout.label_column is not None:
+        labels = column(cells.names, layout.label_column, (), "label", str(path))
+    elif layout.label_pattern is None and len(left) == 1:
+        labels = left[0]
+    elif layout.label_pattern is None and layout.need_labels:
+        raise UserError(
+            f"{path}: has no header, and {len(left)} columns that may hold the labels. Name one by its number with "
+            "--data.label_column."
+        )
+    return files, labels, splits[0] if splits else None
+
+
+def _cells(path: Path) -> Cells:
+    try:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter(list(islice(_lines(file), PEEKED)), path)
+            file.seek(0)
+            reader = csv.reader(_lines(file), delimiter=delimiter)
+            found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as a table ({reason}).") from None
+    names = found[0][1] if found else []
+    has_header = not any(map(_is_picture, names))
+    if has_header:
+        found = found[1:]
+    else:
+        names = [str(number) for number in range(1, len(names) + 1)]
+    for line, row in found:
+        if len(row) > len(names):
+            raise UserError(
+                f"{path}, line {line}: {len(row)} cells, but the first line has {len(names)}. Put a text that contains "
+                f"the separator {delimiter!r} into quotes."
+            )
+    rows = [row + [""] * (len(names) - len(row)) for _, row in found]
+    return Cells(names, has_header, rows, [line for line, _ in found])
+
+
+def _is_picture(cell: str) -> bool:
+    return cell.lower().endswith((*SUFFIXES, *HEIC_SUFFIXES))
+
+
+# ---- Lines
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """A file without line ends is not read in one piece."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise csv.Error(f"a line of {MAX_LINE:,} characters or more")
+        yield line
+
+
+def _delimiter(lines: Sequence[str], path: Path) -> str:
+    """The one that cuts the first lines into the same number of cells, two or more, and names known columns."""
+
+    def fits(delimiter: str) -> tuple[bool, bool, int]:
+        rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+        names = {cell.strip() for cell in rows[0]} if rows else set()
+        widths = {len(row) for row in rows}
+        return bool(names & {*PATHS, *LABELS}), len(widths) == 1, max(widths, default=0)
+
+    usual = sorted(DELIMITERS, key=lambda delimiter: (delimiter == "\t") != (path.suffix.lower() == ".tsv"))
+    return max(usual, key=fits)

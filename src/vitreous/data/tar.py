@@ -6,16 +6,20 @@ that ends in `.cls` (`name.jpg`, `name.cls`). The headers are read once; a pictu
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from vitreous.data.base import PathList, Source
-from vitreous.data.images import SUFFIXES, BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, UNLABELLED, grouped_by_split, numbered, split_of
+from vitreous.data.files import open_regular
+from vitreous.data.images import MAX_BYTES, BadPicture, Picture, read_picture
+from vitreous.data.names import ALL, UNLABELLED, Layout, grouped_by_split, matched, numbered, split_of
+from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
+
+MAX_LABEL_BYTES = 2**16  # of a .cls member
 
 
 @dataclass
@@ -38,10 +42,12 @@ class TarSource(Source):
         self._spans = np.array(index.spans, dtype=np.int64)  # (N, 2)
         numeric = all(mark.isdecimal() for mark in index.marks)
         marks: list[str] | list[int] = [int(mark) for mark in index.marks] if numeric else index.marks
-        self.labels, self.classes = numbered(marks, shards[0].parent)
+        self.labels, self.classes, self.notes = numbered(marks, shards[0].parent)
 
     def read(self, index: int) -> Picture:
         offset, size = self._spans[index].tolist()
+        if size > MAX_BYTES:
+            raise BadPicture(f"{size:,} bytes, more than the {MAX_BYTES:,} allowed")
         try:
             data = _read_at(self._paths[self._shards[index]], offset, size)
         except OSError as error:
@@ -59,69 +65,86 @@ class TarSource(Source):
 
 def _read_at(path: Path, offset: int, size: int) -> bytes:
     # Opened for each picture: no file position is shared between threads or processes, and shards may be many.
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return os.pread(file, size, offset)
-    finally:
-        os.close(file)
+    with open_regular(path) as file:
+        return os.pread(file.fileno(), size, offset)
 
 
-def open_tar(path: Path, need_labels: bool = True) -> dict[str, Source]:
+def open_tar(path: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a tar file or of a folder of them: by the files' names, else by the members' first folder."""
     found = grouped_by_split([path] if path.is_file() else path.glob("*.tar"))
     base = path.stem if path.is_file() else path.name
     sources: dict[str, Source] = {}
     for split, shards in found.items():
-        for inner, index in _indexed(shards, need_labels).items():
+        skipped = Skipped(str(shards[0]) if len(shards) == 1 else str(path))
+        for inner, index in _indexed(shards, layout, skipped).items():
             name = split if split != ALL else inner
             # A shard of train whose members all lie in train/, or a lone shard of one split, is taken whole.
             if name in sources:
                 raise UserError(f"{shards[0]}: holds both {inner}/ and other members, though its name says {split}.")
             sources[name] = TarSource(base if name == ALL else f"{base} {name}", shards, index)
+            sources[name].notes += skipped.notes()
     if list(found) == [ALL] and len(sources) == 1:
         return {ALL: next(iter(sources.values()))}
     return sources
 
 
-def _indexed(shards: Sequence[Path], need_labels: bool) -> dict[str, _Index]:
+def _indexed(shards: Sequence[Path], layout: Layout, skipped: Skipped) -> dict[str, _Index]:
     """The pictures in some shards, by the split that their first folder names."""
     found: dict[str, _Index] = {}
+    pattern = layout.label_pattern
     for number, shard in enumerate(shards):
-        pictures, labels = _members(shard)
+        pictures, labels = _members(shard, skipped)
         for member, offset, size in pictures:
             *folders, name = PurePosixPath(member).parts
-            key = str(PurePosixPath(*folders, name.split(".", 1)[0]))
             split = split_of(folders[0]) if folders and folders[0].isalpha() else None
             inside = folders[1:] if split else folders
-            mark = labels.get(key, inside[0] if inside else "" if need_labels else UNLABELLED)
-            if not mark:
-                raise UserError(f"{shard}:{member}: no class: neither a folder nor a member {key}.cls says it.")
             index = found.setdefault(("train" if split == "trainval" else split) or ALL, _Index())
             index.shards.append(number)
             index.members.append(member)
             index.spans.append((offset, size))
-            index.marks.append(mark)
+            index.marks.append("/".join([*inside, name]) if pattern else _mark(shard, member, inside, labels, layout))
+    if pattern:
+        for index in found.values():
+            index.marks = matched(pattern, index.marks, shards[0])
     if not found:
-        raise UserError(f"{shards[0]}: no pictures inside.")
+        raise UserError("; ".join([f"{shards[0]}: no pictures in it", *skipped.words()]) + ".")
     return found
 
 
-def _members(shard: Path) -> tuple[list[tuple[str, int, int]], dict[str, str]]:
+def _mark(shard: Path, member: str, folders: Sequence[str], labels: Mapping[str, str], layout: Layout) -> str:
+    """The class of a member: as its .cls says, or else its folder."""
+    key = _key(PurePosixPath(member))
+    mark = labels.get(key, folders[0] if folders else "" if layout.need_labels else UNLABELLED)
+    if not mark:
+        raise UserError(f"{shard}:{member}: no class: neither a folder nor a member {key}.cls says it.")
+    return mark
+
+
+def _key(path: PurePosixPath) -> str:
+    """What a picture and its .cls have in common."""
+    return str(path.parent / path.name.split(".", 1)[0])
+
+
+def _members(shard: Path, skipped: Skipped) -> tuple[list[tuple[str, int, int]], dict[str, str]]:
     """(name, offset, size) of each picture in a shard, and the text of its .cls members by name."""
     pictures: list[tuple[str, int, int]] = []
     labels: dict[str, str] = {}
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with open_regular(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                path = PurePosixPath(member.name)
-                if not member.isreg() or path.name.startswith("."):
-                    continue
-                if path.suffix == ".cls":
-                    text = _read_at(shard, member.offset_data, member.size).decode().strip()
-                    labels[str(path.parent / path.name.split(".", 1)[0])] = text
-                elif path.suffix.lower() in SUFFIXES:
-                    pictures.append((member.name, member.offset_data, member.size))
                 tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them, for a second pass
+                path = PurePosixPath(member.name)
+                if member.isdir() or any(map(skipped.is_hidden, path.parts)):
+                    continue
+                if not member.isreg():
+                    skipped.special.append(member.name)
+                elif path.suffix == ".cls":
+                    if member.size > MAX_LABEL_BYTES:
+                        raise UserError(f"{shard}:{member.name}: {member.size:,} bytes are no label.")
+                    labels[_key(path)] = _read_at(shard, member.offset_data, member.size).decode().strip()
+                elif skipped.is_picture(member.name):
+                    pictures.append((member.name, member.offset_data, member.size))
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:
-        raise UserError(f"{shard}: cannot be read as an uncompressed tar file ({error}).") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{shard}: cannot be read as an uncompressed tar file ({reason}).") from None
     return pictures, labels

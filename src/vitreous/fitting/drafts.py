@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from vitreous import settings
-from vitreous.data.check import DataReport
+from vitreous.data.check import DataReport, Part
 from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
@@ -73,6 +73,32 @@ def drafts(report: DataReport, data: DataSettings, hardware: Hardware, wishes: W
     recipes = [_with_its_length(_changed(recipe, wishes), report, wishes) for recipe in recipes]
     _check_balance(recipes[0], wishes)
     return recipes
+
+
+def check_wishes(wishes: Wishes, hardware: Hardware) -> None:
+    """Reports settings that no data would suit, before any is read: drafts for some that everything suits."""
+    num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
+    any_data = DataReport(
+        where="",
+        classes=("one", "other"),
+        parts=(Part(name="train", pictures=num, counts=(num // 2, num // 2), unreadable=()),),
+        heights=side,
+        widths=side,
+        aspects=(1.0, 1.0, 1.0),
+        grey_share=0.0,
+        mean=channels,
+        std=channels,
+        num_equal=0,
+        num_near=0,
+        twins=(),
+        two_labels=(),
+        num_two_labels=0,
+        leaks=(),
+        left_out=(),
+        tiny=(),
+        flat=(),
+    )
+    drafts(any_data, DataSettings(), hardware, wishes)
 
 
 def _prepared(data: DataSettings, report: DataReport, wishes: Wishes) -> DataSettings:

@@ -22,7 +22,7 @@ from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, few_shot
 from vitreous.fitting.budget import PROBED, Pace, measured
 from vitreous.fitting.costs import Costs, costs
-from vitreous.fitting.drafts import Balance, Hardware, Wishes
+from vitreous.fitting.drafts import Balance, Hardware, Wishes, check_wishes
 from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
 from vitreous.inspection.findings import Findings, look_inside
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -103,7 +103,9 @@ def fit(
     clock.begin("data", f"Looking at {data}")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
     begun = _begun(out, request)
-    source = _data_settings(request)
+    source, hardware = _data_settings(request), Hardware.here(dict(request.changes).get("training.device", "auto"))
+    if begun is None:
+        check_wishes(_wishes(request), hardware)
     splits = source.build()
     pictures = tuple(names_digest(part) for part in (splits.train, splits.val, splits.test) if part is not None)
     if begun is not None and not begun.pictures:
@@ -111,9 +113,10 @@ def fit(
     if begun is not None and begun.pictures != pictures:
         raise UserError(f"the pictures in {data} have changed since the fit in {out} began; give another --out")
     report = _checked(splits, source, out, resumed=begun is not None)
+    splits = replace(splits, notes=())  # the report has them
     parts = Parts(replace(splits, train=without(splits.train, report.left_out)) if report.left_out else splits)
     clock.begin("plan", "Choosing model and recipe")
-    chosen = begun.plan if begun else _planned(request, report, source, parts, clock)
+    chosen = begun.plan if begun else _planned(request, report, source.located(), hardware, parts=parts, clock=clock)
     splits = parts.of(chosen.recipe)
     begins = Begun(request=request, plan=chosen, pictures=pictures)
     with RunDirectory(out):  # an error where another process trains into it
@@ -239,11 +242,12 @@ class Parts:
         return self._made[px]
 
 
-def _planned(request: Request, report: DataReport, source: DataSettings, parts: Parts, clock: Stages) -> Plan:
+def _planned(
+    request: Request, report: DataReport, source: DataSettings, hardware: Hardware, *, parts: Parts, clock: Stages
+) -> Plan:
     def measure(recipe: Recipe, seconds: float) -> Pace:
         return measured(recipe, parts.of(recipe), seconds)
 
-    hardware = Hardware.here(dict(request.changes).get("training.device", "auto"))
     return plan(report, source, hardware, _wishes(request), measure=measure, clock=clock)
 
 

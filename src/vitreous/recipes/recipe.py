@@ -38,6 +38,10 @@ class Recipe:
         """The model decides the size of its pictures."""
         return replace(self.normalise, size_px=self.model.picture_px)
 
+    def located(self) -> "Recipe":
+        """As a run stores it: its data can be found from any folder."""
+        return replace(self, data=self.data.located())
+
     def for_pictures(self, num: int) -> "Recipe":
         """With a smaller batch where so many pictures do not fill one: recipes are made for sets of thousands."""
         if self.training.batch_size <= num:
