@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from hub_server import COMMIT
+from vitreous.fitting import starts
 from vitreous.fitting.starts import SHARE, STARTS, Found, Work, affordable, best_start
 from vitreous.models import ViTSettings
 from vitreous.models.flops import flops
@@ -23,7 +25,7 @@ pictures, seconds, revision, constants = json.loads(sys.argv[1])
 for name, value in constants.items():
     setattr(starts, name, value)
 said = []
-work = starts.Work(kind="cpu", threads=2, num_pictures=pictures, seconds=seconds)
+work = starts.Work(kind="cpu", threads=2, num_pictures=pictures, seconds=seconds, gmacs=74.0)
 found = starts.best_start(work, revision=revision, say=said.append)
 assert "torch" not in sys.modules
 print(json.dumps([found.where, found.why, said]))
@@ -91,12 +93,24 @@ def test_without_the_extra_nothing_is_asked_and_one_line_says_what_it_would_brin
     )
 
 
+def test_a_busy_machine_is_measured(monkeypatch):
+    monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
+    busy = work(3000, 240)
+    assert affordable(busy)
+    real = starts._measured_gmacs()
+    assert 0 < real < 10_000
+    monkeypatch.setattr(starts, "_measured_gmacs", lambda: 7.4)  # ten times slower than with nothing else to do
+    assert best_start(busy).why == (
+        f"no start from the hub: {TINY}, the smallest, would take 507 s of 240 s to read 3,000 pictures once"
+    )
+
+
 def test_it_never_raises(monkeypatch):
     def broken(where):
         raise RuntimeError("one\ntwo")
 
     monkeypatch.setattr("vitreous.weights.hub.in_cache", broken)
-    assert best_start(work(600, 240)) == Found(None, "no start from the hub: one")
+    assert best_start(replace(work(600, 240), gmacs=74.0)) == Found(None, "no start from the hub: one")
 
 
 @pytest.fixture

@@ -6,12 +6,14 @@
     else:
         Trained.load(found.where)  # "timm:NAME@COMMIT": the weights are in the cache already, nothing is asked for
 
-Costs decide: a start is taken when reading all pictures once with it, and fetching it, leaves most of the time for
-fine-tuning. Sizes, licences and revisions are those of the model cards (November 2026).
+Costs decide: a start is taken when reading all pictures once with it at 224 px (the size of its preprocessing; DINOv2's
+positions are for larger ones), and fetching it, leaves most of the time for fine-tuning. The speed is that of this
+machine now, beside whatever else it does. Sizes, licences and revisions are those of the model cards (November 2026).
 """
 
+import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from vitreous.errors import UserError
@@ -20,9 +22,11 @@ from vitreous.weights import hub
 PATIENCE_S = 10.0  # without an answer from the hub
 DEFAULT_S = 600.0  # the budget that is assumed where none was given
 SHARE = 0.25  # of the budget, for fetching a start and reading every picture once with it
-# Multiply-adds a second. A CPU core: ViT-S/16 at 62 ms per picture on 2 cores. A GPU: a tenth of what an H200 does.
+# Multiply-adds a second. A CPU core with nothing else to do: ViT-S/16 at 62 ms per picture on 2 cores. A GPU: a tenth
+# of what an H200 does.
 CPU_CORE_GMACS, GPU_GMACS = 37.0, 20_000.0
 DOWNLOAD_MB_S = 5.0  # a home connection
+MEASURED = 8  # pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,11 @@ class Work:
     threads: int  # of the CPU
     num_pictures: int  # all that will be read: training, validation, test
     seconds: float = DEFAULT_S  # what is left of the budget
+    gmacs: float | None = None  # multiply-adds a second, in billions; measured where they are not given
+
+    @property
+    def speed(self) -> float:
+        return self.gmacs or (GPU_GMACS if self.kind == "cuda" else CPU_CORE_GMACS * self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +56,7 @@ class Start:
 
     def seconds(self, work: Work, is_cached: bool) -> float:
         """What it takes to have it and to read every picture once."""
-        speed = GPU_GMACS if work.kind == "cuda" else CPU_CORE_GMACS * work.threads
-        return work.num_pictures * self.gmacs / speed + (0.0 if is_cached else self.megabytes / DOWNLOAD_MB_S)
+        return work.num_pictures * self.gmacs / work.speed + (0.0 if is_cached else self.megabytes / DOWNLOAD_MB_S)
 
 
 # The best first: frozen features of DINOv2 transfer best for their size, AugReg's come cheaper.
@@ -115,6 +123,8 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
         # Nothing is asked for.
         best = (*affordable(work), STARTS[-1])[0]
         return Found(None, f"with pip install 'vitreous[hub]' it could start from {described(best)}")
+    if work.kind == "cpu" and work.gmacs is None and affordable(work):
+        work = replace(work, gmacs=min(work.speed, _measured_gmacs()))
     cached = {start.where: path.name for start in STARTS if (path := hub.in_cache(_address(start, revision)))}
     able = affordable(work, cached)
     if not able:
@@ -134,6 +144,21 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
     if here:
         return _found(here[0], cached[here[0].where], refused)
     return Found(None, f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and none is in the cache'}")
+
+
+def _measured_gmacs() -> float:
+    """Of this CPU, now: an encoder of the smallest start's shape looks at some pictures."""
+    import torch
+
+    from vitreous.models import ViTSettings
+
+    encoder = ViTSettings(picture_px=(224, 224), patch=16, width=192, depth=12, heads=3).build().eval()
+    images = torch.zeros(MEASURED, 3, 224, 224)
+    with torch.no_grad():
+        encoder(images)
+        began = time.perf_counter()
+        encoder(images)
+    return MEASURED * STARTS[-1].gmacs / (time.perf_counter() - began)
 
 
 def affordable(work: Work, cached: Container[str] = ()) -> tuple[Start, ...]:

@@ -15,7 +15,7 @@ from vitreous.training.schedule import ScheduleSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    FORMAT = 1  # of recipe.json, and so of run directories
+    FORMAT = 1  # of recipe.json
 
     name: str  # the run directory is called after it
     data: DataSettings
