@@ -33,7 +33,7 @@ from vitreous.objectives.base import Objective
 from vitreous.objectives.igpt import NextPixel
 from vitreous.objectives.mae import MAE
 from vitreous.objectives.tokeniser import VisualTokens
-from vitreous.prediction.predictor import picture_files
+from vitreous.prediction.pictures import picture_files
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.run import RunDirectory
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitreous.assess import evaluate as evaluate
+    from vitreous.commands import attention as attention
     from vitreous.commands import fit as fit
+    from vitreous.commands import predict as predict
     from vitreous.create import create_model as create_model
     from vitreous.errors import UserError as UserError
     from vitreous.jobs import train as train
@@ -25,13 +27,28 @@ _HOMES = {
     "Recipe": "vitreous.recipes.recipe",
     "Trained": "vitreous.trained",
     "UserError": "vitreous.errors",
+    "attention": "vitreous.commands",
     "create_model": "vitreous.create",
     "evaluate": "vitreous.assess",
     "fit": "vitreous.commands",
     "load": "vitreous.trained",
+    "predict": "vitreous.commands",
     "train": "vitreous.jobs",
 }
-__all__ = ["Predictor", "Recipe", "Trained", "UserError", "__version__", "create_model", "evaluate", "load", "train"]
+__all__ = [
+    "Predictor",
+    "Recipe",
+    "Trained",
+    "UserError",
+    "__version__",
+    "attention",
+    "create_model",
+    "evaluate",
+    "fit",
+    "load",
+    "predict",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,20 @@
-"""What the commands of every day do, as functions: `vitreous.fit`, `vitreous.predict`, and a report drawn again."""
+"""What the everyday commands do, as functions: fit, predict, attention, and a report drawn again."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from vitreous.errors import UserError
 from vitreous.fitting import fit as fitting
 from vitreous.fitting.drafts import Balance
 from vitreous.fitting.fit import FitResult
 from vitreous.fitting.stored import keep, stored
+from vitreous.inspection.findings import Look
+from vitreous.prediction.attended import Attended, attend
+from vitreous.prediction.pictures import AnyPicture
+from vitreous.prediction.predictions import Predictions
+from vitreous.prediction.predictions import predict as answered
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.report import write_report
 from vitreous.training.devices import World
 
@@ -41,6 +49,31 @@ def fit(
     fitting.say("report", "Writing the report")
     account_for(result)
     return result
+
+
+def predict(
+    model: str | Path | Predictor, *pictures: AnyPicture, device: str = "auto", batch_size: int = 16
+) -> Predictions:
+    """Answers about pictures, with calibrated probabilities, as `vitreous predict`.
+
+    `model` is a run, weights, an exported .onnx file, or a Predictor that is loaded already. A picture is a file, a
+    folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
+    """
+    return answered(_predictor(model, device), pictures, batch_size)
+
+
+def attention(
+    model: str | Path | Predictor, picture: AnyPicture, look: Look | None = None, *, device: str = "auto"
+) -> Attended:
+    """Where a model looks in a picture: by default through all layers, from what it pools."""
+    predictor = _predictor(model, device)
+    if not isinstance(predictor, TorchPredictor):
+        raise UserError(f"{model}: an exported model shows no attention; give the run or the weights it was made of")
+    return attend(predictor, picture, look)
+
+
+def _predictor(model: str | Path | Predictor, device: str) -> Predictor:
+    return model if isinstance(model, Predictor) else Predictor.load(model, device)
 
 
 def account_for(result: FitResult) -> Path:

@@ -1,11 +1,16 @@
 import io
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import vitreous
+from vitreous.data.images import BadPicture
 from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
@@ -24,7 +29,7 @@ def predictor():
     return TorchPredictor(Trained(card, built.state_dict(), "here"))
 
 
-def test_bytes_files_and_pixels_are_one(predictor, tmp_path):
+def test_whatever_is_given_as_a_picture_is_the_same_picture(predictor, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "png")
@@ -32,7 +37,9 @@ def test_bytes_files_and_pixels_are_one(predictor, tmp_path):
     expected = (torch.from_numpy(pixels).permute(2, 0, 1) / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / (
         torch.tensor([0.4, 0.5, 0.6])[:, None, None]
     )
-    for picture in (pixels, stream.getvalue(), tmp_path / "a.png", str(tmp_path / "a.png")):
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    files = (stream.getvalue(), tmp_path / "a.png", str(tmp_path / "a.png"))
+    for picture in (pixels, *files, Image.fromarray(pixels), Image.open(tmp_path / "a.png"), tensor, tensor / 255):
         torch.testing.assert_close(predictor.inputs(picture)[0], expected)
 
 
@@ -44,3 +51,65 @@ def test_an_answer_is_calibrated_and_sorted(predictor):
     names, values = zip(*answer.top(2), strict=True)
     assert values[0] >= values[1]
     assert names[0] == ("cat", "dog", "emu")[int(logits.argmax())]
+
+
+def test_grey_and_turned_pictures(predictor, tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, (8, 12), dtype=np.uint8)
+    expected = predictor.inputs(np.repeat(grey[:, :, None], 3, axis=2))
+    for picture in (grey, Image.fromarray(grey), torch.from_numpy(grey)[None]):
+        torch.testing.assert_close(predictor.inputs(picture), expected)
+    image, exif = Image.fromarray(np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)), Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    with Image.open(tmp_path / "turned.jpg") as opened:
+        torch.testing.assert_close(predictor.inputs(opened), predictor.inputs(tmp_path / "turned.jpg"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.zeros((8, 12, 3)), "float64"),
+        (np.zeros((3, 8, 12), dtype=np.uint8), "(H, W, 3)"),
+        (torch.zeros(8, 12, 3), "(3, H, W)"),
+        (torch.full((3, 8, 12), 2.0), "from 0 to 1"),
+        (torch.full((3, 8, 12), torch.nan), "from 0 to 1"),
+        (7, "int is no picture"),
+    ],
+)
+def test_what_is_no_picture_is_told_in_one_line(predictor, given, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        predictor(given)
+
+
+# ---- in Python, as the commands do; and in a notebook
+
+
+def test_answers_about_many_pictures(predictor, tmp_path):
+    random = np.random.default_rng(0).integers(0, 256, (3, 20, 20, 3), dtype=np.uint8)
+    (tmp_path / "set").mkdir()
+    for number, pixels in enumerate(random[:2]):
+        Image.fromarray(pixels).save(tmp_path / "set" / f"{number}.png")
+    (tmp_path / "set" / "bad.png").write_bytes(b"no picture")
+    found = vitreous.predict(predictor, tmp_path / "set", random[2])
+    assert len(found) == 4 and isinstance(found[2], BadPicture)
+    for place, pixels in ((0, random[0]), (3, random[2])):
+        np.testing.assert_allclose(found[place].probabilities, predictor(pixels).probabilities, atol=1e-6)
+    assert repr(found).startswith("Predictions(4: ")
+    markup = found._repr_html_()
+    assert markup.count("<img") == 3 and "unreadable: " in markup and found[0].best in markup
+
+
+def test_an_answer_in_a_notebook(predictor):
+    answer = replace(
+        predictor(np.zeros((8, 12, 3), dtype=np.uint8)), classes=("<b>", "dog", "emu"), thresholds=((0.9, 0.0),)
+    )
+    markup = answer._repr_html_()
+    assert "&lt;b&gt;" in markup and "<b>" not in markup
+    assert f"{100 * answer.confidence:.1f} %" in markup and "90 % sure" in markup
+
+
+def test_attention_says_how_decisive_it_is(predictor):
+    found = vitreous.attention(predictor, np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8))
+    assert found.map.shape == (2, 3) and found.picture.shape == (8, 12, 3)
+    highest = 100 * float(found.map.max())
+    assert f"brightest patch {highest:.1f} %" in found._repr_html_() and "even look" in found._repr_html_()

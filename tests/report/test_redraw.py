@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from parsed_page import read
 
 from vitreous import settings
 from vitreous.cli import main
@@ -39,3 +40,8 @@ def test_other_pictures_than_it_was_made_of_are_refused(reported, tmp_path):
     (tmp_path / "run/plan.json").write_text(json.dumps(plan))
     with pytest.raises(UserError, match="have changed since"):
         stored(tmp_path / "run")
+
+
+def test_a_notebook_shows_it_in_a_frame(reported):
+    (frame,) = read(reported.result._repr_html_()).all("iframe")
+    assert frame.attributes["srcdoc"] == reported.markup

@@ -209,6 +209,16 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise BadPicture("no pixels")
 
 
+# ---- What Pillow has opened
+
+
+def pillow_pixels(image: Image.Image) -> Picture:
+    """The same of a picture that somebody else has opened, or made."""
+    _check_size(*image.size, MAX_PIXELS)
+    pixels = _to_rgb(image)
+    return _turned(pixels, image.getexif().get(0x0112, 1))  # TIFF, which Pillow turns by itself, has lost the entry
+
+
 # ---- Turn
 
 
@@ -243,7 +253,7 @@ def _turned(pixels: Picture, orientation: int) -> Picture:
 # ---- Colour
 
 
-def _to_rgb(image: ImageFile) -> Picture:
+def _to_rgb(image: Image.Image) -> Picture:
     image.load()
     if image.mode.startswith("I;16"):
         return _grey(np.asarray(image), 65535)

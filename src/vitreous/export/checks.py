@@ -12,7 +12,7 @@ from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
 from vitreous.errors import UserError
-from vitreous.prediction.predictor import picture_files
+from vitreous.prediction.pictures import picture_files
 from vitreous.trained import Trained
 
 T = TypeVar("T")

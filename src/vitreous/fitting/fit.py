@@ -24,6 +24,7 @@ from vitreous.fitting.budget import PROBED, Pace, measured
 from vitreous.fitting.costs import Costs, costs
 from vitreous.fitting.drafts import Balance, Hardware, Wishes, check_wishes
 from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
+from vitreous.html import tag, together
 from vitreous.inspection.findings import Findings, look_inside
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe, short_name
@@ -78,6 +79,15 @@ class FitResult:
     costs: Costs
     baseline: Baseline | None = None  # logistic regression on pixels of the same split
     resumed: bool = False  # an earlier call had begun it
+
+    def _repr_html_(self) -> str:
+        """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
+        page = self.out / "report.html"
+        line = tag.p(f"Test accuracy {self.evaluation.scores.top1.percent()}. Saved to {self.out}.")
+        if not page.is_file():
+            return line.markup
+        frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
+        return together(line, frame).markup
 
 
 def fit(

@@ -87,7 +87,7 @@ def look_inside(
     if not len(images):
         raise UserError("there is not one picture to look at")
     device = next(transformer(encoder).parameters()).device
-    parts = [_attention_of(encoder, part.to(device), look) for part in torch.split(images[:num_shown], BATCH_SIZE)]
+    parts = [attention_of(encoder, part.to(device), look) for part in torch.split(images[:num_shown], BATCH_SIZE)]
     maps, heads = (torch.cat(each) for each in zip(*parts, strict=True))
     return Findings(
         look=look,
@@ -101,7 +101,8 @@ def look_inside(
     )
 
 
-def _attention_of(encoder: nn.Module, images: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+def attention_of(encoder: nn.Module, images: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+    """(B, h, w): what `look` asks for; and (B, layers, heads, h, w): the same token in every layer and head."""
     place = layout(encoder)
     rows = None if look.token is None else place.rows(look.token)
     found = attention(encoder, images, rows=rows)

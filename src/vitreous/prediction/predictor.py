@@ -4,7 +4,6 @@ Nothing here knows torch: a model of ours answers through `torch_predictor`, an 
 which needs ONNX Runtime alone.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.images import SUFFIXES, BadPicture, Picture, read_picture
+from vitreous.data.images import BadPicture, Picture
 from vitreous.errors import UserError
-
-AnyPicture = bytes | Path | str | Picture  # a file, its bytes, or pixels (H, W, 3) uint8
+from vitreous.html import Html, tag, together
+from vitreous.prediction.pictures import AnyPicture, pixels, pixels_or_why
+from vitreous.tables import html_table
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,24 @@ class Answer:
         if not found:
             raise UserError(no_such_coverage(coverage, self.thresholds))
         return tuple(name for name, probability in self.top(len(self.classes)) if probability >= found[0])
+
+    def html(self, num: int = 5) -> Html:
+        """The likeliest classes as bars, and the sets that are promised to hold the right one."""
+        rows = [(tag.bdi(name), _bar(value), f"{100 * value:.1f} %") for name, value in self.top(num)]
+        sets = [
+            (f"{100 * coverage:g} % sure", ", ".join(self.prediction_set(coverage)) or "no class is likely enough")
+            for coverage, _ in self.thresholds
+        ]
+        return together(
+            html_table(("class", "", "probability"), rows), html_table(("set", "classes"), sets) if sets else None
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html().markup
+
+
+def _bar(share: float) -> Html:
+    return tag.div(style=f"width: {max(1, round(160 * share))}px; height: 0.8em; background: #0072b2")
 
 
 def no_such_coverage(coverage: float, thresholds: Sequence[tuple[float, float]]) -> str:
@@ -94,7 +112,7 @@ class Predictor(ABC):
         """One for every picture, in order, as they come; why there is none, where one cannot be read."""
         waiting = iter(pictures)
         while some := list(islice(waiting, batch_size)):
-            read = [_read(one) for one in some]
+            read = [pixels_or_why(one) for one in some]
             found = iter(self._answers([one for one in read if not isinstance(one, BadPicture)]))
             for one in read:
                 yield one if isinstance(one, BadPicture) else next(found)
@@ -103,28 +121,6 @@ class Predictor(ABC):
         if not pictures:
             return []
         return [Answer(self.classes, row, self.thresholds) for row in self.probabilities(pictures)]
-
-
-def pixels(picture: AnyPicture) -> Picture:
-    if isinstance(picture, np.ndarray):
-        return picture
-    return read_picture(Path(picture) if isinstance(picture, str) else picture)
-
-
-def picture_files(folder: Path) -> list[Path]:
-    """Every file called as pictures are, in all folders below, in order."""
-    found = []
-    for where, folders, names in os.walk(folder):
-        folders.sort()
-        found += [Path(where, name) for name in sorted(names) if name.lower().endswith(SUFFIXES)]
-    return found
-
-
-def _read(picture: AnyPicture) -> Picture | BadPicture:
-    try:
-        return pixels(picture)
-    except BadPicture as error:
-        return error
 
 
 def exported_file(where: str | Path) -> Path | None:

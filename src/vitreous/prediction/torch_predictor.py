@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.images import Picture
-from vitreous.prediction.predictor import AnyPicture, Predictor, pixels
+from vitreous.prediction.pictures import AnyPicture, pixels
+from vitreous.prediction.predictor import Predictor
 from vitreous.trained import Trained
 
 

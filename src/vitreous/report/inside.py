@@ -13,8 +13,9 @@ from vitreous.inspection.findings import Findings
 from vitreous.inspection.pictures import overlay
 from vitreous.report.figures import inline
 from vitreous.report.html import Html, name, paragraph, table, tag, together
-from vitreous.report.pictures import enlarged, picture, readable
+from vitreous.report.pictures import enlarged, readable
 from vitreous.report.words import percent
+from vitreous.thumbnails import picture
 
 SHOWN_PX = 112  # of a picture beside its attention
 MOST_TILES = 160  # of the gallery of all heads

@@ -1,42 +1,11 @@
-"""Pictures inside the page: small, and part of the file."""
+"""Pictures for the page, from a source."""
 
-import base64
-import io
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from PIL import Image
 
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
-from vitreous.report.html import Html, tag
-
-LOSSLESS_PX = 48  # pictures up to this size are kept as they are, larger ones as JPEG
-QUALITY = 80
-
-
-def picture(pixels: Picture, alt: str, *, most_px: int, square: bool = False) -> Html:
-    """The picture with sides of at most so many pixels; `square`, of which the middle is cut."""
-    image = Image.fromarray(pixels)
-    if square:
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side))
-    image.thumbnail((most_px, most_px), Image.Resampling.LANCZOS)
-    return tag.img(
-        src=_uri(image),
-        alt=alt,
-        title=alt,
-        width=image.width,
-        height=image.height,
-        class_="pixels" if max(image.size) <= LOSSLESS_PX else None,
-    )
-
-
-def _uri(image: Image.Image) -> str:
-    file, lossless = io.BytesIO(), max(image.size) <= LOSSLESS_PX
-    image.save(file, *("PNG",) if lossless else ("JPEG",), quality=QUALITY, optimize=True)
-    return f"data:image/{'png' if lossless else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def enlarged(pixels: Picture, least_px: int) -> Picture:

@@ -10,8 +10,9 @@ from vitreous.fitting.fit import FitResult
 from vitreous.report.answer import most_frequent
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
-from vitreous.report.pictures import picture, readable
+from vitreous.report.pictures import readable
 from vitreous.report.words import cell, counted, number, percent, share, short
+from vitreous.thumbnails import picture
 
 LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160

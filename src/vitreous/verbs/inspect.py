@@ -125,7 +125,7 @@ def _readers(options: argparse.Namespace) -> "Readers":
 
 
 def _files(path: Path) -> list[Path]:
-    from vitreous.prediction.predictor import picture_files
+    from vitreous.prediction.pictures import picture_files
 
     if not path.exists():
         raise UserError(f"{path}: no such picture or folder")

@@ -81,7 +81,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _listed(words: list[str]) -> list[str]:
-    from vitreous.prediction.predictor import picture_files
+    from vitreous.prediction.pictures import picture_files
 
     found: list[str] = []
     for word in words:

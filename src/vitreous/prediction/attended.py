@@ -1,0 +1,59 @@
+"""Attended: a picture, what the model looked at in it, and how decisive that is."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.data.images import Picture
+from vitreous.html import Html, tag
+from vitreous.inspection.findings import Look, attention_of
+from vitreous.inspection.layout import layout
+from vitreous.inspection.pictures import overlay
+from vitreous.prediction.pictures import AnyPicture, pixels
+from vitreous.prediction.predictor import Answer
+from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.thumbnails import picture
+
+SHOWN_PX = 320
+
+
+@dataclass(frozen=True)
+class Attended:
+    picture: Picture  # (H, W, 3): the part of it that the model sees, at the size that the model sees
+    map: Tensor  # (h, w): the share of the attention that falls on each patch
+    title: str  # which attention this is
+    answer: Answer
+
+    @property
+    def scale(self) -> str:
+        """A bright place need not be a decisive one: an even look at n patches gives each 1 / n."""
+        highest, even = float(self.map.max()), float(self.map.sum()) / self.map.numel()
+        return f"brightest patch {100 * highest:.1f} % of the attention; an even look gives each {100 * even:.1f} %"
+
+    def html(self) -> Html:
+        shaded = overlay(self.picture, self.map)
+        return tag.div(
+            tag.div(
+                picture(self.picture, "as the model sees it", most_px=SHOWN_PX),
+                " ",
+                picture(shaded, "what the model looks at", most_px=SHOWN_PX),
+            ),
+            tag.div(tag.b(tag.bdi(self.answer.best)), f" {100 * self.answer.confidence:.1f} %"),
+            tag.div(f"{self.title}: {self.scale}."),
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html().markup
+
+
+@torch.inference_mode()
+def attend(predictor: TorchPredictor, given: AnyPicture, look: Look | None = None) -> Attended:
+    look, encoder = look or Look(), predictor.task.encoder
+    maps, heads = attention_of(encoder, predictor.inputs(given), look)
+    return Attended(
+        picture=predictor.card.preprocessing.resized(pixels(given)).permute(1, 2, 0).numpy(),
+        map=maps[0],
+        title=look.title(layout(encoder), heads.shape[1]),
+        answer=predictor(given),
+    )

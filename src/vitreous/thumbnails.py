@@ -1,0 +1,37 @@
+"""Pictures inside a page or a notebook: small, and part of the text."""
+
+import base64
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.html import Html, tag
+
+LOSSLESS_PX = 48  # pictures up to this size are kept as they are, larger ones as JPEG
+QUALITY = 80
+
+
+def picture(pixels: NDArray[np.uint8], alt: str, *, most_px: int, square: bool = False) -> Html:
+    """The picture with sides of at most so many pixels; `square`, of which the middle is cut."""
+    image = Image.fromarray(pixels)
+    if square:
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+    image.thumbnail((most_px, most_px), Image.Resampling.LANCZOS)
+    return tag.img(
+        src=_uri(image),
+        alt=alt,
+        title=alt,
+        width=image.width,
+        height=image.height,
+        class_="pixels" if max(image.size) <= LOSSLESS_PX else None,
+    )
+
+
+def _uri(image: Image.Image) -> str:
+    file, lossless = io.BytesIO(), max(image.size) <= LOSSLESS_PX
+    image.save(file, *("PNG",) if lossless else ("JPEG",), quality=QUALITY, optimize=True)
+    return f"data:image/{'png' if lossless else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
