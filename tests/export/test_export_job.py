@@ -57,7 +57,10 @@ def test_the_certificate_says_what_is_true(learned, tmp_path):
     source = (learned / "model" / "model.safetensors").read_bytes()
     assert written["source"]["sha256"] == hashlib.sha256(source).hexdigest()
     speed = written["speed"]  # of both in one process, in turn
-    assert speed["times_faster"] == pytest.approx(speed["eager_ms"] / speed["exported_ms"], rel=0.02, abs=0.01)
+    for name in ("eager_ms", "exported_ms", "times_faster"):
+        low, high = speed[f"{name}_middle_half"]
+        assert 0 < low <= speed[name] <= high
+    assert speed["rounds"] >= 3
     assert speed["batch"] == 1 and speed["threads"] == torch.get_num_threads()
     assert written["versions"]["onnxruntime"] == onnxruntime.__version__
 

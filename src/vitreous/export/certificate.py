@@ -2,8 +2,6 @@
 
 import hashlib
 import platform
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,12 +15,11 @@ from numpy.typing import NDArray
 from vitreous.data.images import Picture
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
+from vitreous.export.speed import speed_facts, timed
 from vitreous.export.usage import FITTED, Input
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
 from vitreous.trained import Trained
-
-ROUNDS, SECONDS = 30, 5.0  # of the speed test, at most
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def input_difference(eager: TorchPredictor, path: Path, checks: Checks) -> float
 
 
 def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str, Any]:
-    """One picture at a time, the two in turn, so that whatever else the machine does slows both."""
+    """One picture at a time, in this process."""
     inputs = eager.inputs(picture)
     runs: tuple[Callable[[], Any], Callable[[], Any]]
     if written.input == "tensors":
@@ -103,28 +100,7 @@ def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str
         runs = (lambda: eager.task.predict(inputs), lambda: written.run(array))
     else:
         runs = (lambda: eager.probabilities([picture]), lambda: written.run(picture[None]))
-    ours, theirs = (1000 * seconds for seconds in medians(runs))
-    return {
-        "eager_ms": round(ours, 3),
-        "exported_ms": round(theirs, 3),
-        "times_faster": round(ours / theirs, 2),
-        "batch": 1,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def medians(runs: Sequence[Callable[[], Any]], rounds: int = ROUNDS, seconds: float = SECONDS) -> list[float]:
-    """Seconds of each, run in turn; at least three rounds, then as many as fit."""
-    times: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        run()
-    began = time.perf_counter()
-    while len(times[0]) < 3 or (len(times[0]) < rounds and time.perf_counter() - began < seconds):
-        for run, found in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in times]
+    return {**speed_facts(*timed(runs)), "batch": 1, "threads": torch.get_num_threads()}
 
 
 # ---- made of what

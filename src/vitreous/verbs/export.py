@@ -27,6 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.export.job import export
+    from vitreous.export.speed import in_words
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
@@ -48,5 +49,5 @@ def run(options: argparse.Namespace) -> None:
     )
     if "accuracy_eager" in near:
         print(f"accuracy {near['accuracy_exported']:.2%}, before {near['accuracy_eager']:.2%}")
-    print(f"{fast['times_faster']:.2f} times as fast as torch, one picture at a time on {fast['threads']} threads")
+    print(f"one picture at a time on {fast['threads']} threads: {in_words(fast)}")
     print(f"certificate {done.path}.certificate.json")
