@@ -16,6 +16,7 @@ capacity    the same of a service with its own settings and as many clients as i
 overload    requests at twice the capacity, evenly spaced, whether or not earlier ones are answered; in three stretches,
             since the machine's speed drifts: each is held against the capacity right before and after it
 service time is 1 / capacity: the time of one picture when all cores are busy with pictures.
+hostile     floods, crumbs, requests with two ends, pictures made to hurt: what is asserted stands in `hostile.py`
 """
 
 import argparse
@@ -24,31 +25,22 @@ import io
 import itertools
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hostile
+from service import STARTED, Running, start
+
 NUM_PICTURES = 32
 SIZES = (1, 2, 4, 8, 16)
 MAX_S = 420  # of all but the overload: whatever hangs is ended then
-
-
-STARTED: list[subprocess.Popen[str]] = []  # processes, to be ended whatever happens
-
-
-def start(*command: str, **named: Any) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, **named)
-    STARTED.append(process)
-    return process
 
 
 # ---- what is served
@@ -117,7 +109,7 @@ class Bare:
     """The model alone. Its process sleeps while the service is measured."""
 
     def __init__(self, model: Path) -> None:
-        self.process = start("-c", BARE, str(model), stdin=subprocess.PIPE)
+        self.process = start(sys.executable, "-c", BARE, str(model), stdin=subprocess.PIPE)
 
     def rates(self, size: int, seconds: float) -> tuple[float, float, float]:
         """Pictures per second: one pass at a time, and two side by side; and the CPU time of a picture in these."""
@@ -129,48 +121,6 @@ class Bare:
         print(json.dumps([lanes, size, seconds]), file=self.process.stdin, flush=True)
         rate, cpu_s = json.loads(self.process.stdout.readline())
         return [rate, cpu_s]
-
-
-class Running:
-    def __init__(self, model: Path, queue: int | None, max_batch: int | None) -> None:
-        words = ["--port", "0", "--no-open", "--neighbours", "0"]
-        words += [] if queue is None else ["--queue", str(queue)]
-        words += [] if max_batch is None else ["--max-batch", str(max_batch)]
-        self.process = start("-m", "vitreous", "serve", str(model), *words)
-        assert self.process.stdout is not None
-        found = re.search(r":(\d+)/", self.process.stdout.readline())
-        assert found
-        self.port = int(found[1])
-        self.wait_until_ready()
-        self.queue = int(self.metric("vitreous_queue_places"))
-        self.max_batch = int(self.metric("vitreous_max_batch_pictures"))
-
-    def wait_until_ready(self) -> None:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz")
-                return
-            except urllib.error.HTTPError:
-                time.sleep(0.1)
-        raise SystemExit("the service never became ready")
-
-    def metric(self, name: str) -> float:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
-        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
-
-    def cpu_s(self) -> list[float]:
-        """Of the HTTP process and of the model's, so far."""
-        texts = [Path(f"/proc/{pid}/stat").read_text() for pid in self.processes()]
-        fields = [text.rpartition(")")[2].split() for text in texts]
-        return [(int(each[11]) + int(each[12])) / os.sysconf("SC_CLK_TCK") for each in fields]
-
-    def processes(self) -> list[int]:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [self.process.pid, *(int(child) for child in children)]
-
-    def memory_mb(self) -> float:
-        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.processes()]
-        return sum(int(text.partition("VmRSS:")[2].split()[0]) for text in texts) / 1024
 
 
 # ---- clients
@@ -268,7 +218,7 @@ class Load:
     """Clients at work, and afterwards what they found."""
 
     def __init__(self, port: int, **words: Any) -> None:
-        self.process = start(__file__, "--client", json.dumps({"port": port, **words}))
+        self.process = start(sys.executable, __file__, "--client", json.dumps({"port": port, **words}))
 
     def result(self) -> dict[str, Any]:
         text, _ = self.process.communicate()
@@ -432,6 +382,7 @@ def measure(words: argparse.Namespace, model: Path) -> dict[str, Any]:
     kill = measure_kill(running, capacities[0])
     running.wait_until_ready()
     end = measure_end(running)
+    attacked = hostile.measure(model)
     capacity = statistics.mean(capacities)
     return {
         "model": "vit_s16, 224 px, random weights, float32",
@@ -446,8 +397,14 @@ def measure(words: argparse.Namespace, model: Path) -> dict[str, Any]:
         "overload": overload,
         "killed": kill,
         "sigterm": end,
-        "holds": holds(batches, overload, kill, end),
+        "hostile": attacked,
+        "holds": {**holds(batches, overload, kill, end), **hostile.holds(attacked)},
     }
+
+
+def measure_hostile(model: Path) -> dict[str, Any]:
+    attacked = hostile.measure(model)
+    return {"hostile": attacked, "holds": hostile.holds(attacked)}
 
 
 def holds(
@@ -471,6 +428,7 @@ def main() -> int:
     parser.add_argument("--queue", type=int, help="places of the service (default: its own)")
     parser.add_argument("--max-batch", type=int, help="of the service (default: its own)")
     parser.add_argument("--brief", action="store_true", help="the other parts in a third of their time")
+    parser.add_argument("--hostile", action="store_true", help="the hostile clients alone")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--client", help=argparse.SUPPRESS)
     words = parser.parse_args()
@@ -484,7 +442,7 @@ def main() -> int:
         model = Path(folder) / "vit_s16"
         save_model(model)
         try:
-            result = measure(words, model)
+            result = measure_hostile(model) if words.hostile else measure(words, model)
         finally:
             for process in STARTED:
                 process.kill()

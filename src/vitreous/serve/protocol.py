@@ -22,7 +22,7 @@ LEAVE_S = 0.2  # for requests that were on their way when the server began to st
 IDLE_S, STALL_S = 1.0, 5.0  # without a request, or within one: what a client may wait where others want its place
 PROBE_S = 0.5  # between looks whether a client that has closed its half is still there
 
-FREE_CHUNKS, LEAST_CHUNK = 256, 512  # chunks of any size; beyond them, bytes that each must have on average
+FREE_CHUNKS, LEAST_CHUNK = 128, 512  # chunks of any size; beyond them, bytes that each must have on average
 CRUMB, REST_S = 1024, 0.02  # bytes of a body that come alone; the pause in which the kernel gathers more
 
 
