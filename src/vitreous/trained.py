@@ -37,16 +37,18 @@ class Trained:
         *,
         picture_px: int | tuple[int, int] | None = None,
         patch: int | None = None,
+        heads: int | None = None,
         strict: bool = True,
     ) -> Self:
         """A run or folder of ours, a foreign file or folder (known by its contents), hf:owner/name or timm:name.
 
-        `picture_px` prepares it for pictures of another size, `patch` for another patch size (FlexiViT). A foreign file
-        that holds more or less than its model is an error, unless `strict` is off.
+        `picture_px` prepares it for pictures of another size, `patch` for another patch size (FlexiViT). `heads` is for
+        foreign files that do not tell how many there are. One that holds more or less than its model is an error,
+        unless `strict` is off.
         """
         size = (picture_px, picture_px) if isinstance(picture_px, int) else picture_px
         path = fetched(str(where))
-        found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, strict)
+        found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, heads, strict)
         check_values(found.weights, str(where))
         if patch is not None:
             found = found._with_patch((patch, patch))
@@ -70,11 +72,11 @@ class Trained:
         return cls(card, weights, where)
 
     @classmethod
-    def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, strict: bool) -> Self:
+    def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, heads: int | None, strict: bool) -> Self:
         from vitreous.weights import formats
         from vitreous.weights.files import open_weights
 
-        given = open_weights(path)
+        given = replace(open_weights(path), heads=heads)
         chosen = formats.recognised(given)
         card, weights, report = formats.read(replace(given, where=where), chosen, size, strict)
         return cls(card, weights, where, chosen.name, report)

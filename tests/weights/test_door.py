@@ -305,7 +305,7 @@ def test_what_timms_config_may_not_say(field, value):
     config = dict(given.documents["config.json"])
     for part in ("model_args", "pretrained_cfg"):
         config[part] = {name: value if name == field else old for name, old in config[part].items()}
-    config |= {field: value} if field in config else {}
+    config |= {field: value} if field in (*config, "norm_epsilon") else {}
     refused(lambda: read(replace(given, documents={"config.json": config})))
 
 

@@ -9,7 +9,7 @@ import torch
 from peers import assert_close_relative
 
 import vitreous
-from vitreous.convert import convert
+from vitreous.conversion.convert import convert
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.weights import google

@@ -417,5 +417,5 @@ def test_no_place_for_a_hidden_layer_in_the_head():
     card = Card(
         model=plain(), task=ClassifySettings(head="tanh"), preprocessing=Timm().card(_any_given()).preprocessing
     )
-    with pytest.raises(UserError, match="hidden layer"):
+    with pytest.raises(UserError, match="tanh head"):
         Timm().rules(card)

@@ -37,9 +37,7 @@ def test_logits_and_features(name, dtype, tolerance):
     randomise(peer)
     peer = peer.to(dtype).eval()
     card, ours = converted(TODAY, peer, documents)
-    fresh = vision_transformer.VisionTransformer(
-        **{key: value for key, value in TODAY.documents(card)["config.json"].items() if key != "norm_epsilon"}
-    ).to(dtype)
+    fresh = vision_transformer.VisionTransformer(**TODAY.documents(card)["config.json"]).to(dtype)
     fresh.load_state_dict(formats.write(card, ours.state_dict(), TODAY).tensors)
     assert_bit_equal(fresh.state_dict(), peer.state_dict())
     images = torch.randn(2, 3, 16, 16, dtype=dtype)

@@ -12,7 +12,7 @@ from peers import assert_close_relative, randomise
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from vitreous.convert import convert
+from vitreous.conversion.convert import convert
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
@@ -236,8 +236,13 @@ def test_dinov2_at_the_size_of_its_processor(kind: str, transformers: ModuleType
     with torch.no_grad():
         assert_close_relative(again.task().predict(images), expected, 1e-5)
     # A format with one size for both is not written silently.
-    with pytest.raises(UserError, match="--picture-px 224"):
-        convert(str(tmp_path / "ours"), tmp_path / "timm", "timm")
+    alone = {name: value for name, value in found.weights.items() if name.startswith("encoder.")}
+    replace(found, card=replace(found.card, task=None, classes=()), weights=alone).save(tmp_path / "alone")
+    with pytest.raises(UserError, match=r"--picture-px 224 \(or 518\)"):
+        convert(str(tmp_path / "alone"), tmp_path / "timm", "timm")
+    other = "dinov2" if "Reg" in kind else "dinov2-registers"
+    with pytest.raises(UserError, match="what holds it: vitreous, transformers-dinov2" + r"(-registers)?\)"):
+        convert(str(tmp_path / "ours"), tmp_path / "other", f"transformers-{other}")
     convert(
         str(tmp_path / "ours"), tmp_path / "back", f"transformers-{'dinov2-registers' if 'Reg' in kind else 'dinov2'}"
     )

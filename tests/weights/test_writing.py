@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vitreous.convert import convert
+from vitreous.conversion.convert import convert
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
@@ -13,7 +13,7 @@ from vitreous.weights.card import Card
 
 KILLED = """
 import os, signal, sys
-from vitreous.convert import convert
+from vitreous.conversion.convert import convert
 from vitreous.weights import own, writing
 own.save_file = writing.save_file = lambda *words, **options: os.kill(os.getpid(), signal.SIGKILL)
 convert(*sys.argv[1:])

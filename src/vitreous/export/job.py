@@ -37,7 +37,7 @@ def export(
     input: Input | None = None,
     check: str | None = None,
     num_checks: int = NUM_PICTURES,
-    picture_px: int | None = None,
+    picture_px: int | tuple[int, int] | None = None,
     out: str | Path | None = None,
 ) -> Export:
     """`input`: what goes in, by default pictures for onnx and tensors for the others, which take nothing else."""

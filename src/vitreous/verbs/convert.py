@@ -2,6 +2,8 @@
 
 import argparse
 
+from vitreous.verbs.sizes import picture_size
+
 HELP = "Write a model, of ours or anybody's, in another format."
 
 
@@ -9,20 +11,31 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("start", metavar="IN", help="a run, a file or folder of weights, hf:owner/name or timm:name")
     parser.add_argument("out", metavar="OUT", help="a folder; or a file called .safetensors or .npz")
     parser.add_argument("--to", default="vitreous", help="the format (`vitreous list formats`; default: our own)")
-    parser.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
+    parser.add_argument(
+        "--picture-px",
+        type=picture_size,
+        metavar="N",
+        help="resize its positions for pictures of N px; HxW where they are not square",
+    )
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
+    parser.add_argument("--heads", type=int, metavar="N", help="of the attention, where the file does not tell")
+    parser.add_argument(
+        "--approximate",
+        action="store_true",
+        help="write it also where the format cannot hold this very model, and say how far apart the two are",
+    )
     parser.add_argument(
         "--verify",
         action="store_true",
         help="hold both sides against the libraries they belong to (timm, transformers, torchvision)",
     )
     parser.add_argument(
-        "--picture", action="append", default=[], metavar="FILE", help="with --verify: compare on this picture too"
+        "--picture", action="append", default=[], metavar="FILE", help="compare outputs on this picture too"
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.convert import convert
+    from vitreous.conversion.convert import convert
 
     print(
         convert(
@@ -31,6 +44,8 @@ def run(options: argparse.Namespace) -> None:
             options.to,
             options.picture_px,
             options.patch,
+            heads=options.heads,
+            approximate=options.approximate,
             verified=options.verify,
             pictures=options.picture,
         )

@@ -3,6 +3,7 @@
 import argparse
 
 from vitreous.verbs import add_quiet
+from vitreous.verbs.sizes import picture_size
 
 HELP = "Write a model as a file for other runtimes, with a certificate."
 
@@ -20,7 +21,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--check", metavar="FOLDER", help="pictures to check with (default: the run's test part)")
     parser.add_argument("--check-limit", type=int, default=200, metavar="N", help="how many at most (default: 200)")
-    parser.add_argument("--picture-px", type=int, metavar="N", help="resize its positions for pictures of N px")
+    parser.add_argument(
+        "--picture-px",
+        type=picture_size,
+        metavar="N",
+        help="resize its positions for pictures of N px; HxW where they are not square",
+    )
     parser.add_argument("--out", metavar="FILE", help="the file (default: called as the model, in this folder)")
     add_quiet(parser)
 

@@ -1,7 +1,7 @@
 """Card: what a folder of weights says of itself."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitreous.data.transforms import MAX_SIDE, Preprocessing
 from vitreous.errors import UserError, shown
@@ -27,3 +27,9 @@ class Card:
             raise UserError(f"temperature is {self.temperature}: it must be above 0")
         if not all(0 <= number <= 1 for pair in self.sets for number in pair):
             raise UserError(f"sets is {shown(self.sets)}: coverages and probabilities lie between 0 and 1")
+
+
+def nameless(card: Card) -> Card:
+    """Of a format that knows neither the names of classes nor whether a picture has several."""
+    task = None if card.task is None else replace(card.task, loss="softmax")
+    return replace(card, task=task, classes=tuple(str(number) for number in range(len(card.classes))))

@@ -115,6 +115,9 @@ class TransformersClip(Format):
         # The text tower, and a count that older versions saved.
         return [*rules, aside(r"text_model\.|text_projection\.|logit_scale$|.*embeddings\.position_ids$")]
 
+    def architecture(self, card: Card) -> str:
+        return "CLIPVisionModelWithProjection" if vit(card, self.name).projection else "CLIPVisionModel"
+
     def _block(self, ours: str, theirs: str) -> list[Rule]:
         three = [f"{theirs}self_attn.{each}_proj" for each in "qkv"]
         return [
@@ -129,12 +132,16 @@ class TransformersClip(Format):
             *layer(f"{ours}mlp.contract", f"{theirs}mlp.fc2"),
         ]
 
+    def run_as(self, card: Card) -> Card:
+        self.documents(card)  # refuses, by its field, a model that no config can describe
+        return replace(card, preprocessing=processors.as_written(card.preprocessing))
+
     def documents(self, card: Card) -> dict[str, Any]:
         model = vit(card, self.name)
         _refuse_head(card, self.name)
         height = model.picture_px[0]
         config = {
-            "architectures": ["CLIPVisionModelWithProjection" if model.projection else "CLIPVisionModel"],
+            "architectures": [self.architecture(card)],
             "model_type": "clip_vision_model",
             "hidden_size": model.width,
             "intermediate_size": model.mlp_width or 4 * model.width,
@@ -251,6 +258,10 @@ class OpenAiClip(Format):
                 *layer(f"{ours}mlp.contract", f"{theirs}mlp.c_proj"),
             ]
         return [*rules, aside(TEXT)]
+
+    def run_as(self, card: Card) -> Card:
+        document = self.documents(card)[self.config]
+        return replace(card, preprocessing=self._preprocessing(document, card.preprocessing.size_px, self.config))
 
     def documents(self, card: Card) -> dict[str, Any]:
         model = vit(card, self.name)

@@ -26,6 +26,7 @@ class Given:
     tensors: Mapping[str, Tensor]
     documents: Mapping[str, Any]
     where: str
+    heads: int | None = None  # of the attention, where the user says what the contents do not
 
 
 class Format(ABC):
@@ -50,6 +51,11 @@ class Format(ABC):
     def found_in(self, given: Given) -> "Format":
         """The same format with the names and shapes of these tensors, where those differ between files."""
         return self
+
+    def run_as(self, card: Card) -> Card:
+        """The card as the code that this format belongs to runs such a model: what no file of it can say is as that
+        code has it for everybody. A UserError where that code cannot build the model at all."""
+        return card
 
     @abstractmethod
     def rules(self, card: Card) -> list[Rule]: ...
@@ -93,7 +99,7 @@ def recognised(given: Given) -> Format:
 
 def _outline(given: Given) -> Given:
     """Without values: names, shapes and types tell a format and its model, and a large file is read once only."""
-    return Given(outlines(given.tensors), given.documents, given.where)
+    return replace(given, tensors=outlines(given.tensors))
 
 
 def read(

@@ -10,7 +10,7 @@ MlpBlock_3); the current code and big_vision count each kind by itself.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,14 +21,30 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, nameless
 from vitreous.weights.formats import Format, Given
+from vitreous.weights.google_rules import (
+    batched,
+    conv,
+    converted,
+    dense,
+    four_axes,
+    head_rules,
+    norm,
+    patches,
+    stacked,
+    stem_rules,
+    units,
+)
 from vitreous.weights.rules import Rule, prefixed, same
 
 RELEASED = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 COUNTED_BY_KIND = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 IN_ENCODER = "Transformer/posembed_input/pos_embedding"
 BEFORE_CLASS_TOKEN = "pos_embedding"  # big_vision: the class token joins later and has no position
+# Of a hybrid's group norms and standardised convolutions.
+CONVOLUTIONS: dict[str, Any] = {"norm_epsilon": 1e-6, "conv_epsilon": 1e-5, "standardisation": "deviation"}
+PREPROCESSING = Preprocessing(crop="squash", crop_fraction=1.0, interpolation="bilinear")
 
 
 @dataclass
@@ -108,21 +124,28 @@ class GoogleViT(Format):
         self._check(model)
         patch = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch
         rules = [
-            _converted("encoder.stem.patches.linear.weight", "embedding/kernel", *_patches(patch)),
+            converted("encoder.stem.patches.linear.weight", "embedding/kernel", *patches(patch)),
             same("encoder.stem.patches.linear.bias", "embedding/bias"),
             *self._token_rules(model),
-            *_norm("encoder.norm", "Transformer/encoder_norm"),
+            *norm("encoder.norm", "Transformer/encoder_norm"),
         ]
         if isinstance(model.stem, ResNetStem):
-            rules += _stem_rules(model.stem)
-            rules += [] if self.norm_axes == 1 else [_four_axes(rules)]
+            rules += stem_rules(model.stem)
+            rules += [] if self.norm_axes == 1 else [four_axes(rules)]
         blocks = [self._block_rules(i, model.heads) for i in range(model.depth)]
         if self.is_stacked:
-            rules += [_stacked([block[i] for block in blocks]) for i in range(len(blocks[0]))]
+            rules += [stacked([block[i] for block in blocks]) for i in range(len(blocks[0]))]
         else:
             rules += [rule for block in blocks for rule in block]
-        rules += _head_rules(card)
+        rules += head_rules(card)
         return [prefixed(rule, self.prefix) for rule in rules]
+
+    def run_as(self, card: Card) -> Card:
+        model = card.model
+        if isinstance(model, ViTSettings):
+            stem = replace(model.stem, **CONVOLUTIONS) if isinstance(model.stem, ResNetStem) else model.stem
+            model = replace(model, stem=stem, gelu="tanh", norm_epsilon=1e-6)
+        return _as_published(replace(card, model=model))
 
     def _check(self, model: ViTSettings) -> None:
         """Whatever makes another model of the same tensors has no place in these files."""
@@ -138,9 +161,9 @@ class GoogleViT(Format):
     def _token_rules(self, model: ViTSettings) -> list[Rule]:
         token, table = "encoder.prefix.tokens", "encoder.positions.tables.0.table"
         if not model.num_prefix:
-            return [_batched(table, self.positions)]
+            return [batched(table, self.positions)]
         if self.positions == IN_ENCODER:
-            return [_batched(table, self.positions), _batched(token, "cls")]
+            return [batched(table, self.positions), batched(token, "cls")]
 
         def read(cls: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
             return cls[0], torch.cat([torch.zeros_like(cells[0, :1]), cells[0]])
@@ -156,7 +179,7 @@ class GoogleViT(Format):
         norm1, attention, norm2, mlp = (f"{theirs}/{layer}" for layer in self.block)
         three = [f"{attention}/{name}" for name in ("query", "key", "value")]
         return [
-            *_norm(f"{ours}.attention_norm", norm1),
+            *norm(f"{ours}.attention_norm", norm1),
             Rule(
                 (f"{ours}.attention.project_in.weight",),
                 tuple(f"{name}/kernel" for name in three),
@@ -169,16 +192,16 @@ class GoogleViT(Format):
                 lambda *parts: (torch.cat([part.flatten() for part in parts]),),
                 lambda whole: tuple(part.reshape(heads, -1).contiguous() for part in whole.chunk(3)),
             ),
-            _converted(
+            converted(
                 f"{ours}.attention.project_out.weight",
                 f"{attention}/out/kernel",
                 lambda kernel: kernel.flatten(0, 1).T,
                 lambda matrix: matrix.T.reshape(heads, -1, len(matrix)),
             ),
             same(f"{ours}.attention.project_out.bias", f"{attention}/out/bias"),
-            *_norm(f"{ours}.mlp_norm", norm2),
-            *_dense(f"{ours}.mlp.expand", f"{mlp}/Dense_0"),
-            *_dense(f"{ours}.mlp.contract", f"{mlp}/Dense_1"),
+            *norm(f"{ours}.mlp_norm", norm2),
+            *dense(f"{ours}.mlp.expand", f"{mlp}/Dense_0"),
+            *dense(f"{ours}.mlp.contract", f"{mlp}/Dense_1"),
         ]
 
 
@@ -207,28 +230,34 @@ class GoogleBiT(Format):
         num_classes = shape("head/conv2d/kernel", 4)[3] if "resnet/head/conv2d/kernel" in given.tensors else 0
         return _card(model, size, num_classes, "linear")
 
+    def run_as(self, card: Card) -> Card:
+        usual = ResNetSettings()
+        known = {name: getattr(usual, name) for name in ("norm_epsilon", "conv_epsilon", "standardisation")}
+        model = replace(card.model, **known) if isinstance(card.model, ResNetSettings) else card.model
+        return _as_published(replace(card, model=model))
+
     def rules(self, card: Card) -> list[Rule]:
         model = card.model
         if not isinstance(model, ResNetSettings):
             raise UserError(f"the format {self.name} holds ResNets; for a ViT choose {RELEASED_VIT.name}")
         kernel = "standardized_conv2d/kernel"
         rules = [
-            _conv("encoder.trunk.levels.0.0.conv", f"root_block/{kernel}"),
-            *_norm("encoder.norm", "group_norm", ("gamma", "beta")),
+            conv("encoder.trunk.levels.0.0.conv", f"root_block/{kernel}"),
+            *norm("encoder.norm", "group_norm", ("gamma", "beta")),
         ]
-        for i, j in _units(model.depths):
+        for i, j in units(model.depths):
             ours, theirs = f"encoder.trunk.levels.{i}.{j}", f"block{i}/unit{j + 1:02d}"
             for number, letter in enumerate("abc", start=1):
-                rules.append(_conv(f"{ours}.conv{number}", f"{theirs}/{letter}/{kernel}"))
-                rules += _norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", ("gamma", "beta"))
+                rules.append(conv(f"{ours}.conv{number}", f"{theirs}/{letter}/{kernel}"))
+                rules += norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", ("gamma", "beta"))
             if j == 0:
-                rules.append(_conv(f"{ours}.project", f"{theirs}/a/proj/{kernel}"))
+                rules.append(conv(f"{ours}.project", f"{theirs}/a/proj/{kernel}"))
         if card.task is not None:
             if card.task.head != "linear":
                 raise UserError(f"the format {self.name} has a linear head only, not {card.task.head}")
             head = "head/conv2d"
             rules += [
-                _converted("head.weight", f"{head}/kernel", lambda k: k[0, 0].T, lambda m: m.T[None, None]),
+                converted("head.weight", f"{head}/kernel", lambda k: k[0, 0].T, lambda m: m.T[None, None]),
                 same("head.bias", f"{head}/bias"),
             ]
         return [prefixed(rule, "resnet/") for rule in rules]
@@ -258,8 +287,13 @@ def _card(model: ViTSettings | ResNetSettings, size: tuple[int, int], num_classe
         model=model,
         task=ClassifySettings(head=head) if num_classes else None,
         classes=tuple(str(number) for number in range(num_classes)),  # the files hold no names
-        preprocessing=Preprocessing(size_px=size, crop="squash", crop_fraction=1.0, interpolation="bilinear"),
+        preprocessing=replace(PREPROCESSING, size_px=size),
     )
+
+
+def _as_published(card: Card) -> Card:
+    """With what the code does to all pictures, and without the names of the classes."""
+    return replace(nameless(card), preprocessing=replace(PREPROCESSING, size_px=card.preprocessing.size_px))
 
 
 def _grid(cells: int, patch_px: tuple[int, int], picture_px: tuple[int, int] | None, where: str) -> tuple[int, int]:
@@ -292,113 +326,12 @@ def _stem(names: Mapping[str, Any], prefix: str, shape: _Shapes) -> ResNetStem |
         depths=depths,
         base_width=width,
         root="imagenet" if kernel == 7 else "small",
-        norm_epsilon=1e-6,
-        conv_epsilon=1e-5,
-        standardisation="deviation",
+        **CONVOLUTIONS,
     )
 
 
 def _stride(stem: ResNetStem) -> int:
     return (4 if stem.root == "imagenet" else 1) << max(len(stem.depths) - 1, 0)
-
-
-# ---- Rules
-
-
-def _converted(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Rule:
-    return Rule((ours,), (theirs,), lambda a: (read(a).contiguous(),), lambda a: (write(a).contiguous(),))
-
-
-def _batched(ours: str, theirs: str) -> Rule:
-    """They keep an axis of length 1 before it."""
-    return _converted(ours, theirs, lambda a: a[0], lambda a: a[None])
-
-
-def _dense(ours: str, theirs: str) -> list[Rule]:
-    """Their matrices are (in, out)."""
-    return [
-        _converted(f"{ours}.weight", f"{theirs}/kernel", lambda m: m.T, lambda m: m.T),
-        same(f"{ours}.bias", f"{theirs}/bias"),
-    ]
-
-
-def _conv(ours: str, theirs: str) -> Rule:
-    """Their kernels are (height, width, in, out)."""
-    return _converted(f"{ours}.weight", theirs, lambda k: k.permute(3, 2, 0, 1), lambda k: k.permute(2, 3, 1, 0))
-
-
-def _patches(patch: tuple[int, int]) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The same, kept by us as one matrix."""
-    return (
-        lambda kernel: kernel.permute(3, 2, 0, 1).flatten(1),
-        lambda matrix: matrix.reshape(len(matrix), -1, *patch).permute(2, 3, 1, 0),
-    )
-
-
-def _norm(ours: str, theirs: str, names: tuple[str, str] = ("scale", "bias")) -> list[Rule]:
-    return [
-        Rule((f"{ours}.{kind}",), (f"{theirs}/{name}",), lambda a: (a.flatten(),), lambda a: (a,))
-        for kind, name in zip(("weight", "bias"), names, strict=True)
-    ]
-
-
-def _four_axes(rules: list[Rule]) -> Rule:
-    """Released hybrids keep the vectors of group norms as (1, 1, 1, width). That they do is kept with the weights, so
-    that they are written back like this; a file of flat vectors never comes here."""
-    norms = [rule for rule in rules if re.match(r"(.*/)?gn\w*/", rule.theirs[0])]
-
-    def read(*theirs: Tensor) -> tuple[Tensor, ...]:
-        return torch.tensor(theirs[0].ndim), *(one.flatten() for one in theirs)
-
-    def write(axes: Tensor, *ours: Tensor) -> tuple[Tensor, ...]:
-        return tuple(one.reshape(*(1,) * (int(axes) - 1), -1) for one in ours)
-
-    ours, theirs = ([names[0] for names in side] for side in zip(*((r.ours, r.theirs) for r in norms), strict=True))
-    return Rule(("extra.group_norm_axes", *ours), tuple(theirs), read, write, optional=True)
-
-
-def _stacked(rules: list[Rule]) -> Rule:
-    """The same layer of all blocks, in one array each of theirs."""
-
-    def read(*stacks: Tensor) -> tuple[Tensor, ...]:
-        if {len(stack) for stack in stacks} != {len(rules)}:
-            raise UserError(f"{rules[0].theirs[0]} does not hold {len(rules)} blocks")
-        return tuple(rule.read(*(stack[i] for stack in stacks))[0] for i, rule in enumerate(rules))
-
-    def write(*ours: Tensor) -> tuple[Tensor, ...]:
-        apart = [rule.write(one) for rule, one in zip(rules, ours, strict=True)]
-        return tuple(torch.stack(layer) for layer in zip(*apart, strict=True))
-
-    return Rule(tuple(rule.ours[0] for rule in rules), rules[0].theirs, read, write)
-
-
-def _units(depths: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Stages counted from 1, units from 0."""
-    return [(i, j) for i, depth in enumerate(depths, start=1) for j in range(depth)]
-
-
-def _stem_rules(stem: ResNetStem) -> list[Rule]:
-    ours = "encoder.stem.trunk.levels"
-    rules = [_conv(f"{ours}.0.0.conv", "conv_root/kernel"), *_norm(f"{ours}.0.0.norm", "gn_root")]
-    for i, j in _units(stem.depths):
-        unit, theirs = f"{ours}.{i}.{j}", f"block{i}/unit{j + 1}"
-        for number in (1, 2, 3):
-            rules.append(_conv(f"{unit}.conv{number}", f"{theirs}/conv{number}/kernel"))
-            rules += _norm(f"{unit}.norm{number}", f"{theirs}/gn{number}")
-        if j == 0:
-            rules.append(_conv(f"{unit}.project", f"{theirs}/conv_proj/kernel"))
-            rules += _norm(f"{unit}.project_norm", f"{theirs}/gn_proj")
-    return rules
-
-
-def _head_rules(card: Card) -> list[Rule]:
-    if card.task is None:
-        return []
-    if card.task.head == "tanh":
-        return [*_dense("head.hidden", "pre_logits"), *_dense("head.output", "head")]
-    if card.task.head != "linear":
-        raise UserError(f"this format has no place for a {card.task.head} head")
-    return _dense("head", "head")
 
 
 RELEASED_VIT = GoogleViT("google", "ViT, AugReg and hybrids as Google released them (vision_transformer)")

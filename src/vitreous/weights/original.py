@@ -13,18 +13,28 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.nn.relative import BiasTable
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, nameless
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.processors import HALF, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.rules import Rule, aside, carried, computed, prefixed
-from vitreous.weights.timm import TOKENS, is_vit, read_card, timm_rules
-from vitreous.weights.timm_config import is_beit, write_config
+from vitreous.weights.timm import TOKENS, as_timm_runs, is_vit, read_card, timm_rules
+from vitreous.weights.timm_config import NORM_EPSILON, is_beit, write_config
 
 # What a checkpoint of a training run holds besides the model: of no use here, and known.
 TRAINING = r"(optimizer|lr_scheduler|scaler|fp16_scaler|amp|loss_scaler|model_ema|epoch|args)\."
+# All but BEiT were trained and tested on ImageNet's statistics, with the centre 224 of 256.
+PREPROCESSING = Preprocessing(
+    interpolation="bicubic",
+    crop_fraction=0.875,
+    skip_fitting=False,
+    resizer="pillow",
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+)
 MAX_DECODER_DEPTH = 32  # published: 8
 BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
@@ -45,7 +55,7 @@ class Wrapped(Format):
             for name, tensor in given.tensors.items()
             if name.startswith(self.prefix)
         }
-        return Given(tensors, given.documents, given.where)
+        return replace(given, tensors=tensors)
 
     def fits(self, given: Given) -> bool:
         tensors = self.inside(given).tensors
@@ -60,9 +70,7 @@ class Wrapped(Format):
         card = read_card(inside, picture_px, any_depth=True)  # in their code a head is always 64 wide
         if "config.json" in given.documents or is_beit(_vit(card)):
             return card
-        # All of them were trained and tested on ImageNet's statistics, with the centre 224 of 256.
-        known = replace(card.preprocessing, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=0.875)
-        return replace(card, preprocessing=known)
+        return replace(card, preprocessing=replace(PREPROCESSING, size_px=card.preprocessing.size_px))
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         if "config.json" in given.documents:
@@ -72,6 +80,14 @@ class Wrapped(Format):
             f"its files do not tell the number of heads ({heads}: each {width // heads} wide, as published), nor the "
             "preprocessing (as published)"
         ]
+
+    def run_as(self, card: Card) -> Card:
+        """Their code reads no config.json, and is timm's as it was then."""
+        model = _vit(card)
+        p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
+        if is_beit(model):
+            p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
+        return replace(nameless(card), model=replace(as_timm_runs(model, NORM_EPSILON), gelu="erf"), preprocessing=p)
 
     def rules(self, card: Card) -> list[Rule]:
         inner = [*timm_rules(card), *self.further(_vit(card))]
@@ -108,6 +124,11 @@ class Beit(Wrapped):
     def knows(self, tensors: Mapping[str, Tensor]) -> bool:
         names = ("blocks.0.attn.relative_position_index", "rel_pos_bias.relative_position_index")
         return any(name in tensors for name in names)
+
+    def run_as(self, card: Card) -> Card:
+        if _vit(card).positions not in ("bias", "bias-shared"):
+            raise UserError(f"{self.name} has relative position biases, and this model has none")
+        return super().run_as(card)
 
     def further(self, model: ViTSettings) -> list[Rule]:
         patch = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch

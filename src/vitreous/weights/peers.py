@@ -132,7 +132,12 @@ def _transformers(given: Given, format: transformers.Transformers, card: Card) -
     document = given.documents[CONFIG]
     named = (document.get("architectures") or ["none"])[0]
     kind = named if named in format.architectures else format.architecture(card)
-    peer = _from_transformers(given, kind, document)
+    peer = transformers_peer(_from_transformers(given, kind, document), kind, format, card)
+    note = f"its architecture is {named}; compared as {kind}"
+    return peer if kind == named else replace(peer, notes=(note,))
+
+
+def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, card: Card) -> Peer:
     masked = hasattr(peer.config, "mask_ratio")  # MAE drops patches by a noise; of an ordered one it keeps all in order
     if masked:
         peer.config.mask_ratio = 0.0
@@ -146,16 +151,18 @@ def _transformers(given: Given, format: transformers.Transformers, card: Card) -
             answer = {"logits": peer(images).logits}
         return {"features": found.last_hidden_state, **answer}
 
-    note = f"its architecture is {named}; compared as {kind}"
-    return Peer(_title("transformers", kind), peer, answers, card.model, () if kind == named else (note,))
+    return Peer(_title("transformers", kind), peer, answers, card.model)
 
 
 def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
-    document = given.documents[CONFIG]
+    document, kind = given.documents[CONFIG], format.architecture(card)
     projection = transformers.vit(card, format.name).projection
-    kind = "CLIPVisionModelWithProjection" if projection else "CLIPVisionModel"
     tower = {**(document.get("vision_config") or document), "projection_dim": projection or 512}
-    peer = _from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"})
+    return clip_peer(_from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"}), kind, card)
+
+
+def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
+    projection = transformers.vit(card, kind).projection
 
     def answers(images: Tensor) -> Answers:
         found = peer(images)
@@ -180,7 +187,7 @@ def _from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> 
     except Exception as error:
         raise UserError(_broken("transformers", error)) from None
     pooled = kind not in ("ViTModel", "DeiTModel") or any("pooler.dense." in name for name in given.tensors)
-    with taken_by("transformers", given.where), _quiet(library):
+    with taken_by("transformers", given.where), quiet(library):
         peer, found = chosen.from_pretrained(
             None,
             config=chosen.config_class.from_dict(dict(document)),
@@ -196,7 +203,7 @@ def _from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> 
 
 
 @contextmanager
-def _quiet(library: Any) -> Iterator[None]:
+def quiet(library: Any) -> Iterator[None]:
     level, shown = library.logging.get_verbosity(), library.logging.is_progress_bar_enabled()
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
@@ -242,7 +249,11 @@ def _original(given: Given, format: original.Wrapped, card: Card) -> Peer:
 def _from_timm(given: Given, document: Mapping[str, Any], card: Card, notes: tuple[str, ...] = ()) -> Peer:
     with taken_by("timm", given.where):
         module = _fill(_timm_model(document), given.tensors)
-    return Peer(_title("timm", str(document["architecture"])), module, _timm_answers(module, card), card.model, notes)
+    return replace(timm_peer(module, str(document["architecture"]), card), notes=notes)
+
+
+def timm_peer(module: Any, name: str, card: Card) -> Peer:
+    return Peer(_title("timm", name), module.eval(), _timm_answers(module, card), card.model)
 
 
 def _timm_model(document: Mapping[str, Any]) -> Any:
@@ -298,15 +309,20 @@ TORCHVISION = {  # by patch, width, depth and heads
 
 
 def _torchvision(given: Given, format: torchvision.Torchvision, card: Card) -> Peer:
+    norm = partial(nn.LayerNorm, eps=transformers.vit(card, format.name).norm_epsilon)
+    return torchvision_peer(given.tensors, format, card, given.where, norm_layer=norm)
+
+
+def torchvision_peer(
+    tensors: Mapping[str, Tensor], format: torchvision.Torchvision, card: Card, where: str, **more: Any
+) -> Peer:
     library = imported("torchvision", "torchvision.models.vision_transformer")
     model = transformers.vit(card, format.name)
-    arguments = format.documents(card)[CONFIG]
-    norm = partial(nn.LayerNorm, eps=arguments.pop("norm_epsilon"))
-    with taken_by("torchvision", given.where):
-        module = library.VisionTransformer(norm_layer=norm, **arguments)
+    with taken_by("torchvision", where):
+        module = library.VisionTransformer(**format.documents(card)[CONFIG], **more)
         if card.task is None:
             module.heads = nn.Identity()
-        _fill(module, given.tensors)
+        _fill(module, tensors)
 
     def answers(images: Tensor) -> Answers:
         tokens: list[Tensor] = []

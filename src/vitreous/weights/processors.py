@@ -127,6 +127,11 @@ def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
     }
 
 
+def as_written(preprocessing: Preprocessing) -> Preprocessing:
+    """What transformers makes of what we write for it."""
+    return read_preprocessing(write_preprocessing(preprocessing), FILE)
+
+
 def _side(sizes: Any, name: str, where: str) -> int:
     value = sizes.get(name) if isinstance(sizes, Mapping) else None
     if type(value) is not int or not 1 <= value <= MAX_SIDE:

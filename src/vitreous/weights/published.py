@@ -73,9 +73,8 @@ def published_heads(width: int, depth: int | None, where: str) -> int:
     known = width in DEPTHS or (width % HEAD_WIDTH == 0) if depth is None else depth in DEPTHS.get(width, ())
     if not known:
         raise UserError(
-            f"{where}: how many heads a model of width {width} and this depth has, its weights do not tell; put it "
-            'into a folder as model.safetensors, beside a config.json that has {"num_heads": N} in its "model_args" '
-            "(timm) or by itself (torchvision)"
+            f"{where}: how many heads a model of width {width} and this depth has, its weights do not tell; say so by "
+            '--heads N, by load(..., heads=N), or by "num_heads" in a config.json beside it (timm: in "model_args")'
         )
     return HEADS.get(width, width // HEAD_WIDTH)
 

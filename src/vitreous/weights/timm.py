@@ -19,13 +19,22 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, nameless
 from vitreous.weights.describe import describe
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes, assumptions, read_gelu, read_heads, refuse_rotary
 from vitreous.weights.rules import Rule, layer, same
-from vitreous.weights.timm_config import Config, is_beit, write_config
+from vitreous.weights.timm_config import (
+    CLIP,
+    CLIP_NORM_EPSILON,
+    NORM_EPSILON,
+    Config,
+    is_beit,
+    norm_epsilon,
+    refuse_unknown,
+    write_config,
+)
 
 TOKENS, TABLE = "encoder.prefix.tokens", "encoder.positions.tables.0.table"
 # Of the convolutions and group norms in BiT and in hybrids, whatever their weights were trained with.
@@ -46,11 +55,27 @@ class Timm(Format):
     def assumed(self, given: Given, card: Card) -> list[str]:
         return assumptions(given, card)
 
+    def run_as(self, card: Card) -> Card:
+        refuse_unknown(card)
+        model, p = card.model, card.preprocessing
+        if isinstance(model, ResNetSettings):
+            model = replace(model, **CONVOLUTIONS)
+        elif isinstance(model, ViTSettings):
+            model = as_timm_runs(model, norm_epsilon(card, model))
+        p = replace(p, skip_fitting=False, resizer="pillow", odd_margin="even")
+        return replace(nameless(card), model=model, classes=card.classes, preprocessing=p)
+
     def rules(self, card: Card) -> list[Rule]:
         return timm_rules(card)
 
     def documents(self, card: Card) -> dict[str, Any]:
         return {"config.json": write_config(card)}
+
+
+def as_timm_runs(model: ViTSettings, epsilon: float) -> ViTSettings:
+    stem = replace(model.stem, **CONVOLUTIONS) if isinstance(model.stem, ResNetStem) else model.stem
+    # Its Beit has one activation, and all else takes any.
+    return replace(model, stem=stem, norm_epsilon=epsilon, gelu="erf" if is_beit(model) else model.gelu)
 
 
 def is_vit(tensors: Mapping[str, Tensor]) -> bool:
@@ -121,7 +146,9 @@ def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None
     pooled_mean = pool_after or "cls_token" not in shapes
     if config.pooling() in ("avg", "token"):
         pooled_mean = config.pooling() == "avg"
-    epsilon = 1e-5 if pre_norm or "_clip_" in config.architecture else 1e-6
+    epsilon = NORM_EPSILON
+    if CLIP in config.architecture or (pre_norm and not config.architecture):
+        epsilon = CLIP_NORM_EPSILON
     bias = "blocks.0.attn.qkv.bias" in shapes
     shared_table = "rel_pos_bias.relative_position_bias_table" in shapes
     own_table = "blocks.0.attn.relative_position_bias_table" in shapes
@@ -233,8 +260,8 @@ def timm_rules(card: Card) -> list[Rule]:
         return _resnet_rules(card, card.model)
     if not isinstance(card.model, ViTSettings):
         raise UserError(f"timm has no place for {describe(card)}")
-    if card.task is not None and card.task.head == "tanh":
-        raise UserError("timm has no place for a head with a hidden layer")
+    if card.task is not None and card.task.head not in ("linear", "distilled"):
+        raise UserError(f"timm has no place for a {card.task.head} head")
     model = card.model
     rules = [patch_rule("patch_embed.proj.weight", model)]
     if model.patch_bias:

@@ -8,6 +8,7 @@ from vitreous.errors import UserError, shown
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.nn.blocks import Gelu
 from vitreous.weights.card import Card
+from vitreous.weights.describe import describe
 from vitreous.weights.formats import Given
 
 GELU_NAMES: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
@@ -40,6 +41,10 @@ HYBRIDS: dict[tuple[int, ...], str] = {
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
 BITS: dict[tuple[int, ...], int] = {(3, 4, 6, 3): 50, (3, 4, 23, 3): 101, (3, 8, 36, 3): 152}
+BIT_WIDTHS = {50: (64, 192), 101: (64, 192), 152: (128, 256)}
+
+# No argument tells a norm's epsilon: all have one, and CLIP's towers, which their names tell, the other.
+NORM_EPSILON, CLIP_NORM_EPSILON, CLIP = 1e-6, 1e-5, "_clip_"
 
 
 class Config:
@@ -53,7 +58,7 @@ class Config:
         self.pretrained: Mapping[str, Any] = pretrained if isinstance(pretrained, Mapping) else {}
         self.arguments: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
         self.architecture = str(self.whole.get("architecture", ""))
-        self.where = given.where
+        self.where, self.told_heads = given.where, given.heads
 
     def picture_px(self) -> tuple[int, int] | None:
         size = self.arguments.get("img_size") or self.pretrained.get("input_size")
@@ -73,7 +78,9 @@ class Config:
         return "tanh" if self.architecture in TANH else "erf"
 
     def heads(self) -> int | None:
-        """Where it says so, or its architecture is none that goes by the width."""
+        """Where the user or the file says so, or its architecture is none that goes by the width."""
+        if self.told_heads is not None:
+            return self.told_heads
         if "num_heads" in self.arguments:
             return int(self.arguments["num_heads"])
         return 16 if self.architecture == "vit_base_patch16_gap_224" or "giantopt" in self.architecture else None
@@ -124,7 +131,6 @@ def write_config(card: Card) -> dict[str, Any]:
     """What `timm.create_model("local-dir:...")` needs to build the same model."""
     model, p, names = card.model, card.preprocessing, list(card.classes)
     assert isinstance(model, ViTSettings | ResNetSettings)  # `timm_rules` refuses the others
-    resnet = isinstance(model, ResNetSettings)
     # timm's BiT takes its pictures at any size, and its shape from the architecture's name.
     arguments = {"in_chans": model.channels} if isinstance(model, ResNetSettings) else _vit_arguments(card, model)
     return {
@@ -132,7 +138,6 @@ def write_config(card: Card) -> dict[str, Any]:
         "num_classes": len(names) if card.task else 0,
         "global_pool": arguments.get("global_pool", "avg"),
         **({"label_names": names} if names != [str(number) for number in range(len(names))] else {}),
-        **({} if resnet else {"norm_epsilon": model.norm_epsilon}),  # for us: timm takes it from the architecture
         "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [model.channels, *p.size_px],
@@ -150,20 +155,45 @@ def _resnet_name(model: ResNetSettings) -> str:
     return f"resnetv2_{BITS.get(model.depths, 50)}x{max(model.base_width // 64, 1)}_bit"
 
 
+def refuse_unknown(card: Card) -> None:
+    """Convolutional parts have the shapes that timm's names stand for, and no other."""
+    model = card.model
+    known = True
+    if isinstance(model, ResNetSettings):
+        widths = BIT_WIDTHS.get(BITS.get(model.depths, 0), ())
+        known = model.base_width in widths and model.root == "imagenet"
+    elif isinstance(model, ViTSettings) and isinstance(model.stem, ResNetStem):
+        known = model.stem.depths in HYBRIDS and (model.stem.base_width, model.stem.root) == (64, "imagenet")
+    if not known:
+        raise UserError(f"timm has no architecture with the convolutional part of {describe(card)}")
+
+
+def norm_epsilon(card: Card, model: ViTSettings) -> float:
+    """Of the layer norms of the architecture that `write_config` names: the model's own where it can be had."""
+    has_name = _special_name(card, model) is None
+    return CLIP_NORM_EPSILON if has_name and model.norm_epsilon == CLIP_NORM_EPSILON else NORM_EPSILON
+
+
 def _vit_name(card: Card, model: ViTSettings) -> str:
+    special = _special_name(card, model)
+    if special is not None:
+        return special
+    if model.norm_epsilon == CLIP_NORM_EPSILON:
+        return f"vit_base_patch16{CLIP}{'quickgelu_' if model.gelu == 'quick' else ''}224"
     size = SIZES.get(model.width, "base")
     patch = model.patch if model.patch in PATCHES[size] else PATCHES[size][-1]
+    return f"vit_{size}_patch{patch}_224"
+
+
+def _special_name(card: Card, model: ViTSettings) -> str | None:
+    """Of an architecture with a part that arguments do not bring in; None where any will do."""
     if is_beit(model):
         return "beit_base_patch16_224"
     if isinstance(model.stem, ResNetStem):
         return HYBRIDS.get(model.stem.depths, "vit_base_r50_s16_224")
     if card.task is not None and card.task.head == "distilled":
         return "deit_base_distilled_patch16_224"
-    if model.mlp == "swiglu":
-        return "vit_giant_patch14_dinov2"
-    if model.pre_norm:
-        return f"vit_base_patch16_clip_{'quickgelu_' if model.gelu == 'quick' else ''}224"
-    return f"vit_{size}_patch{patch}_224"
+    return "vit_giant_patch14_dinov2" if model.mlp == "swiglu" else None
 
 
 def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:

@@ -1,26 +1,31 @@
 """torchvision's VisionTransformer, vit_b_16 to vit_h_14.
 
 Its files are state dicts and nothing else. The number of heads is that of the published model of the same width and
-depth, unless a config.json, which is ours, says otherwise: it holds the constructor's arguments and the norms' epsilon.
-The published files spell a block's MLP linear_1 and linear_2, and what today's code saves, 0 and 3.
+depth, unless a config.json says otherwise, which is ours: it holds the constructor's arguments, and in what earlier
+versions wrote the norms' epsilon. The published files spell a block's MLP linear_1 and linear_2, and what today's code
+saves, 0 and 3.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, nameless
 from vitreous.weights.describe import describe
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes, published_heads
 from vitreous.weights.rules import Rule, layer, same
 from vitreous.weights.timm import TABLE, TOKENS, patch_rule
+
+PREPROCESSING = Preprocessing(
+    interpolation="bilinear", skip_fitting=False, resizer="pillow", mean=IMAGENET_MEAN, std=IMAGENET_STD
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Torchvision(Format):
             patch=patch,
             width=width,
             depth=depth,
-            heads=int(config.get("num_heads") or published_heads(width, depth, given.where)),
+            heads=given.heads or int(config.get("num_heads") or published_heads(width, depth, given.where)),
             mlp_width=hidden,
             norm_epsilon=float(config.get("norm_epsilon", 1e-6)),
         )
@@ -62,19 +67,19 @@ class Torchvision(Format):
             model=model,
             task=ClassifySettings(head=head) if has_head else None,
             classes=tuple(str(number) for number in range(num_classes)),
-            preprocessing=Preprocessing(
-                size_px=model.picture_px,
-                interpolation="bilinear",
-                skip_fitting=False,
-                resizer="pillow",
-                mean=IMAGENET_MEAN,
-                std=IMAGENET_STD,
-            ),
+            preprocessing=replace(PREPROCESSING, size_px=model.picture_px),
         )
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         size = card.preprocessing.size_px[0]
         return [f"its files do not tell the preprocessing: the centre {size} px of {size * 8 // 7}, ImageNet's mean"]
+
+    def run_as(self, card: Card) -> Card:
+        model = card.model
+        if isinstance(model, ViTSettings):
+            model = replace(model, gelu="erf", norm_epsilon=1e-6)
+        preprocessing = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
+        return replace(nameless(card), model=model, preprocessing=preprocessing)
 
     def rules(self, card: Card) -> list[Rule]:
         model = self._checked(card)
@@ -100,6 +105,8 @@ class Torchvision(Format):
             return rules
         if card.task.head == "tanh":
             return rules + layer("head.hidden", "heads.pre_logits") + layer("head.output", "heads.head")
+        if card.task.head != "linear":
+            raise UserError(f"torchvision's VisionTransformer has no place for a {card.task.head} head")
         return rules + layer("head", "heads.head")
 
     def _checked(self, card: Card) -> ViTSettings:
@@ -108,7 +115,8 @@ class Torchvision(Format):
         if not isinstance(model, ViTSettings) or model.stem is not None:
             raise UserError(f"torchvision's VisionTransformer has no place for {describe(card)}")
         h, w = model.picture_px
-        fixed = {"pool": "class", "pool_norm": "before", "num_prefix": 1, "num_registers": 0, "gelu": "erf"}
+        fixed = {"channels": 3, "pool": "class", "pool_norm": "before", "num_prefix": 1, "num_registers": 0}
+        fixed |= {"gelu": "erf", "positions_where": "stem", "pre_norm": False, "mlp": "gelu"}
         for field, value in fixed.items():
             if getattr(model, field) != value:
                 raise UserError(f"torchvision's VisionTransformer has {field} {value}, not {getattr(model, field)}")
@@ -126,7 +134,6 @@ class Torchvision(Format):
             "hidden_dim": model.width,
             "mlp_dim": model.mlp_width or 4 * model.width,
             "num_classes": len(card.classes),
-            "norm_epsilon": model.norm_epsilon,
         }
         if card.task is not None and card.task.head == "tanh":
             config["representation_size"] = model.width

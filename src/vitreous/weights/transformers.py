@@ -255,8 +255,14 @@ class Transformers(Format):
 
     # ---- writing
 
+    def run_as(self, card: Card) -> Card:
+        self.documents(card)  # refuses, by its field, a model that no config can describe
+        return replace(card, preprocessing=processors.as_written(card.preprocessing))
+
     def documents(self, card: Card) -> dict[str, Any]:
         model, masked = vit(card, self.name), self._spelling(card).masked
+        if self.model_type == "dinov2_with_registers" and not model.num_registers:
+            raise UserError(f"{self.name} has register tokens, and this model has none; write transformers-dinov2")
         config = {"architectures": [self.architecture(card)], **write_model(self.model_type, model, masked)}
         again = read_model(self.model_type, Config(config, DEFAULTS | self.defaults, CONFIG))
         refuse_others(self.name, model, again)

@@ -5,18 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.data.images import BadPicture, read_picture
+from vitreous.conversion.outputs import distance, outputs, random_images, read_pictures
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, Features, TokenEncoder
-from vitreous.tasks.base import Task
 from vitreous.trained import Trained, fetched
 from vitreous.weights import formats
 from vitreous.weights.describe import describe
 from vitreous.weights.files import open_weights
 from vitreous.weights.google import GoogleBiT, GoogleViT
-from vitreous.weights.peers import Answers, Peer, build_peer, taken_by
+from vitreous.weights.peers import Peer, build_peer, taken_by
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}  # of max|ours - theirs| / max|theirs|
 
@@ -48,17 +46,21 @@ class Verification:
 
 
 def verify(
-    where: str | Path, pictures: Sequence[str | Path] = (), picture_px: int | tuple[int, int] | None = None
+    where: str | Path,
+    pictures: Sequence[str | Path] = (),
+    picture_px: int | tuple[int, int] | None = None,
+    *,
+    heads: int | None = None,
 ) -> Verification:
     """Our answers for the weights at `where` against those of the library they belong to, in float64 and float32, on
     random pictures and on `pictures`; then all of its tensors against those that we write back.
 
     A difference, and a library that is not there, are UserErrors.
     """
-    trained = Trained.load(where, picture_px=picture_px)
+    trained = Trained.load(where, picture_px=picture_px, heads=heads)
     if trained.format == "vitreous":
         raise UserError(f"{where}: our own format belongs to no other library; its checksums are compared on loading")
-    given = replace(open_weights(fetched(str(where))), where=str(where))
+    given = replace(open_weights(fetched(str(where))), where=str(where), heads=heads)
     chosen = formats.named(trained.format)
     written = replace(formats.write(trained.card, trained.weights, chosen), where=str(where))
     assert trained.report is not None  # every foreign file has one
@@ -95,17 +97,10 @@ def _batches(trained: Trained, pictures: Sequence[str | Path]) -> list[Tensor]:
     user's. (B, C, h, w) float32 each."""
     channels, preprocessing = trained.card.model.channels, trained.card.preprocessing
     sizes = dict.fromkeys((trained.card.model.picture_px, preprocessing.size_px))
-    generator = torch.Generator().manual_seed(0)
-    batches = [torch.randn(2, channels, *size, generator=generator) for size in sizes]
+    batches = [random_images(channels, size) for size in sizes]
     if pictures and channels != 3:
         raise UserError(f"{trained.where}: takes pictures of {channels} channels; verify it without pictures")
-    for picture in pictures:
-        try:
-            pixels = read_picture(Path(picture))
-        except BadPicture as error:
-            raise UserError(f"{picture}: {error}") from None
-        batches.append(preprocessing.normalised(preprocessing.resized(pixels)[None]))
-    return batches
+    return batches + [preprocessing.normalised(pixels) for pixels in read_pictures(pictures, preprocessing)]
 
 
 def _compare_tensors(before: Mapping[str, Tensor], after: Mapping[str, Tensor], where: str) -> None:
@@ -126,44 +121,17 @@ def _distances(trained: Trained, peer: Peer, batches: Sequence[Tensor]) -> dict[
         kind = str(dtype).removeprefix("torch.")
         peer.module.to(dtype)
         for images in batches:
-            ours = _prepared(compared, (images.shape[-2], images.shape[-1])).to(dtype)
             with taken_by(peer.title, trained.where):
                 expected = peer.answers(images.to(dtype))
-            for name, found in _answers(ours, images.to(dtype)).items():
+            for name, found in outputs(compared, images.to(dtype)).items():
                 if name not in expected:
                     continue
-                distance = _distance(found, expected[name])
-                if not distance <= tolerance:  # true for NaN too
+                apart = distance(found, expected[name])
+                if not apart <= tolerance:  # true for NaN too
                     raise UserError(
-                        f"{trained.where}: our {name} and those of {peer.title} differ by {distance:.1e} in {kind} "
+                        f"{trained.where}: our {name} and those of {peer.title} differ by {apart:.1e} in {kind} "
                         f"(at most {tolerance:g} is allowed): what we read as {describe(trained.card)} is another model"
                     )
                 found_so_far = largest.setdefault(name, {})
-                found_so_far[kind] = max(found_so_far.get(kind, 0.0), distance)
+                found_so_far[kind] = max(found_so_far.get(kind, 0.0), apart)
     return largest
-
-
-def _prepared(trained: Trained, size_px: tuple[int, int]) -> nn.Module:
-    fitted = trained.resized(size_px)
-    return fitted.encoder().eval() if fitted.card.task is None else fitted.task()
-
-
-def _answers(model: nn.Module, images: Tensor) -> Answers:
-    encoder = model if isinstance(model, Encoder) else model.encoder
-    assert isinstance(encoder, Encoder)
-    features = encoder(images)
-    answer = {"logits": model.predict(images)} if isinstance(model, Task) else {"pooled": features.pooled}
-    return {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1], **answer}
-
-
-def _tokens(features: Features) -> Tensor:
-    """(B, P + h*w, D), as the peers have them."""
-    patches = features.maps[0].flatten(2).transpose(1, 2)
-    return patches if features.prefix is None else torch.cat([features.prefix, patches], dim=1)
-
-
-def _distance(ours: Tensor, theirs: Tensor) -> float:
-    """max|a - b| / max|b|; infinite where they are not of one shape."""
-    if ours.shape != theirs.shape:
-        return float("inf")
-    return float((ours - theirs).abs().max() / theirs.abs().max())

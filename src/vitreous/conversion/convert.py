@@ -1,0 +1,174 @@
+"""Convert: a model from any format to any other, opened as its users do and compared before it counts as written."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitreous.conversion.agreement import ROUNDING, Agreement, agree
+from vitreous.conversion.verify import verify
+from vitreous.errors import UserError
+from vitreous.models import ViTSettings
+from vitreous.trained import Trained
+from vitreous.weights import formats
+from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
+from vitreous.weights.describe import describe
+from vitreous.weights.timm import TABLE, TOKENS
+from vitreous.weights.writing import notes_path, put_in_place, refuse_name, write_weights
+
+
+def convert(
+    where: str,
+    out: str | Path,
+    to: str = "vitreous",
+    picture_px: int | tuple[int, int] | None = None,
+    patch: int | None = None,
+    *,
+    heads: int | None = None,
+    approximate: bool = False,
+    verified: bool = False,
+    pictures: Sequence[str | Path] = (),
+) -> str:
+    """Write the model at `where` to `out` in the format `to`. Returns what was done, in a line, or in several.
+
+    What the format cannot carry is folded into the weights, refused, or named in a note beside the result. What was
+    written is opened by the library that it is for, where that is installed, and its outputs are compared with the
+    source's, on two made-up pictures and on `pictures`. Unless it may be `approximate`, a difference beyond rounding
+    is an error, and nothing is left at `out`. With `verified`, both sides are also held against their libraries.
+    """
+    target = Path(out)
+    chosen = None if to == "vitreous" else formats.named(to)
+    _check_place(target, to, chosen)
+    trained = Trained.load(where, picture_px=picture_px, patch=patch, heads=heads)
+    carried = None if chosen is None else _carried(trained, chosen, approximate)
+    lines = _verified_source(trained, pictures, picture_px, heads) if verified else []
+    with put_in_place(target) as place:
+        if carried is None:
+            trained.save(place)
+            _read_back(trained, place)
+            notes = []
+            if pictures and not lines:
+                notes = ["the pictures were ignored: they are for --verify, and for other formats"]
+            done = "read back bit for bit"
+        else:
+            write_weights(carried.given, place, carried.format.container)
+            again = _read_back(replace(trained, card=carried.card, weights=carried.weights), place)
+            found = agree(trained, carried, again, place, pictures=pictures, exact=verified)
+            notes = [*carried.notes, *_judged(found, trained, to, approximate)]
+            if verified:
+                lines += [str(verify(place, pictures, _told(trained))).replace(str(place), str(out)), str(found)]
+            if notes:
+                _write_notes(notes_path(place), notes, trained, carried)
+            done = f"read back bit for bit, opened by {found.reader}: outputs within {found.largest:.1e}"
+    assumed = [] if trained.report is None or verified else trained.report.assumed
+    lines += [f"note: {note}" for note in (*assumed, *notes)]
+    lines += [f"These notes are in {notes_path(target)}"] * bool(notes and carried)
+    return "\n".join([*lines, f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), {done}"])
+
+
+def _check_place(target: Path, to: str, chosen: formats.Format | None) -> None:
+    refuse_name(target, to, None if chosen is None else chosen.container)
+    for path in (target, notes_path(target)):
+        if path.exists():
+            raise UserError(f"{path}: already there; choose another place, or remove it first")
+
+
+def _verified_source(
+    trained: Trained, pictures: Sequence[str | Path], picture_px: int | tuple[int, int] | None, heads: int | None
+) -> list[str]:
+    if trained.format == "vitreous":
+        return []
+    resized = trained.report is not None and bool(trained.report.reshaped)
+    return [str(verify(trained.where, pictures, None if resized else picture_px, heads=heads))]
+
+
+def _carried(trained: Trained, chosen: formats.Format, approximate: bool) -> Carried:
+    card = trained.card
+    try:
+        carried = carry(card, trained.weights, chosen, approximate)
+    except UserError as error:
+        raise UserError(f"{trained.where}: {error} {_way_out(trained)}") from None
+    model_px, input_px = card.model.picture_px, card.preprocessing.size_px
+    if chosen.card(carried.given, model_px).preprocessing.size_px != input_px:
+        raise UserError(
+            f"{trained.where}: its positions are for pictures of {_sides(model_px)} px, its preprocessing makes "
+            f"{_sides(input_px)}, and {chosen.name} has one size for both: add --picture-px {_sides(input_px)} (or "
+            f"{_sides(model_px)})"
+        )
+    return carried
+
+
+def _way_out(trained: Trained) -> str:
+    others = takers(trained.card, trained.weights)
+    return f"(what holds it: {', '.join(['vitreous', *others[:6]])})"
+
+
+def _sides(size: tuple[int, int]) -> str:
+    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
+
+
+# ---- What was written
+
+
+def _read_back(written: Trained, place: Path) -> Trained:
+    again = Trained.load(place, picture_px=_told(written))
+    difference = model_difference(written.card.model, again.card.model)
+    if difference is not None:
+        raise UserError(
+            f"{place}: this format has no place for a model whose {difference} is "
+            f"{getattr(written.card.model, difference, 'this')!r} {_way_out(written)}"
+        )
+    compare(written, again)
+    return again
+
+
+def _told(trained: Trained) -> tuple[int, int] | None:
+    """How positions lie that are no square, some files do not tell."""
+    height, width = trained.card.model.picture_px
+    return None if height == width else (height, width)
+
+
+def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> list[str]:
+    if found.is_rounding:
+        return []
+    words = f"outputs, opened by {found.reader}, differ from the source's by {found.largest:.1e} of the largest"
+    if approximate:
+        return [words]
+    raise UserError(
+        f"{trained.where}: what {to} makes of it is another model: {words} (rounding is {ROUNDING:g}); --approximate "
+        "writes it all the same"
+    )
+
+
+def _write_notes(path: Path, notes: Sequence[str], trained: Trained, carried: Carried) -> None:
+    names = [f"{number} {name}" for number, name in enumerate(trained.card.classes)]
+    text = [f"{describe(trained.card)}, converted from {trained.where} ({trained.format}) by Vitreous.", ""]
+    text += [f"- {note}" for note in notes]
+    text += ["", f"Pictures: {preprocessing_in_words(carried.card.preprocessing)}"]
+    text += ["", "The classes, by the number of their output:", *names] if names else []
+    path.write_text("\n".join(text) + "\n")
+
+
+def compare(first: Trained, second: Trained) -> None:
+    """Whether two are the same to the last bit; if not, which tensor differs."""
+    # What a format's models carry along without our using it may stay behind.
+    names = sorted(n for n in first.weights.keys() ^ second.weights.keys() if not n.startswith("extra."))
+    if names:
+        raise UserError(f"{second.where}: {names[0]} was lost or added in writing ({len(names)} tensors in all)")
+    before, after = first.weights, second.weights
+    if TABLE in before and not torch.equal(before[TABLE], after[TABLE]):
+        before, after = _placed(first), _placed(second)  # some formats have no position for the class token
+    for name, value in before.items():
+        if name in after and not torch.equal(value, after[name]):
+            raise UserError(f"{second.where}: {name} is not what was written")
+
+
+def _placed(trained: Trained) -> dict[str, Tensor]:
+    """With the positions of the prefix tokens as a part of the tokens."""
+    tokens, table = trained.weights[TOKENS].clone(), trained.weights[TABLE].clone()
+    num = trained.card.model.num_prefix if isinstance(trained.card.model, ViTSettings) else 0
+    tokens[:num] += table[:num]
+    table[:num] = 0
+    return {**trained.weights, TOKENS: tokens, TABLE: table}

@@ -1,0 +1,158 @@
+"""What another format carries of a model. The rest is folded into the weights, refused, or named in a note."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
+from vitreous.weights import formats
+from vitreous.weights.card import Card
+from vitreous.weights.folding import (
+    Folded,
+    divisor,
+    fold_epsilon,
+    fold_normalisation,
+    fold_standardisation,
+    fold_temperature,
+)
+from vitreous.weights.formats import Format, Given
+from vitreous.weights.transformers_config import different_field
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A model as it is written in another format."""
+
+    format: Format
+    given: Given
+    card: Card  # with what was folded, and what could not be, as the format's code has it
+    weights: Mapping[str, Tensor]  # ours
+    notes: tuple[str, ...]  # what became of what the format cannot carry, a line each
+
+
+def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate: bool = False) -> Carried:
+    """The model for this format. What its code has otherwise (GELU, epsilon) and no weights make up for is an error;
+    or, where the user wants it `approximate`, a note. The weights are then left as they are, for training on."""
+    there = format.run_as(_as_others_run(card))
+    folded = fold_normalisation(fold_temperature(Folded(card, weights)), there)
+    if not approximate:
+        folded = fold_standardisation(fold_epsilon(folded, there), there)
+    differing = _differing(folded.card, there)
+    if differing and not approximate:
+        raise UserError(
+            f"{format.name} cannot hold this model: {'; '.join(differing)}; --approximate writes it all the same, and "
+            "says how far its outputs are from these"
+        )
+    kept = folded.card
+    written = replace(kept, model=_as_there(kept.model, there.model), task=there.task, temperature=1.0, sets=())
+    if card.task is not None and there.task is not None:
+        written = replace(written, task=replace(there.task, loss=card.task.loss))
+    given = formats.write(written, folded.weights, format)
+    return Carried(format, given, written, folded.weights, (*folded.notes, *differing, *_left_out(kept, there)))
+
+
+def takers(card: Card, weights: Mapping[str, Tensor]) -> list[str]:
+    """The formats that hold the model as it is."""
+    outline = {n: torch.empty_like(t, device="meta") for n, t in weights.items() if not n.startswith("extra.")}
+    found = []
+    for name, format in formats.formats().items():
+        try:
+            carried = carry(card, outline, format)
+            again = format.card(replace(carried.given, where=name), card.model.picture_px)
+        except UserError:
+            continue
+        if format.fits(carried.given) and model_difference(carried.card.model, again.model) is None:
+            found.append(name)
+    return sorted(found, key=lambda name: name != "timm")  # which most people have
+
+
+def model_difference(model: ModelSettings, again: ModelSettings) -> str | None:
+    """The first field in which two are other functions of a picture; None where they are the same."""
+    if isinstance(model, ViTSettings) and isinstance(again, ViTSettings):
+        return different_field(model, again)
+    if isinstance(model, ResNetSettings) and isinstance(again, ResNetSettings):
+        return None if replace(model, stochastic_depth=again.stochastic_depth) == again else "a setting"
+    return None if model == again else "kind"
+
+
+def _as_others_run(card: Card) -> Card:
+    """What no other format has: a temperature, sets of classes, and two softmaxes that are averaged."""
+    task = None if card.task is None else replace(card.task, fusion="logits")
+    return replace(card, task=task, temperature=1.0, sets=())
+
+
+def _as_there(model: ModelSettings, there: ModelSettings) -> ModelSettings:
+    """Theirs, but for what folding made of a table of sines."""
+    if isinstance(model, ViTSettings) and isinstance(there, ViTSettings):
+        return replace(there, positions=model.positions)
+    return there
+
+
+def _differing(card: Card, there: Card) -> tuple[str, ...]:
+    """What changes the outputs, in words. The group norms' epsilon is too small to tell: it is left to be measured."""
+    model, other, found = card.model, there.model, []
+    if isinstance(model, ViTSettings) and isinstance(other, ViTSettings):
+        if model.mlp == "gelu" and model.gelu != other.gelu:
+            found.append(f"its code has the {other.gelu} GELU, and this model the {model.gelu} one")
+        if model.norm_epsilon != other.norm_epsilon:
+            found.append(f"its norms have the epsilon {other.norm_epsilon:g}, and this model's {model.norm_epsilon:g}")
+    if divisor(card) != divisor(there):
+        found.append("its standardised convolutions have another epsilon")
+    if card.task is not None and card.task.head == "distilled" and card.task.fusion == "softmax":
+        found.append("its code averages the logits of the two heads, and this model their softmaxes")
+    return tuple(found)
+
+
+# ---- What the format's users have to be told
+
+
+def _left_out(card: Card, there: Card) -> list[str]:
+    notes = []
+    if card.classes != there.classes:
+        notes.append(f"the names of its {len(card.classes):,} classes are no part of the format")
+    if card.task is not None and there.task is not None and card.task.loss != there.task.loss:
+        notes.append("that a picture may have several labels (sigmoid, not softmax) is no part of the format")
+    otherwise = _otherwise(_seen(card.preprocessing), _seen(there.preprocessing))
+    if otherwise:
+        notes.append(f"its code prepares pictures otherwise: {'; '.join(otherwise)}")
+    for coverage, least in card.sets:
+        notes.append(f"the set that holds the true class in {coverage:.0%} of cases: all of probability {least:.4g} up")
+    return notes
+
+
+def _seen(p: Preprocessing) -> Preprocessing:
+    """Without what has no effect: nothing is cut of a picture that is squashed, and one that fits stays as it is."""
+    return replace(p, crop_fraction=1.0, odd_margin="even", skip_fitting=True) if p.crop == "squash" else p
+
+
+def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
+    found = []
+    if (p.crop, p.crop_fraction) != (there.crop, there.crop_fraction):
+        found.append(f"{_cut(there)}, where this model wants them {_cut(p)}")
+    if p.interpolation != there.interpolation:
+        found.append(f"resized the {there.interpolation} way, here the {p.interpolation}")
+    if p.resizer != there.resizer:
+        found.append(f"{there.resizer} resizes them, here {p.resizer}: a level or two of 255 apart")
+    if p.odd_margin != there.odd_margin:
+        found.append("an odd margin is halved the other way")
+    if p.skip_fitting != there.skip_fitting:
+        found.append("those that fit are resized and cut all the same, and here left as they are")
+    if (p.mean, p.std) != (there.mean, there.std):
+        found.append(f"mean {there.mean} and std {there.std}, here {p.mean} and {p.std}")
+    return found
+
+
+def _cut(p: Preprocessing) -> str:
+    if p.crop == "squash":
+        return "squashed"
+    return f"{'squashed and ' if p.crop == 'squash-centre' else ''}cut to the centre {p.crop_fraction:.4g}"
+
+
+def preprocessing_in_words(p: Preprocessing) -> str:
+    """What a model wants done to pictures, for whoever has to do it by hand."""
+    size = " x ".join(map(str, p.size_px))
+    return f"{_cut(p)}, {size} px ({p.interpolation}), levels of 0 to 1, mean {p.mean}, std {p.std}"

@@ -1,0 +1,77 @@
+"""What was written, opened by the library that it is for, as its users open it."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from vitreous.errors import UserError
+from vitreous.weights import clip, timm, torchvision, transformers
+from vitreous.weights.card import Card
+from vitreous.weights.formats import Format
+from vitreous.weights.peers import (
+    Peer,
+    clip_peer,
+    imported,
+    quiet,
+    taken_by,
+    timm_peer,
+    torchvision_peer,
+    transformers_peer,
+)
+from vitreous.weights.timm_config import write_config
+
+
+def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
+    """None where no library owns the format, or the one that does is not there. What it says against the file is a
+    UserError."""
+    if isinstance(format, timm.Timm) and _usable("timm"):
+        return _by_timm(path, card)
+    if isinstance(format, transformers.Transformers | clip.TransformersClip) and _usable("transformers"):
+        return _by_transformers(path, format, card)
+    if isinstance(format, torchvision.Torchvision) and _usable("torchvision"):
+        tensors = load_file(path / "model.safetensors" if path.is_dir() else path)
+        return torchvision_peer(tensors, format, card, str(path))
+    return None
+
+
+def _usable(package: str) -> bool:
+    if find_spec(package) is None:
+        return False
+    try:
+        imported(package)
+    except UserError:
+        return False
+    return True
+
+
+def _by_timm(path: Path, card: Card) -> Peer:
+    library = imported("timm")
+    with taken_by("timm", str(path)):
+        if path.is_dir():
+            module = library.create_model(f"local-dir:{path}", pretrained=True)
+            return timm_peer(module, str(module.pretrained_cfg.get("architecture")), card)
+        # A file alone tells no architecture: whoever wants it has to know the arguments.
+        config = write_config(card)
+        name, classes = config["architecture"], config["num_classes"]
+        module = library.create_model(name, num_classes=classes, checkpoint_path=path, **config["model_args"])
+        return timm_peer(module, name, card)
+
+
+def _by_transformers(path: Path, format: transformers.Transformers | clip.TransformersClip, card: Card) -> Peer:
+    library = imported("transformers")
+    kind = format.architecture(card)
+    with taken_by("transformers", str(path)), quiet(library):
+        module, found = getattr(library, kind).from_pretrained(
+            str(path), dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        names = sorted(map(str, found[problem]))
+        # Without a head, DeiT and ViT make up a pooler that nobody trained.
+        names = [name for name in names if "pooler" not in name or problem != "missing_keys"]
+        if names:
+            raise UserError(f"{path}: transformers' {kind} has {problem.replace('_', ' ')}: {names[0]} ({len(names)})")
+    if isinstance(format, clip.TransformersClip):
+        return clip_peer(module.eval(), kind, card)
+    return transformers_peer(module.eval(), kind, format, card)
