@@ -195,3 +195,54 @@ def test_other_pictures_are_refused_or_taken_knowingly(tmp_path):
     write_scenes(folder, {"grey": 30}, size=(28, 28))
     with pytest.raises(UserError, match=r"its checkpoint is of another model \(size mismatch for head.*\)\. Give"):
         jobs.train(recipe, out)
+
+
+def one_line(process: subprocess.Popen, *words: str) -> None:
+    errors = process.communicate(timeout=120)[1]
+    assert process.returncode == 2, errors
+    assert errors.startswith("vitreous: ") and errors.count("\n") == 1, errors
+    assert all(word in errors for word in words), errors
+
+
+def test_a_reader_that_is_killed_is_named_in_one_line(tmp_path):
+    out = tmp_path / "run"
+    process = start(out, "--data.keep_gb", "0", "--training.workers", "2")
+    wait_for_a_checkpoint_within_an_epoch(out, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    one_line(process, "a process that reads pictures was ended", "--training.workers")
+
+
+LIMITED = """
+import resource, sys
+from vitreous import cli
+limit = getattr(resource, sys.argv[1])
+resource.setrlimit(limit, (int(sys.argv[2]), int(sys.argv[2])))
+cli.main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "settings", "word"),
+    [
+        # The run needs less than this; a batch of all pictures, in layers of this width, does not.
+        (
+            "RLIMIT_AS",
+            6 * 2**30,
+            ("--training.batch_size", "600", "--model.width", "16384", "--model.patch", "1"),
+            "memory",
+        ),
+        ("RLIMIT_FSIZE", 2000, (), "File too large"),
+    ],
+)
+def test_a_machine_at_its_limits_says_so_in_one_line(tmp_path, limit, size, settings, word):
+    command = [sys.executable, "-c", LIMITED, limit, str(size), *COMMAND, *settings, "--out", str(tmp_path / "run")]
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    one_line(subprocess.Popen(command, env=alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), word)
+
+
+def test_a_full_disk_under_the_words_does_not_end_the_work(tmp_path):
+    command = [sys.executable, "-m", "vitreous", *COMMAND, "--training.steps", "12", "--out", str(tmp_path / "run")]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stdout=full, stderr=full, check=False, timeout=120).returncode == 1
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["steps"] == 12

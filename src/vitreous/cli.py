@@ -1,15 +1,18 @@
 """The command line: finds the verb, separates what argparse knows from settings, and shows errors as one line."""
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError, did_you_mean, in_plain_words
+from vitreous.terminal import lasting_output
 from vitreous.verbs import VERBS
 
 
@@ -31,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    with one_line_errors():
+    with lasting_output(), one_line_errors(), tidy_end():
         dispatch(sys.argv[1:] if arguments is None else arguments)
 
 
@@ -39,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
 def one_line_errors() -> Iterator[None]:
     """What the user can mend ends the program with one line, and no traceback."""
     try:
-        yield
+        with in_plain_words():
+            yield
     except UserError as error:
         print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -48,6 +52,23 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(130)
     except BrokenPipeError:  # `vitreous list | head`
         sys.stderr.close()
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """SIGTERM ends the program like an error does: what was half written is removed on the way."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)  # as a shell reports it
+
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be caught
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dispatch(arguments: list[str]) -> None:

@@ -4,11 +4,55 @@ The command line prints its message as one line, without a traceback. A message 
 where, and what to do.
 """
 
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Something outside the code is wrong: a path, a file, a setting, a name."""
 
     exit_code = 2  # of the command that ends with it
+
+
+class ReaderEndedError(UserError):
+    """A process that reads pictures for another one is gone."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a process that reads pictures was ended from outside, perhaps because memory ran out: give fewer "
+            "--training.workers, or free some memory. A run goes on from its last checkpoint with the same command"
+        )
+
+
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """What a machine at its limits raises, of memory, disk or files, becomes a UserError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        limit = _limit(error)
+        if limit is None:
+            raise
+        raise limit from error
+
+
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)  # as torch says it
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def _limit(error: MemoryError | RuntimeError | OSError) -> UserError | None:
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return UserError(f"{where}{error.strerror}") if error.errno in _FULL else None
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        asked = re.search(r"allocate (\d+ bytes|[\d.]+ \w+)", str(error))
+        return UserError(
+            f"there is not enough memory{(asked and f' (for {asked[1]} more)') or ''}; what trains needs less with a "
+            "smaller --training.batch_size, --training.accumulate 2 or --training.checkpointing true"
+        )
+    return ReaderEndedError() if "DataLoader worker (pid" in str(error) else None
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import DataSettings, Source, Splits, check_classes, open_sources, same_data
 from vitreous.data.views import build_views
-from vitreous.errors import UserError
+from vitreous.errors import UserError, in_plain_words
 from vitreous.evaluation.score import score
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
@@ -101,7 +101,7 @@ def _train(
 ) -> dict[str, Any]:
     """`about` goes into the results."""
     world = World.join(recipe.training.device)
-    with RunDirectory(path, owner=world.is_first) as directory:
+    with in_plain_words(), RunDirectory(path, owner=world.is_first) as directory:
         finished = directory.results()
         if world.is_first:
             resuming.claim(directory, recipe)

@@ -3,11 +3,11 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 T = TypeVar("T")
 
@@ -29,6 +29,51 @@ def quietly(is_wanted: bool = True) -> Iterator[None]:
             yield
     finally:
         _is_quiet = before
+
+
+@contextmanager
+def lasting_output() -> Iterator[None]:
+    """Work outlives the disk that its words go to: what cannot be written is dropped, and the program then ends with an
+    error once its work is done."""
+    out, errors = _Lasting(sys.stdout), _Lasting(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(errors):
+        try:
+            yield
+        finally:
+            with suppress(BrokenPipeError):
+                out.flush()
+    if out.failed is not None:
+        print(f"vitreous: the standard output could not be written ({out.failed.strerror})", file=errors)
+        sys.exit(1)
+
+
+class _Lasting:
+    """A standard stream whose disk may be full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.failed: OSError | None = None
+
+    def write(self, text: str) -> int:
+        return self._tried(lambda: self.stream.write(text), len(text))
+
+    def flush(self) -> None:
+        self._tried(self.stream.flush, None)
+
+    def _tried(self, work: Callable[[], T], otherwise: T) -> T:
+        try:
+            return work()
+        except BrokenPipeError:  # nobody reads any more, and nobody wants the rest
+            raise
+        except OSError as error:
+            self.failed = error
+            # The interpreter would fail again at its end, on what the stream still holds.
+            with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+            return otherwise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,7 @@ from vitreous.batch import Batch
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.transforms import Preprocessing, View, as_tensor
-from vitreous.errors import UserError
+from vitreous.errors import ReaderEndedError, UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
@@ -364,6 +364,11 @@ def _running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
         items = iter(loader)
     try:
         yield from items
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        # So breaks off what a reader was handing over when it was ended. What a reader itself raised says where.
+        if loader.num_workers == 0 or "in DataLoader worker" in str(error):
+            raise
+        raise ReaderEndedError from error
     finally:
         del items  # which ends the workers at once, wherever the consumer stopped
 

@@ -1,6 +1,5 @@
 """The pictures that an export is checked on: the user's own, before any others."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vitreous import settings
+from vitreous import atomic, settings
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
 from vitreous.errors import UserError
@@ -70,8 +69,10 @@ def _from_files(paths: Sequence[Path], trained: Trained, where: str) -> Checks:
 
 
 def _test_part(recipe: Path) -> Source | None:
-    data = json.loads(recipe.read_text())["data"]
-    return settings.from_json(DataSettings, data, where=str(recipe)).build().test
+    document = atomic.read_json(recipe)
+    if not isinstance(document, dict) or "data" not in document:
+        raise UserError(f"{recipe}: names no data; name the pictures with --check")
+    return settings.from_json(DataSettings, document["data"], where=str(recipe)).build().test
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitreous import keys
 from vitreous.batch import Batch
-from vitreous.errors import UserError
+from vitreous.errors import ReaderEndedError, UserError
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
@@ -34,7 +34,7 @@ Evaluate = Callable[[Objective], dict[str, float]]
 Course = Callable[[int], tuple[ScheduleSettings, int] | None]
 FAR = 2**40  # steps: the end of a run whose length is still to be settled
 # What comes of readers that a signal ended: torch notices, or a picture breaks off on its way from them.
-READERS_ENDED = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
+READERS_ENDED = (RuntimeError, ReaderEndedError, ConnectionError, EOFError, FileNotFoundError)
 
 
 @dataclass(frozen=True, kw_only=True)
