@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from promises import shrunk
+from scenes import write_scenes
 from vitreous import jobs, settings
 from vitreous.assess import evaluate
 from vitreous.data.sources import DataSettings
@@ -123,6 +124,21 @@ def test_an_objective_that_is_no_task_leaves_its_encoder(tmp_path):
         found.task()
     for name, tensor in found.encoder().state_dict().items():
         assert torch.equal(tensor, encoder.state_dict()[name])
+
+
+def test_a_run_finds_its_data_from_any_folder_and_names_what_could_not_be_read(tmp_path, monkeypatch, capsys):
+    write_scenes(tmp_path / "pictures", {"a": 30, "b": 30, "empty": 0}, size=(28, 28))
+    (tmp_path / "pictures" / "b" / "0003.png").write_bytes(b"junk")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    recipe = replace(tiny(), data=DataSettings(where="pictures"))
+    results = jobs.train(recipe, "run")
+    (named,) = results["unreadable"]
+    assert named.startswith(str(tmp_path / "pictures/b/0003.png (not a picture"))
+    assert "class folders without pictures passed over: empty" in capsys.readouterr().err
+    assert jobs.train(recipe, "run") == results
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert evaluate(tmp_path / "run").evaluation.scores.pictures == results["test"]["pictures"]
 
 
 def test_evaluate_counts_all_of_what_is_not_split(tmp_path):

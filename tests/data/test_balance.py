@@ -71,6 +71,19 @@ def test_workers_ranks_and_resuming_change_nothing(in_memory):
     assert len(keys) >= 3, "a picture that comes again is cropped and mixed anew"
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_one_picture_comes_as_often_as_a_class_of_fifty_two(in_memory):
+    counts = [52, 40, 30, 13, 2, 1]
+    source = Pictures([scene(number, (8, 8)) for number in range(138)], labels=np.repeat(range(6), counts))
+    if in_memory:
+        source.pictures = np.stack(source.given)
+    view = Augmentation().build(Preprocessing(size_px=(8, 8)))
+    loader = TrainLoader(source, [view], batch_size=23, seed=0, balance=True)
+    for epoch in range(3):
+        batches = loader.batches(6 * epoch, 6 * (epoch + 1))
+        assert torch.cat([batch.targets["label"] for batch in batches]).bincount().tolist() == [23] * 6
+
+
 def test_several_labels_a_picture_cannot_be_balanced():
     source = Pictures([scene(0), scene(1)], labels=np.ones((2, 2)))
     with pytest.raises(UserError, match=r"data\.balance false"):

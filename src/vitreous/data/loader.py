@@ -70,7 +70,10 @@ class Order:
 def balanced_order(seed: int, epoch: int, labels: Tensor) -> Tensor:
     """(N,) int64: an epoch in which every class comes equally often. A large class shows another part of itself in
     every epoch; the pictures of a small one come equally often, give or take one. Copy c of sample i is called i + c N,
-    so that copies have keys of their own and are cropped and coloured differently."""
+    so that copies have keys of their own and are cropped and coloured differently.
+
+    How often a picture may come again has no limit: one would make the rarest classes rare again, for which balancing
+    is there. Which classes have too few pictures to learn from is for the data check to say."""
     classes, label, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     # What N samples leave over after equal shares goes to other classes in every epoch.
     rank = K.epoch_order(seed, epoch, len(classes)).argsort()
