@@ -11,12 +11,12 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import hostile
 from vitreous.errors import UserError
 from vitreous.weights import files, unpickle
 from vitreous.weights.containers import outlines
