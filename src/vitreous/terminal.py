@@ -31,6 +31,10 @@ def quietly(is_wanted: bool = True) -> Iterator[None]:
         _is_quiet = before
 
 
+def is_quiet() -> bool:
+    return _is_quiet
+
+
 @contextmanager
 def lasting_output() -> Iterator[None]:
     """Work outlives the disk that its words go to: what cannot be written is dropped, and the program then ends with an

@@ -93,6 +93,19 @@ def test_without_the_extra_nothing_is_asked_and_one_line_says_what_it_would_brin
     )
 
 
+def test_what_the_extra_would_bring_with_more_time(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert best_start(work(100_000, 240)).why.startswith(
+        f"with pip install 'vitreous[hub]' and more time it could start from {TINY} (23 MB"
+    )
+
+
+def test_too_little_time_to_download(monkeypatch):
+    monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
+    found = best_start(replace(work(10, 10), gmacs=74.0), say=pytest.fail)
+    assert found == Found(None, "no start from the hub: 10 s are too few to download one")
+
+
 def test_a_busy_machine_is_measured(monkeypatch):
     monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
     busy = work(3000, 240)
@@ -130,6 +143,7 @@ def chosen(play, tmp_path):
             timeout=120,
         )
         assert ended.returncode == 0, ended.stderr
+        assert "%|" not in ended.stderr  # no bars
         return json.loads(ended.stdout.splitlines()[-1])
 
     return run

@@ -100,6 +100,9 @@ STARTS = (
 )
 
 
+EVERYWHERE = tuple(start.where for start in STARTS)
+
+
 class Found(NamedTuple):
     where: str | None  # for Trained.load, with the commit; None: start from what ships
     why: str  # one line
@@ -120,21 +123,27 @@ def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], 
 
 def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found:
     if not hub.is_installed():
-        # Nothing is asked for.
-        best = (*affordable(work), STARTS[-1])[0]
-        return Found(None, f"with pip install 'vitreous[hub]' it could start from {described(best)}")
-    if work.kind == "cpu" and work.gmacs is None and affordable(work):
+        able, more = affordable(work), ""
+        if not able:
+            able, more = STARTS[-1:], " and more time"
+        return Found(None, f"with pip install 'vitreous[hub]'{more} it could start from {described(able[0])}")
+    if work.kind == "cpu" and work.gmacs is None and affordable(work, EVERYWHERE):
         work = replace(work, gmacs=min(work.speed, _measured_gmacs()))
-    cached = {start.where: path.name for start in STARTS if (path := hub.in_cache(_address(start, revision)))}
+    possible = affordable(work, EVERYWHERE)
+    if not possible:
+        return Found(None, _too_slow(work))
+    cached = {start.where: path.name for start in possible if (path := hub.in_cache(_address(start, revision)))}
     able = affordable(work, cached)
     if not able:
-        return Found(None, _too_slow(work))
+        return Found(None, f"no start from the hub: {work.seconds:.0f} s are too few to download one")
     refused = ""
     if able[0].where not in cached and not hub.is_offline():
         say(f"Downloading {described(able[0])}")
         limit_s = SHARE * work.seconds
         try:
-            folder = hub.within(limit_s, lambda: hub.fetch(_address(able[0], revision), silence_s=PATIENCE_S))
+            # Without bars: what is late goes on in the background, and must not be seen among what comes after.
+            address = _address(able[0], revision)
+            folder = hub.within(limit_s, lambda: hub.fetch(address, silence_s=PATIENCE_S, has_bars=False))
             return _found(able[0], folder.name)
         except TimeoutError:
             refused = f"{able[0].where}: not here after {limit_s:.0f} s"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vitreous.errors import UserError, did_you_mean
+from vitreous.terminal import is_quiet
 from vitreous.weights.names import DOCUMENTS, ENDINGS, INDICES, WHOLE
 
 FORM = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?")
@@ -58,7 +59,7 @@ def is_offline() -> bool:
     return bool(_library("offline mode").constants.HF_HUB_OFFLINE)
 
 
-def fetch(where: str, *, silence_s: float = SILENCE_S) -> Path:
+def fetch(where: str, *, silence_s: float = SILENCE_S, has_bars: bool = True) -> Path:
     """The folder in the cache that holds the weights and their documents, or the one file that was named.
 
     A folder is called as its commit. A commit that is in the cache already is taken from there without asking the hub.
@@ -69,7 +70,7 @@ def fetch(where: str, *, silence_s: float = SILENCE_S) -> Path:
     if found is not None:
         return found
     try:
-        with _patience(hub, silence_s):
+        with _patience(hub, silence_s), _bars(hub, has_bars and not is_quiet()):
             known = _listed(hub, place, silence_s)
             paths = _cached(hub, place) if known is None else _downloaded(hub, place, known)
     except UserError:
@@ -151,6 +152,19 @@ def _patience(hub: Any, silence_s: float) -> Iterator[None]:
     finally:
         client.event_hooks = hooks
         constants.HF_HUB_DISABLE_XET, constants.DOWNLOAD_CHUNK_SIZE = settings
+
+
+@contextmanager
+def _bars(hub: Any, are_shown: bool) -> Iterator[None]:
+    """The library's own progress bars; what the user's environment says of them goes first."""
+    if are_shown or hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
+        yield
+        return
+    hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        hub.utils.enable_progress_bars()
 
 
 def _place(where: str) -> Place:
