@@ -31,6 +31,14 @@ def test_pictures_of_several_sizes(tmp_path, odd):
     assert all(is_picture(kept.read(index), index) for index in range(150))
 
 
+def test_long_pictures_are_read_one_by_one(tmp_path):
+    source = open_folder(write_folder(tmp_path, {"a": 2}))["all"]
+    for number in range(2):
+        (tmp_path / "a" / f"{number:04}.png").write_bytes(png(number, size=(1, 4097)))
+    kept = InMemory(source)
+    assert kept.pictures is None and max(kept.read(1).shape) == 4097
+
+
 def test_bad_pictures_are_named_counted_and_left_out(tmp_path):
     source = open_folder(write_folder(tmp_path, {"a": 150, "b": 150}), Layout())["all"]
     for name in ("a/0000.png", "a/0100.png", "b/0002.png"):

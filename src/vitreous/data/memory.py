@@ -15,6 +15,7 @@ from vitreous.terminal import track
 
 T = TypeVar("T")
 
+MAX_SIDE = 4096  # px of pictures that are cut by whole batches, with weights for every pixel of a side
 CHUNK = 64  # pictures a thread takes at a time: tiny pictures cost less than handing them over
 
 
@@ -40,7 +41,7 @@ class InMemory(Derived):
             kept.append(index)
         super().__init__(parent, np.array(kept, dtype=np.int64))
         self.unreadable = unread(parent, kept)  # where they lie
-        self.pictures = None if block is None else block[: len(kept)]
+        self.pictures = None if block is None or max(block.shape[1:3]) > MAX_SIDE else block[: len(kept)]
         self._pictures: Sequence[Picture] | Picture = loose if block is None else block
 
     def read(self, index: int) -> Picture:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous import keys as K
+from vitreous.data import thin
+from vitreous.data.thin import Cut
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 Size = tuple[int, int]  # (height, width)
@@ -67,11 +69,23 @@ def _cubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
 
 
-def resize_weights(start: Tensor, length: Tensor, source: int, out: int, interpolation: Interpolation) -> Tensor:
-    """(B, out, source) float32: row i weighs the source pixels that make pixel i of [start, start + length) resized."""
+def resize_weights(
+    start: Tensor,
+    length: Tensor,
+    source: int,
+    out: int,
+    interpolation: Interpolation,
+    *,
+    computed: slice | None = None,
+    seen: slice | None = None,
+) -> Tensor:
+    """(B, out, source) float32: row i weighs the source pixels that make pixel i of [start, start + length) resized.
+
+    Of the rows only those `computed`, for the source pixels `seen` only, where these are given."""
     start, length = (x.double()[:, None, None] for x in (start, length))
-    pixel = torch.arange(source, dtype=torch.float64, device=start.device) - start  # (B, 1, source) within the box
-    row = torch.arange(out, dtype=torch.float64, device=start.device)[:, None]
+    computed, seen = computed or slice(0, out), seen or slice(0, source)
+    pixel = torch.arange(seen.start, seen.stop, dtype=torch.float64, device=start.device) - start  # (B, 1, source)
+    row = torch.arange(computed.start, computed.stop, dtype=torch.float64, device=start.device)[:, None]
     scale = length / out
     if interpolation == "nearest":
         return (pixel == torch.minimum((row * scale).floor(), length - 1)).to(torch.float32)
@@ -112,12 +126,28 @@ def cover_crop(images: Tensor, size: Size, fraction: float | None, interpolation
     """A batch of one size: the centre after `cover`, or squashed to `size` where `fraction` is None."""
     if images.shape[-2:] == size:
         return images
+    if fraction is None:
+        return windowed(squashable(images), Cut(size, (0, 0), size, thin.most(size)), interpolation)
+    resized, corner = cover(size, fraction, *images.shape[-2:])
+    return windowed(images, Cut(resized, corner, size, thin.most(enlarged(size, fraction))), interpolation)
+
+
+def squashable(images: Tensor) -> Tensor:
+    """Without some of the lines where a side has more than can be weighed."""
     height, width = images.shape[-2:]
-    (tall, wide), (top, left) = (size, (0, 0)) if fraction is None else cover(size, fraction, height, width)
-    start = torch.zeros(1, device=images.device)
-    rows = resize_weights(start, start + height, height, tall, interpolation)[:, top : top + size[0]]
-    columns = resize_weights(start, start + width, width, wide, interpolation)[:, left : left + size[1]]
-    return resample(images, rows, columns)
+    return images[..., :: thin.step(height), :: thin.step(width)]
+
+
+def windowed(images: Tensor, cut: Cut, interpolation: Interpolation) -> Tensor:
+    """(B, 3, H, W) uint8 -> (B, 3, h, w) uint8: resized and cut, and of a very long side nothing else computed."""
+    windows, weights = cut.windows(images.shape[-2:]), []
+    nothing = torch.zeros(1, device=images.device)
+    for source, out, kept, computed, seen in windows:
+        whole = nothing, nothing + source
+        rows = resize_weights(*whole, source, out, interpolation, computed=computed, seen=seen)
+        weights.append(rows[:, kept.start - computed.start : kept.stop - computed.start])
+    rows_seen, columns_seen = (window.seen for window in windows)
+    return resample(images[..., rows_seen, columns_seen], *weights)
 
 
 # ---- Random boxes

@@ -15,12 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous import keys as K
-from vitreous.data import colour, erasing, randaugment, resample
+from vitreous.data import colour, erasing, randaugment, resample, thin
 from vitreous.data.mixing import Mixer
+from vitreous.data.thin import Cut
 from vitreous.errors import UserError, shown
 
 MAX_SIDE = 8192  # px of a model's input
-LEAST_FRACTION = 0.01  # of a picture's side that a crop may keep
+LEAST_FRACTION = 0.1  # of a picture's side that a crop may keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +57,24 @@ class Preprocessing:
         """One uint8 picture (H, W, 3) -> (3, h, w), or some of one size (B, H, W, 3) -> (B, 3, h, w)."""
         batch = as_tensor(pictures if pictures.ndim == 4 else pictures[None]).permute(0, 3, 1, 2)
         if batch.shape[-2:] != self.size_px or not self.skip_fitting:
-            size = self.size_px
-            if self.crop == "centre":
-                size, _ = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
-            elif self.crop == "squash-centre":
-                size = resample.enlarged(self.size_px, self.crop_fraction)
-            top, left = resample.centre(self.size_px, size, floor=self.odd_margin == "down")
-            height, width = self.size_px
-            resize = _resize_by_pillow if self.resizer == "pillow" else resample.resize
-            batch = resize(batch, size, self.interpolation)[..., top : top + height, left : left + width]
+            batch = self._fitted(batch)
         return (batch if pictures.ndim == 4 else batch[0]).contiguous()
+
+    def _fitted(self, batch: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 3, h, w): resized, and the centre cut out."""
+        target = whole = self.size_px if self.crop == "squash" else resample.enlarged(self.size_px, self.crop_fraction)
+        if self.crop == "centre":
+            whole, _ = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
+        else:
+            batch = resample.squashable(batch)
+        top, left = resample.centre(self.size_px, whole, floor=self.odd_margin == "down")
+        most = thin.most(target)
+        if max(whole) > most:
+            resize_window = _window_by_pillow if self.resizer == "pillow" else resample.windowed
+            return resize_window(batch, Cut(whole, (top, left), self.size_px, most), self.interpolation)
+        height, width = self.size_px
+        resize = _resize_by_pillow if self.resizer == "pillow" else resample.resize
+        return resize(batch, whole, self.interpolation)[..., top : top + height, left : left + width]
 
     def normalised(self, images: Tensor) -> Tensor:
         """uint8 (..., 3, h, w) -> float32, the same for training, evaluation and prediction."""
@@ -234,11 +243,39 @@ class View:
 
 def _resize_by_pillow(images: Tensor, size: resample.Size, interpolation: resample.Interpolation) -> Tensor:
     """(B, 3, H, W) uint8 on the CPU -> (B, 3, h, w) uint8, to the last bit as Pillow does it."""
-    kind = {"nearest": Image.Resampling.NEAREST, "bilinear": Image.Resampling.BILINEAR}
-    chosen = kind.get(interpolation, Image.Resampling.BICUBIC)
     pictures = [Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()) for image in images]
-    resized = [np.array(picture.resize((size[1], size[0]), chosen)) for picture in pictures]
+    resized = [np.array(picture.resize(size[::-1], _PILLOW[interpolation])) for picture in pictures]
     return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
+
+
+def _window_by_pillow(images: Tensor, cut: Cut, interpolation: resample.Interpolation) -> Tensor:
+    """As `resample.windowed`, with Pillow's rounding; one side after the other, in the order in which Pillow (13.0)
+    takes them when it resizes a whole picture as thin as this."""
+    windows = cut.windows(images.shape[-2:])
+    rows, columns = (window.seen for window in windows)
+    (top, bottom), (left, right) = (
+        tuple(place * source / out - seen.start for place in (kept.start, kept.stop))
+        for source, out, kept, _, seen in windows
+    )
+    tall, wide = cut.whole
+    height_first = tall < images.shape[-2] and tall > wide
+    resized = []
+    for image in images[..., rows, columns]:
+        picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+        for is_down in (height_first, not height_first):
+            width, height = picture.size
+            size = (width, cut.size[0]) if is_down else (cut.size[1], height)
+            box = (0, top, width, bottom) if is_down else (left, 0, right, height)
+            picture = picture.resize(size, _PILLOW[interpolation], box)
+        resized.append(np.array(picture))
+    return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
+
+
+_PILLOW = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
 
 
 def _are_three_numbers(values: tuple[float, ...]) -> bool:

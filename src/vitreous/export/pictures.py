@@ -6,10 +6,13 @@ from Pillow, torch and us by up to 15 of 255 levels at some scales.
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto
 
+from vitreous.data import thin
 from vitreous.export.graph import Graph
 from vitreous.export.usage import Fitting
 
@@ -18,11 +21,14 @@ DOUBLE = TensorProto.DOUBLE
 
 def write_pictures(fitting: Fitting, graph: Graph, pictures: str) -> str:
     """(B, H, W, 3) uint8 -> (B, 3, h, w) float32, resized, cut and normalised."""
-    shape = graph.op("Shape", pictures)
-    height, width = (graph.op("Gather", shape, graph.constant(axis)) for axis in (1, 2))
-    (tall, wide) = _write_size(fitting, graph, height, width)
-    rows = _write_crop(fitting, graph, _write_weights(fitting, graph, height, tall), tall, 0)
-    columns = _write_crop(fitting, graph, _write_weights(fitting, graph, width, wide), wide, 1)
+    height, width = _sides(graph, pictures)
+    if fitting.crop != "centre":
+        pictures = _write_slice(graph, pictures, steps=[_write_step(graph, side) for side in (height, width)])
+        height, width = _sides(graph, pictures)
+    tall, wide = _write_size(fitting, graph, height, width)
+    windows = [_write_window(fitting, graph, *sides) for sides in ((height, tall, 0), (width, wide, 1))]
+    rows, columns = (window.weights for window in windows)
+    pictures = _write_slice(graph, pictures, [one.first for one in windows], [one.last for one in windows])
     levels = graph.op("Cast", graph.op("Transpose", pictures, perm=[0, 3, 1, 2]), to=TensorProto.FLOAT)
     across = _write_levels(graph, graph.op("MatMul", levels, graph.op("Transpose", columns, perm=[1, 0])))
     fitted = _write_levels(graph, graph.op("MatMul", rows, across))  # (B, 3, h, w)
@@ -31,13 +37,45 @@ def write_pictures(fitting: Fitting, graph: Graph, pictures: str) -> str:
     return graph.op("Add", graph.op("Mul", fitted, factor), shift)
 
 
+def _sides(graph: Graph, pictures: str) -> tuple[str, str]:
+    shape = graph.op("Shape", pictures)
+    return graph.op("Gather", shape, graph.constant(1)), graph.op("Gather", shape, graph.constant(2))
+
+
+def _write_step(graph: Graph, side: str) -> str:
+    """`thin.step`."""
+    return graph.op("Div", graph.op("Add", side, graph.constant(thin.MAX_LINES - 1)), graph.constant(thin.MAX_LINES))
+
+
+def _write_slice(
+    graph: Graph,
+    pictures: str,
+    starts: Sequence[str] | None = None,
+    stops: Sequence[str] | None = None,
+    steps: Sequence[str] | None = None,
+) -> str:
+    """Rows and columns of pictures (B, H, W, 3)."""
+
+    def both(values: Sequence[str] | None, otherwise: int) -> str:
+        if values is None:
+            return graph.constant([otherwise, otherwise])
+        return graph.op("Concat", *(graph.reshape(value, 1) for value in values), axis=0)
+
+    bounds = both(starts, 0), both(stops, np.iinfo(np.int64).max)
+    return graph.op("Slice", pictures, *bounds, graph.constant([1, 2]), both(steps, 1))
+
+
+def _enlarged(side: int, fraction: float) -> int:
+    """`resample.enlarged`."""
+    return int(side / fraction + 1e-6)
+
+
 def _write_size(fitting: Fitting, graph: Graph, height: str, width: str) -> tuple[str, str]:
     """The size that a picture is resized to, before the centre is cut out."""
     h, w = (graph.constant(side) for side in fitting.size_px)
     if fitting.crop == "squash":
         return h, w
-    enlarged = (int(side / fitting.crop_fraction + 1e-6) for side in fitting.size_px)
-    tall, wide = (graph.constant(side) for side in enlarged)
+    tall, wide = (graph.constant(_enlarged(side, fitting.crop_fraction)) for side in fitting.size_px)
     if fitting.crop == "centre":  # the shorter side, by the target's proportions, decides
         is_wide = graph.op("LessOrEqual", graph.op("Mul", height, wide), graph.op("Mul", width, tall))
         by_height = graph.op("Max", wide, graph.op("Div", graph.op("Mul", tall, width), height))
@@ -49,21 +87,51 @@ def _write_size(fitting: Fitting, graph: Graph, height: str, width: str) -> tupl
     return graph.op("Where", fits, h, tall), graph.op("Where", fits, w, wide)
 
 
-def _write_crop(fitting: Fitting, graph: Graph, weights: str, size: str, axis: int) -> str:
-    """The weights of the pixels in the centre. Of an odd margin the half is rounded to even, or down."""
-    two, one = graph.constant(2), graph.constant(1)
-    margin = graph.op("Sub", size, graph.constant(fitting.size_px[axis]))
+class _Window(NamedTuple):
+    """Of a side: the weights of the pixels that are kept, and which of the source they weigh."""
+
+    weights: str  # (kept, last - first) float32
+    first: str
+    last: str
+
+
+def _write_window(fitting: Fitting, graph: Graph, source: str, out: str, axis: int) -> _Window:
+    """The centre of a side of `source` pixels that is resized to `out`, as `thin.Cut` has it, and its weights. Of an
+    odd margin the half is rounded to even, or down."""
+    two, kept = graph.constant(2), graph.constant(fitting.size_px[axis])
+    margin = graph.op("Sub", out, kept)
     start = graph.op("Div", margin, two)
     if fitting.odd_margin == "even":
         odd = graph.op("Mul", graph.op("Mod", margin, two), graph.op("Mod", start, two))
         start = graph.op("Add", start, odd)
-    stop = graph.op("Add", start, graph.constant(fitting.size_px[axis]))
-    starts, stops = (graph.op("Reshape", value, graph.constant([1])) for value in (start, stop))
-    return graph.op("Slice", weights, starts, stops, graph.constant([0]), graph.reshape(one, 1))
+    fraction = 1.0 if fitting.crop == "squash" else fitting.crop_fraction
+    most = thin.most((_enlarged(fitting.size_px[0], fraction), _enlarged(fitting.size_px[1], fraction)))
+    is_long = graph.op("Greater", out, graph.constant(most))
+    begin = graph.op("Where", is_long, start, graph.constant(0))
+    end = graph.op("Where", is_long, graph.op("Add", start, kept), out)
+    first, last = _write_reach(graph, source, out, begin, end)
+    weights = _write_weights(fitting, graph, (source, out), (begin, end), (first, last))
+    place = graph.op("Sub", start, begin)
+    bounds = (graph.reshape(value, 1) for value in (place, graph.op("Add", place, kept)))
+    return _Window(graph.op("Slice", weights, *bounds, graph.constant([0]), graph.constant([1])), first, last)
 
 
-def _write_weights(fitting: Fitting, graph: Graph, source: str, out: str) -> str:
-    """(out, source) float32: `resample.resize_weights` for a whole side."""
+def _write_reach(graph: Graph, source: str, out: str, begin: str, end: str) -> tuple[str, str]:
+    """The pixels of the source that the filter reaches from those computed."""
+    length, num, low, high = (graph.op("Cast", value, to=DOUBLE) for value in (source, out, begin, end))
+    one, reach = (graph.constant(np.array(value, np.float64)) for value in (1.0, float(thin.REACH)))
+    scale = graph.op("Div", length, num)
+    around = graph.op("Add", graph.op("Mul", graph.op("Max", scale, one), reach), one)
+    first = graph.op("Floor", graph.op("Sub", graph.op("Mul", low, scale), around))
+    last = graph.op("Ceil", graph.op("Add", graph.op("Mul", high, scale), around))
+    whole = [graph.op("Cast", value, to=TensorProto.INT64) for value in (first, last)]
+    return graph.op("Max", whole[0], graph.constant(0)), graph.op("Min", whole[1], source)
+
+
+def _write_weights(
+    fitting: Fitting, graph: Graph, sides: tuple[str, str], computed: tuple[str, str], seen: tuple[str, str]
+) -> str:
+    """float32: `resample.resize_weights` for a whole side of `source` pixels, of `computed` rows and `seen` pixels."""
 
     def double(value: float) -> str:
         return graph.constant(np.array(value, np.float64))
@@ -72,10 +140,11 @@ def _write_weights(fitting: Fitting, graph: Graph, source: str, out: str) -> str
         return graph.op(kind, *(double(x) if isinstance(x, int | float) else x for x in inputs))
 
     if fitting.interpolation == "nearest":
-        return _write_nearest(graph, source, out)
-    length, num = (graph.op("Cast", side, to=DOUBLE) for side in (source, out))
-    pixel = graph.reshape(op("Range", 0.0, length, 1.0), 1, -1)
-    row = graph.reshape(op("Range", 0.0, num, 1.0), -1, 1)
+        return _write_nearest(graph, sides, computed, seen)
+    length, num = (graph.op("Cast", side, to=DOUBLE) for side in sides)
+    (top, bottom), (left, right) = ([graph.op("Cast", end, to=DOUBLE) for end in ends] for ends in (computed, seen))
+    pixel = graph.reshape(op("Range", left, right, 1.0), 1, -1)
+    row = graph.reshape(op("Range", top, bottom, 1.0), -1, 1)
     scale = op("Div", length, num)
     # When shrinking, the filter widens with the scale: that is the antialiasing.
     centre = op("Mul", op("Add", row, 0.5), scale)
@@ -100,10 +169,14 @@ def _write_weights(fitting: Fitting, graph: Graph, source: str, out: str) -> str
     return graph.op("Cast", op("Div", whole, one), to=TensorProto.FLOAT)
 
 
-def _write_nearest(graph: Graph, source: str, out: str) -> str:
+def _write_nearest(graph: Graph, sides: tuple[str, str], computed: tuple[str, str], seen: tuple[str, str]) -> str:
     """In float32, as torch computes which pixel is the nearest."""
-    length, num = (graph.op("Cast", side, to=TensorProto.FLOAT) for side in (source, out))
-    pixel, row = (graph.op("Range", graph.constant(0.0), side, graph.constant(1.0)) for side in (length, num))
+
+    def counted(first: str, last: str) -> str:
+        return graph.op("Cast", graph.op("Range", first, last, graph.constant(1)), to=TensorProto.FLOAT)
+
+    length, num = (graph.op("Cast", side, to=TensorProto.FLOAT) for side in sides)
+    pixel, row = counted(*seen), counted(*computed)
     place = graph.op("Floor", graph.op("Mul", graph.reshape(row, -1, 1), graph.op("Div", length, num)))
     nearest = graph.op("Min", place, graph.op("Sub", length, graph.constant(1.0)))
     return graph.op("Cast", graph.op("Equal", graph.reshape(pixel, 1, -1), nearest), to=TensorProto.FLOAT)
