@@ -4,7 +4,7 @@
 
 A linear layer (logistic regression) and ten pictures per class (least squares, five draws), fitted on a part of each
 set's training pictures and scored on the held-out rest: that is how every choice is made. With --test the test part is
-scored too, once, for every size.
+scored too, once, for every size. --draw makes the figure of a file that is there already.
 """
 
 import argparse
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
+from vitreous import figures
 from vitreous.cli import one_line_errors
 from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings, Source, Splits
@@ -32,17 +34,30 @@ SETS = {
     "cifar10": DataSettings(where="cifar10", train_limit=8000),
     "fashion": DataSettings(where="fashion"),
 }
+SHOWN = (
+    "vitreous-s",
+    "vitreous-xs",
+    "hybrid (the teacher of ours)",
+    "distilled from the hybrid",
+    "labels, short",
+    "SimCLR, short",
+    "MAE, short",
+)  # starts, in the figure
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", nargs="+", required=True, help="NAME=WEIGHTS")
+    parser.add_argument("--starts", nargs="+", default=[], help="NAME=WEIGHTS")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--px", nargs="+", type=int, default=[64, 96, 128])
     parser.add_argument("--test", action="store_true")
+    parser.add_argument("--draw", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    if options.draw:
+        figures.save(comparison(json.loads(options.out.read_text())["chosen_on_val"]), options.out.with_suffix(""))
+        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows: list[dict[str, Any]] = []
     open_data = DecodedOnce()
@@ -80,6 +95,24 @@ def scores(where: str, px: int, splits: Splits, test: bool, device: str) -> dict
 def features_of(encoder: Encoder, batches: EvalLoader, device: str) -> FeatureSet:
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         return pooled_features(encoder, batches, device).to(device)
+
+
+@figures.drawing
+def comparison(rows: list[dict[str, Any]]) -> Figure:
+    """A panel per set: the accuracy of a linear layer against the size of the pictures, a line per start."""
+    rows = [row for row in rows if row["start"] in SHOWN]
+    sets, starts = list(dict.fromkeys(row["set"] for row in rows)), SHOWN
+    drawn = figures.figure(9.6, 3.4)
+    for ax, name in zip(drawn.subplots(1, len(sets)), sets, strict=True):
+        for number, start in enumerate(starts):
+            points = [(row["px"], row["val_linear"]) for row in rows if (row["set"], row["start"]) == (name, start)]
+            style = "-" if start.startswith("vitreous") else "--"
+            colour = figures.SERIES[number % len(figures.SERIES)]
+            ax.plot(*zip(*sorted(points), strict=True), style, marker="o", color=colour, label=start)
+        ax.set(title=name, xlabel="picture size, px", xticks=sorted({row["px"] for row in rows}))
+    drawn.axes[0].set_ylabel("linear layer on frozen features, %")
+    drawn.legend(*drawn.axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return drawn
 
 
 if __name__ == "__main__":
