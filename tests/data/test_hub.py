@@ -35,7 +35,8 @@ def library(monkeypatch):
     def rows(first):
         cells = [{"bytes": png(first + n), "path": None} for n in range(4)]
         columns = {"img": cells, "label": [0, 1, 1, 0], "kind": ["x", "y", "x", "x"]}
-        return Rows(columns, {"label": SimpleNamespace(names=["cat", "dog"]), "kind": object()})
+        columns |= {"gap": ["x", float("nan"), "y", "x"], "many": [["x", "y"], ["x"], [], ["y"]]}
+        return Rows(columns, {"label": SimpleNamespace(names=["cat", "dog"]), "kind": None, "gap": None, "many": None})
 
     def load_dataset(name, configuration=None):
         if name == "missing":
@@ -58,6 +59,13 @@ def test_splits_labels_and_pictures(library):
     assert sources["val"].where(2) == "someone/pets val:row 2"
     assert open_hub("someone/pets", Layout(label_column="kind"))["train"].classes == ("x", "y")
     assert list(open_hub("someone/pets:other", Layout())) == ["all"]
+
+
+def test_missing_and_several_labels(library):
+    with pytest.raises(UserError, match="someone/pets train: 1 pictures have the label 'nan'"):
+        open_hub("someone/pets", Layout(label_column="gap"))
+    with pytest.raises(UserError, match="column 'many' holds lists: several labels per picture are not supported yet"):
+        open_hub("someone/pets", Layout(label_column="many"))
 
 
 def test_errors(library, monkeypatch):

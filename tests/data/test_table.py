@@ -35,10 +35,11 @@ def test_splits_numbers_and_another_column(tmp_path):
     assert sources["val"].classes == ("11",) and len(sources) == 2
 
 
-def test_a_column_of_paths_is_enough_where_no_labels_are_needed(tmp_path):
+def test_labels_may_be_missing_where_none_are_needed(tmp_path):
     write_folder(tmp_path, {"x": 2})
-    source = open_table(written(tmp_path, "path\nx/0000.png\nx/0001.png\n"), Layout(need_labels=False))["all"]
-    assert source.classes == ("unlabelled",) and len(source) == 2
+    for text in ("path\nx/0000.png\nx/0001.png\n", "path,label\nx/0000.png,a\nx/0001.png,\n"):
+        source = open_table(written(tmp_path, text), Layout(need_labels=False))["all"]
+        assert source.classes == ("unlabelled",) and len(source) == 2
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -49,6 +50,20 @@ def test_delimiters_are_found(tmp_path, delimiter, name):
     table = written(tmp_path, "".join(delimiter.join(line) + "\n" for line in lines), name)
     source = open_table(table, Layout())["all"]
     assert source.classes == ("cat", "dog") and is_picture(source.read(1), 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x/0000.png;a,1\nx/0001.png;b,1\n",
+        "photo;kind\nx/0000.png;a,1\nx/0001.png;b,1\n",
+        "path;label\nx/0000.png;a,1\n",
+    ],
+)
+def test_a_comma_in_a_label_is_no_delimiter(tmp_path, text):
+    write_folder(tmp_path, {"x": 2})
+    layout = Layout(path_column="photo", label_column="kind") if "photo" in text else Layout()
+    assert open_table(written(tmp_path, text), layout)["all"].classes[0] == "a,1"
 
 
 def test_a_named_column_of_paths(tmp_path):
@@ -127,7 +142,7 @@ def test_some_files_may_be_missing(tmp_path):
         ("path,label\nx/0000.png,a\nx/0001.png,\n", None, "line 3: no label"),
         ("path,label\nx/0000.png,a\nx/0001.png\n", None, "line 3: no label"),
         ("path,label\n" + "y/0001.png,b\n" * 4, None, "4 of its 4 files do not exist"),
-        ("path,label\nx/0000.png,NaN\nx/0001.png,a\n", None, "1 pictures have the label 'NaN'"),
+        ("path,label\nx/0000.png,NaN\nx/0001.png,a\n", None, r"table\.csv: 1 pictures have the label 'NaN'"),
         ("path,label\nx/0000.png,pizza,yellow\n", None, "line 2: 3 cells, .* Put a text that contains .* quotes"),
         ("path,label,split\nx/0000.png,a,trian\n", None, "'trian' is none of"),
         ("path,label,split\nx/0000.png,a,train\nx/0001.png,a,\n", None, "some rows name a split"),

@@ -112,6 +112,11 @@ def test_sizes_are_checked_before_reading(tmp_path):
         file.write(huge.tobuf(tarfile.GNU_FORMAT))
     with pytest.raises(UserError, match=r"x.cls: 68,719,476,736 bytes are no label"):
         open_tar(path, Layout())
+    huge.type = tarfile.XHDTYPE
+    with path.open("r+b") as file:
+        file.write(huge.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(UserError, match="a header of 68,719,476,736 bytes"):
+        open_tar(path, Layout())
     path.unlink()
     os.mkfifo(tmp_path / "y.tar")
     with pytest.raises(UserError, match=r"y.tar: cannot be read .*\(a pipe, not a regular file\)"):

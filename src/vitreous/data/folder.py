@@ -62,13 +62,13 @@ def _open_part(folder: Path, root: Path, name: str, layout: Layout) -> FileSourc
     if layout.label_pattern is not None:
         paths = _some(folder, _pictures_under(folder, skipped), skipped)
         marks = matched(layout.label_pattern, [Path(path).relative_to(folder).as_posix() for path in paths], folder)
-        labels, classes, notes = numbered(marks, root)
+        labels, classes, notes = numbered(marks, root, str(folder))
     elif not layout.need_labels and _num_pictures(folder):  # what lies beside them in folders belongs to them
         paths = _some(folder, _pictures_under(folder, skipped), skipped)
         labels, classes, notes = unlabelled(len(paths))
     else:
         paths, marks = _in_class_folders(folder, skipped)
-        labels, classes, notes = numbered(marks, root)
+        labels, classes, notes = numbered(marks, root, str(folder))
     return FileSource(name, paths, labels, classes, (*skipped.notes(), *notes))
 
 

@@ -57,7 +57,7 @@ def _labels(name: str, rows: Any, label: str | None) -> Numbered:
     if any(isinstance(mark, list | dict) for mark in marks):
         raise UserError(f"{name}: column {label!r} holds lists: several labels per picture are not supported yet.")
     names = getattr(rows.features[label], "names", None)
-    return (np.array(marks, dtype=np.int64), tuple(names), ()) if names else numbered(marks, Path())
+    return (np.array(marks, dtype=np.int64), tuple(names), ()) if names else numbered(marks, Path(), name)
 
 
 def open_hub(name: str, layout: Layout) -> dict[str, Source]:

@@ -100,20 +100,20 @@ def class_table(folder: Path) -> list[tuple[set[str], str]]:
 Numbered = tuple[Labels, tuple[str, ...], tuple[str, ...]]  # labels, class names, and notes about them
 
 
-def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> Numbered:
-    """The marks in a data set by number, through classes.json where it is there, else sorted."""
+def numbered(marks: Sequence[str] | Sequence[int], folder: Path, where: str) -> Numbered:
+    """The marks in a data set by number, through classes.json where it is in the folder, else sorted."""
     unique, inverse = np.unique(np.asarray(marks), return_inverse=True)
     labels = inverse.astype(np.int64).reshape(-1)
     for number, mark in enumerate(map(str, unique)):
-        if mark.strip().lower() in ("", "nan"):  # how tables write that there is none
+        if is_missing(mark):
             raise UserError(
-                f"{folder}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which stands for a "
+                f"{where}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which stands for a "
                 "missing one. Fill in their labels, or remove them."
             )
     table = class_table(folder)
     if not table:
         classes = tuple(str(mark) for mark in unique)
-        return labels, classes, _several_labels(labels, classes, folder)
+        return labels, classes, _several_labels(labels, classes, where)
     numbers = {mark: number for number, (marks, _) in enumerate(table) for mark in marks}
     for mark in unique:
         if str(mark) not in numbers:
@@ -123,14 +123,19 @@ def numbered(marks: Sequence[str] | Sequence[int], folder: Path) -> Numbered:
     return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table), ()
 
 
-def _several_labels(labels: Labels, classes: Sequence[str], folder: Path) -> tuple[str, ...]:
+def is_missing(mark: str) -> bool:
+    """Whether this is how a table says that there is no label."""
+    return mark.strip().lower() in ("", "nan")
+
+
+def _several_labels(labels: Labels, classes: Sequence[str], where: str) -> tuple[str, ...]:
     """A note where classes look like lists of labels."""
     joined = [number for number, name in enumerate(classes) if any(mark in name for mark in SEPARATORS)]
     if not joined:
         return ()
     num = int(np.isin(labels, joined).sum())
     return (
-        f"{folder}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class: several "
+        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class: several "
         "labels per picture are not supported yet",
     )
 

@@ -167,4 +167,6 @@ def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout:
         if len(marks) and marks.max() >= len(names):
             raise UserError(f"{where}: {name} {marks.max()} but only {len(names)} class names in the file's metadata.")
         return marks.astype(np.int64), tuple(map(str, names)), ()
-    return numbered([str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent)
+    return numbered(
+        [str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent, str(where)
+    )

@@ -11,7 +11,17 @@ from vitreous.data.base import BadFiles, Source
 from vitreous.data.files import open_regular
 from vitreous.data.folder import FileSource
 from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
-from vitreous.data.names import ALL, UNLABELLED, Layout, column, label_column_of, matched, numbered, split_of
+from vitreous.data.names import (
+    ALL,
+    UNLABELLED,
+    Layout,
+    column,
+    is_missing,
+    label_column_of,
+    matched,
+    numbered,
+    split_of,
+)
 from vitreous.errors import UserError
 
 PATHS = ("path", "file", "image", "filename", "file_name", "image_path", "filepath")
@@ -67,7 +77,7 @@ def _source(table: Path, split: str, rows: Sequence[Row]) -> FileSource:
     if all(row.label.isdecimal() for row in rows):  # 10 comes after 9
         marks = [int(row.label) for row in rows]
     name = table.stem if split == ALL else f"{table.stem} {split}"
-    return FileSource(name, [str(table.parent / row.file) for row in rows], *numbered(marks, table.parent))
+    return FileSource(name, [str(table.parent / row.file) for row in rows], *numbered(marks, table.parent, str(table)))
 
 
 # ---- Rows and columns
@@ -87,14 +97,16 @@ class Cells(NamedTuple):
 
 
 def _rows(path: Path, layout: Layout) -> list[Row]:
-    cells = _cells(path)
+    cells = _cells(path, layout)
     find = _columns_by_name if cells.has_header else _columns_by_number
     file_column, label_column, split_column = find(path, cells, layout)
     files = cells.column(file_column)
     if layout.label_pattern is not None:
         labels = matched(layout.label_pattern, files, path)
     else:
-        labels = cells.column(label_column) if label_column else [UNLABELLED] * len(files)
+        labels = cells.column(label_column) if label_column else [""] * len(files)
+    if not layout.need_labels and any(map(is_missing, labels)):  # pictures of which some have labels are learned from
+        labels = [UNLABELLED] * len(files)
     splits = cells.column(split_column) if split_column else [""] * len(files)
     return [Row(*row) for row in zip(cells.lines, files, labels, splits, strict=True)]
 
@@ -129,10 +141,10 @@ def _columns_by_number(path: Path, cells: Cells, layout: Layout) -> Columns:
     return files, labels, splits[0] if splits else None
 
 
-def _cells(path: Path) -> Cells:
+def _cells(path: Path, layout: Layout) -> Cells:
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
-            delimiter = _delimiter(list(islice(_lines(file), PEEKED)), path)
+            delimiter = _delimiter(list(islice(_lines(file), PEEKED)), path, layout)
             file.seek(0)
             reader = csv.reader(_lines(file), delimiter=delimiter)
             found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
@@ -170,14 +182,15 @@ def _lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _delimiter(lines: Sequence[str], path: Path) -> str:
-    """The one that cuts the first lines into the same number of cells, two or more, and names known columns."""
+def _delimiter(lines: Sequence[str], path: Path, layout: Layout) -> str:
+    """The one that leaves known names or a picture's path in the first line, and cuts all lines alike, into most."""
+    known = {*PATHS, *LABELS, layout.path_column, layout.label_column}
 
     def fits(delimiter: str) -> tuple[bool, bool, int]:
-        rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
-        names = {cell.strip() for cell in rows[0]} if rows else set()
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if row]
         widths = {len(row) for row in rows}
-        return bool(names & {*PATHS, *LABELS}), len(widths) == 1, max(widths, default=0)
+        is_clear = bool(rows) and any(cell in known or _is_picture(cell) for cell in rows[0])
+        return is_clear, len(widths) == 1, max(widths, default=0)
 
     usual = sorted(DELIMITERS, key=lambda delimiter: (delimiter == "\t") != (path.suffix.lower() == ".tsv"))
     return max(usual, key=fits)

@@ -4,11 +4,12 @@ A member's class is its folder (`train/<class>/name.jpg`, `<class>/name.jpg`), o
 that ends in `.cls` (`name.jpg`, `name.cls`). The headers are read once; a picture is then one read at its offset.
 """
 
-import os
+import errno
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
 
 MAX_LABEL_BYTES = 2**16  # of a .cls member
+MAX_HEADER_BYTES = 2**20  # with long names and other additions
 
 
 @dataclass
@@ -42,7 +44,7 @@ class TarSource(Source):
         self._spans = np.array(index.spans, dtype=np.int64)  # (N, 2)
         numeric = all(mark.isdecimal() for mark in index.marks)
         marks: list[str] | list[int] = [int(mark) for mark in index.marks] if numeric else index.marks
-        self.labels, self.classes, self.notes = numbered(marks, shards[0].parent)
+        self.labels, self.classes, self.notes = numbered(marks, shards[0].parent, str(shards[0]))
 
     def read(self, index: int) -> Picture:
         offset, size = self._spans[index].tolist()
@@ -66,7 +68,20 @@ class TarSource(Source):
 def _read_at(path: Path, offset: int, size: int) -> bytes:
     # Opened for each picture: no file position is shared between threads or processes, and shards may be many.
     with open_regular(path) as file:
-        return os.pread(file.fileno(), size, offset)
+        file.seek(offset)
+        return file.read(size)
+
+
+class _Headers:
+    """A file of which tarfile reads headers alone: one that says it is large is not believed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > MAX_HEADER_BYTES:
+            raise OSError(errno.EFBIG, f"a header of {size:,} bytes")
+        return self._file.read(size)
 
 
 def open_tar(path: Path, layout: Layout) -> dict[str, Source]:
@@ -130,7 +145,7 @@ def _members(shard: Path, skipped: Skipped) -> tuple[list[tuple[str, int, int]],
     pictures: list[tuple[str, int, int]] = []
     labels: dict[str, str] = {}
     try:
-        with open_regular(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with open_regular(shard) as file, tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them, for a second pass
                 path = PurePosixPath(member.name)
