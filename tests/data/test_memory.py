@@ -32,7 +32,7 @@ def test_pictures_of_several_sizes(tmp_path, odd):
 
 
 def test_long_pictures_are_read_one_by_one(tmp_path):
-    source = open_folder(write_folder(tmp_path, {"a": 2}))["all"]
+    source = open_folder(write_folder(tmp_path, {"a": 2}), Layout())["all"]
     for number in range(2):
         (tmp_path / "a" / f"{number:04}.png").write_bytes(png(number, size=(1, 4097)))
     kept = InMemory(source)
