@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous import atomic
+from vitreous import __version__, atomic
 from vitreous.errors import UserError
 from vitreous.weights import own
 
@@ -45,6 +45,7 @@ def test_round_trip_is_exact(tmp_path):
     assert own.verify_folder(tmp_path / "x") is None
     manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
     assert manifest["format"] == 1
+    assert manifest["versions"]["vitreous"] == __version__
     assert manifest["versions"]["torch"] == torch.__version__
     assert sorted(manifest["files"]) == files[1:]
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitreous import __version__
 from vitreous.data.images import Picture
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
@@ -128,8 +129,8 @@ def result_facts(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("vitreous", "onnx", "onnxruntime"):
+    found = {"python": platform.python_version(), "torch": torch.__version__, "vitreous": __version__}
+    for name in ("onnx", "onnxruntime"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitreous import atomic, platforms
+from vitreous import __version__, atomic, platforms
 from vitreous.errors import UserError, shown
 
 FORMAT = 1  # of the folder and its manifest; what the documents mean has versions of its own (see settings)
@@ -147,8 +147,9 @@ def _sha256(file: Path) -> str:
 
 def versions() -> dict[str, str]:
     """Of what decides a result."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("vitreous", "numpy", "safetensors"):
+    # Ours is what the code says: the metadata of an editable install stay behind it.
+    found = {"python": platform.python_version(), "torch": torch.__version__, "vitreous": __version__}
+    for name in ("numpy", "safetensors"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
