@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from vitreous.inspection.pictures import brightness, overlay, side_by_side, upsampled
+from vitreous.inspection.pictures import brightness, lit, overlay, scale, side_by_side, upsampled
 
 
 def test_bilinear_between_the_centres_of_patches():
@@ -23,3 +23,15 @@ def test_the_picture_times_the_map():
 def test_maps_without_a_highest_place():
     assert brightness(torch.zeros(2, 3, 3)).tolist() == torch.zeros(2, 3, 3).tolist()
     assert not brightness(torch.full((2, 2), 0.3), stretch=True).any()
+
+
+def test_what_is_nearly_even_looks_even():
+    picture = np.full((8, 8, 3), 200, dtype=np.uint8)
+    even = torch.full((4, 4), 0.0625)
+    assert (lit(picture, even) == 100).all(), "half as bright"
+    nearly, decided = even.clone(), even.clone()
+    nearly[0, 0], decided[0, 0] = 0.079, 0.5
+    assert 100 < lit(picture, nearly)[0, 0, 0] < 130, "not decisive"
+    assert lit(picture, decided)[0, 0, 0] == 200 and scale(decided).startswith(
+        "at most 50.0 % on a patch, evenly 9.0 %"
+    )

@@ -112,4 +112,4 @@ def test_attention_says_how_decisive_it_is(predictor):
     found = vitreous.attention(predictor, np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8))
     assert found.map.shape == (2, 3) and found.picture.shape == (8, 12, 3)
     highest = 100 * float(found.map.max())
-    assert f"brightest patch {highest:.1f} %" in found._repr_html_() and "even look" in found._repr_html_()
+    assert f"at most {highest:.1f} % on a patch, evenly " in found._repr_html_()

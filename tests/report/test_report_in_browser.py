@@ -34,7 +34,7 @@ def test_all_of_it_is_open_to_the_reader(reported, chromium_page):
 
 def test_it_needs_no_script(reported, chromium_page):
     opened = chromium_page(reported.path, java_script_enabled=False)
-    assert "are named correctly" in opened.page.inner_text("header")
+    assert "are classified correctly" in opened.page.inner_text("header")
 
 
 def test_figures_follow_the_page(reported, chromium_page):
@@ -57,3 +57,13 @@ def test_it_prints(reported, chromium_page):
     assert page.locator("nav").is_hidden()
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(29, 33, 37)", "dark ink"
     assert page.pdf()[:4] == b"%PDF"
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_precision_and_f1_are_in_sight_on_a_phone(reported, chromium_page, width):
+    """No table of classes has to be scrolled, however long the names."""
+    page = chromium_page(reported.path, width=width).page
+    box = page.locator("#results .scroll:has(.interval)").first
+    assert box.evaluate("one => one.scrollWidth <= one.clientWidth")
+    last = box.locator("tbody tr td").last.bounding_box()
+    assert last["x"] + last["width"] <= width

@@ -10,10 +10,13 @@ import pytest
 from odd_names import HOSTILE, ODD_FILE
 from parsed_page import Element, read
 
+from vitreous.evaluation.baseline import Baseline
+from vitreous.evaluation.metrics import Estimate
 from vitreous.report import report
+from vitreous.report.judgement import Fall, fall
 
 SECTIONS = [
-    *("answer", "account", "data", "training", "results", "confusion", "mistakes", "calibration", "sets"),
+    *("answer", "account", "results", "confusion", "mistakes", "data", "training", "calibration", "sets"),
     *("abstention", "attention", "figure7", "few-shot", "cost", "use", "provenance"),
 ]
 TEXT = {"title", "p", "h1", "h2", "h3", "b", "bdi", "span", "code", "pre"}
@@ -196,3 +199,75 @@ def test_a_network_without_attention_and_without_validation_part(reported):
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
     assert "logistic regression" not in page.text
+
+
+# ---- What the numbers amount to
+
+
+def changed(reported, **changes):
+    """The words of the account after some numbers of the evaluation have changed."""
+    found = replace(reported.result, evaluation=replace(reported.result.evaluation, **changes))
+    return plain(read(report(found).markup).by_id("account"))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "ece", "words"),
+    [
+        (0.9, 0.4, "too sure of itself"),
+        (0.1, 0.4, "not sure enough:"),
+        (0.5, 0.29, "too sure of some answers and not sure enough of others"),
+        (0.5, 0.02, "about as sure as it was right"),
+    ],
+)
+def test_it_is_called_sure_of_itself_only_where_it_is(reported, confidence, ece, words):
+    before = replace(
+        reported.result.evaluation.before,
+        confidence=confidence,
+        ece=Estimate(ece, ece, ece),
+        accuracy=Estimate(0.5, 0.45, 0.55),
+    )
+    assert words in changed(reported, before=before, after=before)
+    assert ("Do not take its confidence for a probability" in changed(reported, after=before)) == (ece > 0.1)
+
+
+@pytest.mark.parametrize(("wrong", "is_so"), [((3, 1), True), ((2, 2), False), ((1, 0), False), ((2, 1, 1), False)])
+def test_mostly_means_more_than_half_of_several(reported, wrong, is_so):
+    scores = reported.result.evaluation.scores
+    weakest = replace(scores.per_class[0], recall=Estimate(0.0, 0.0, 0.1), pictures=sum(wrong))
+    confusion = tuple((0, 1 + place, num) for place, num in enumerate(wrong) if num)
+    weaker = replace(
+        scores, top1=Estimate(0.9, 0.8, 0.95), per_class=(weakest, *scores.per_class[1:]), confusion=confusion
+    )
+    assert ("the others are mostly taken for" in changed(reported, scores=weaker)) == is_so
+
+
+def test_a_barely_trained_model_keeps_its_insides_folded(reported):
+    result = reported.result
+    scores = result.evaluation.scores
+    weak = replace(result, baseline=Baseline(scores.top1.value, 1e-3, ()))
+    strong = replace(
+        result,
+        baseline=Baseline(0.1, 1e-3, ()),
+        evaluation=replace(result.evaluation, scores=replace(scores, top1=Estimate(0.95, 0.93, 0.97))),
+    )
+    for found, is_folded in ((weak, True), (strong, False)):
+        page = read(report(found).markup)
+        for name in ("attention", "figure7"):
+            section = page.by_id(name)
+            assert bool(section.all("details")) == is_folded == ("With care:" in section.text)
+            assert section.all("svg"), "there for those who open it"
+
+
+def test_a_run_that_is_still_learning_is_told_apart():
+    def rows(*losses: float) -> list[dict[str, float]]:
+        return [{"epoch": epoch, "val/log_loss": loss} for epoch, loss in enumerate(losses, start=1)]
+
+    assert fall(rows(1.4, 1.3, 1.2, 1.1, 1.0, 0.9)) == Fall(1.1, 0.9)
+    assert fall(rows(1.4, 1.1, 1.0, 0.9, 0.895, 0.89)) is None, "hardly"
+    assert fall(rows(1.4, 1.1, 0.9, 0.9, 1.0, 1.1)) is None, "overfitting"
+    assert fall(rows(1.4)) is None and fall([]) is None
+
+
+def test_captions_name_the_folder(page, reported):
+    shown = [one.text for one in page.by_id("mistakes").all("figcaption")]
+    assert shown and all("pictures/" in text for text in shown), "beside the CSV lies a folder of that name"

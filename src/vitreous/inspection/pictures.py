@@ -32,6 +32,21 @@ def overlay(picture: Pixels, attention_map: Tensor, *, stretch: bool = False) ->
     return shaded
 
 
+def lit(picture: Pixels, attention_map: Tensor) -> Pixels:
+    """The picture half as bright where attention is even, and fully where twice as much falls or more: what is nearly
+    even looks even, and pictures can be compared."""
+    height, width = picture.shape[:2]
+    share = (upsampled(attention_map, (height, width)) / (2 * attention_map.float().mean())).clamp(max=1).cpu().numpy()
+    shaded: Pixels = np.rint(picture * share[:, :, None]).astype(np.uint8)
+    return shaded
+
+
+def scale(attention_map: Tensor) -> str:
+    """A bright place need not be a decisive one: an even look at n patches gives each the same."""
+    highest, even = float(attention_map.max()), float(attention_map.mean())
+    return f"at most {100 * highest:.1f} % on a patch, evenly {100 * even:.1f} %"
+
+
 def side_by_side(picture: Pixels, attention_map: Tensor, *, stretch: bool = False) -> Pixels:
     """(H, 2 W, 3): the picture, and beside it what is looked at."""
     return np.concatenate([picture, overlay(picture, attention_map, stretch=stretch)], axis=1)

@@ -9,7 +9,7 @@ from vitreous.data.images import Picture
 from vitreous.html import Html, tag
 from vitreous.inspection.findings import Look, attention_of
 from vitreous.inspection.layout import layout
-from vitreous.inspection.pictures import overlay
+from vitreous.inspection.pictures import lit, scale
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Answer
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -25,14 +25,8 @@ class Attended:
     title: str  # which attention this is
     answer: Answer
 
-    @property
-    def scale(self) -> str:
-        """A bright place need not be a decisive one: an even look at n patches gives each 1 / n."""
-        highest, even = float(self.map.max()), float(self.map.sum()) / self.map.numel()
-        return f"brightest patch {100 * highest:.1f} % of the attention; an even look gives each {100 * even:.1f} %"
-
     def html(self) -> Html:
-        shaded = overlay(self.picture, self.map)
+        shaded = lit(self.picture, self.map)
         return tag.div(
             tag.div(
                 picture(self.picture, "as the model sees it", most_px=SHOWN_PX),
@@ -40,7 +34,7 @@ class Attended:
                 picture(shaded, "what the model looks at", most_px=SHOWN_PX),
             ),
             tag.div(tag.b(tag.bdi(self.answer.best)), f" {100 * self.answer.confidence:.1f} %"),
-            tag.div(f"{self.title}: {self.scale}."),
+            tag.div(f"{self.title}: {scale(self.map)}."),
         )
 
     def _repr_html_(self) -> str:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 
-from vitreous.evaluation.metrics import ClassScores, Estimate, wilson
+from vitreous.evaluation.calibration import Calibration
+from vitreous.evaluation.metrics import ClassScores
 from vitreous.fitting.fit import FitResult
 from vitreous.fitting.plan import IMBALANCE
 from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
+from vitreous.report.judgement import is_guessing, loses_to_pixels, most_frequent, still_learning
 from vitreous.report.words import counted, interval, percent, short
 
 FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
 FEW_TO_CALIBRATE = 100  # validation pictures
+WELL_CALIBRATED, POORLY_CALIBRATED = 0.05, 0.1  # calibration errors
 UNEVEN = 0.03  # between accuracy and balanced accuracy, from which the difference is named
 
 
@@ -20,7 +23,7 @@ def headline(result: FitResult) -> Html:
         tag.h1(name(title(result))),
         paragraph(percent(accuracy.value), class_="score"),
         paragraph(
-            f"of {counted(len(result.test), 'test picture')} are named correctly "
+            f"of {counted(len(result.test), 'test picture')} are classified correctly "
             f"(95 % interval: {interval(accuracy)}). ",
             _compared(result),
             class_="lead",
@@ -42,13 +45,6 @@ def _compared(result: FitResult) -> Html:
         name(frequent),
         f", gives {percent(share.value)}{regression}.",
     )
-
-
-def most_frequent(result: FitResult) -> tuple[str, Estimate]:
-    """Of the training pictures; and how often it is right on test."""
-    counts = result.data.train_counts
-    place = counts.index(max(counts))
-    return result.data.classes[place], wilson(int((result.test.labels == place).sum()), len(result.test))
 
 
 def account(result: FitResult) -> Html:
@@ -84,18 +80,28 @@ def _cautions(result: FitResult) -> Iterator[Html]:
 def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
     accuracy, num = result.evaluation.scores.top1, len(result.test)
     frequent, share = most_frequent(result)
-    if accuracy.low <= share.value:
+    if is_guessing(result):
         yield (
             "Not clearly better than guessing.",
             "The interval of its accuracy reaches down to what always answering ",
             name(frequent),
             f" gives ({percent(share.value)}). Do not rely on this model.",
         )
-    baseline = result.baseline
-    if baseline is not None and accuracy.low <= baseline.accuracy:
+    if result.baseline is not None and loses_to_pixels(result):
         yield (
             "Not clearly better than logistic regression",
-            f"on the pixels ({percent(baseline.accuracy)}): a longer run or a larger model is worth a try.",
+            f"on the pixels ({percent(result.baseline.accuracy)}): try more time, or trained weights to start from.",
+        )
+    if (loss := still_learning(result)) is not None:
+        yield (
+            "Still learning when it stopped.",
+            "It was trained from scratch, and its validation loss was still falling "
+            f"({loss.before:.2f} to {loss.after:.2f} in the last third of training), so its accuracy was still rising. "
+            "Try more time (",
+            tag.code("--minutes"),
+            "), more pictures, or trained weights to start from (",
+            tag.code("--from"),
+            ").",
         )
     half = 100 * (accuracy.high - accuracy.low) / 2
     yield (
@@ -130,7 +136,7 @@ def _about_classes(result: FitResult) -> Iterator[tuple[Content, ...]]:
     few = sum(one.pictures < FEW_OF_A_CLASS for one in scores.per_class)
     if few:
         yield (
-            "Rough numbers of single classes.",
+            "Numbers of single classes are rough.",
             f"{few} of {len(scores.per_class)} classes have fewer than {FEW_OF_A_CLASS} test pictures.",
         )
     if data.small_classes:
@@ -142,8 +148,11 @@ def _recall(one: ClassScores) -> float:
 
 
 def _mostly_taken_for(result: FitResult, label: int) -> tuple[Content, ...]:
+    """Where more than half of several mistakes are the same one."""
     wrong = [(num, answer) for row, answer, num in result.evaluation.scores.confusion if row == label != answer]
-    return ("; the others are mostly taken for ", name(result.data.classes[max(wrong)[1]])) if wrong else ()
+    num, answer = max(wrong, default=(0, 0))
+    is_so = num > 1 and 2 * num > sum(count for count, _ in wrong)
+    return ("; the others are mostly taken for ", name(result.data.classes[answer])) if is_so else ()
 
 
 def _about_data(result: FitResult) -> Iterator[tuple[Content, ...]]:
@@ -178,20 +187,18 @@ def _about_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
     if not found.validation_pictures:
         yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
         return
-    confidence, accuracy = found.before.confidence, found.before.accuracy
-    manner = (
-        "too sure of itself"
-        if confidence > accuracy.high
-        else "not sure enough"
-        if confidence < accuracy.low
-        else "on the whole as sure as it is right"
-    )
+    error = found.after.ece
     yield (
         "Confidence.",
-        f"As trained the model was {manner} (mean confidence {percent(confidence)}). A temperature of "
-        f"{found.temperature:.2f} brings the calibration error from {percent(found.before.ece.value)} to "
-        f"{percent(found.after.ece.value)}.",
+        f"As trained the model was {_manner(found.before)}: mean confidence {percent(found.before.confidence)}, "
+        f"calibration error {percent(found.before.ece.value)}. With a temperature of {found.temperature:.2f} the "
+        f"error is {percent(error.value)} ({interval(error)}).",
     )
+    if error.value > POORLY_CALIBRATED:
+        yield (
+            "Do not take its confidence for a probability.",
+            f"Even calibrated it is off by {percent(error.value)}; a better model, or more pictures, would help.",
+        )
     if found.validation_pictures < FEW_TO_CALIBRATE:
         yield (
             "Roughly calibrated.",
@@ -204,3 +211,13 @@ def _about_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
             f"At {', '.join(missed)} they hold the right class less often than chance explains; test pictures differ "
             "from validation pictures.",
         )
+
+
+def _manner(found: Calibration) -> str:
+    if found.confidence > found.accuracy.high:
+        return "too sure of itself"
+    if found.confidence < found.accuracy.low:
+        return "not sure enough"
+    if found.ece.value > WELL_CALIBRATED:
+        return "too sure of some answers and not sure enough of others"
+    return "about as sure as it was right"

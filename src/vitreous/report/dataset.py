@@ -54,9 +54,9 @@ def _looks(data: DataReport) -> Iterable[tuple[str, str | Html]]:
     grey = {0.0: "in colour", 1.0: "all grey"}
     yield "colour", grey.get(data.grey_share, f"{percent(data.grey_share)} grey")
     if data.imbalance == 1:
-        yield "balance", "every class of train has as many pictures"
+        yield "balance", "every class has the same number of training pictures"
     else:
-        yield "balance", f"{data.imbalance:.1f} pictures of the largest class of train for one of the smallest"
+        yield "balance", f"the largest class has {data.imbalance:.1f} times as many training pictures as the smallest"
 
 
 def _balance(data: DataReport) -> Html:

@@ -57,7 +57,8 @@ def _part_of_page(markup: str, own: str) -> str:
 # ---- Curves
 
 
-def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
+def series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
+    """Epochs, and what was logged under that name at their end."""
     found = [(row["epoch"], float(row[name])) for row in rows if name in row]
     return [epoch for epoch, _ in found], [value for _, value in found]
 
@@ -66,12 +67,12 @@ def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
 def loss_curve(rows: Rows) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
-    axes.plot(*_series(rows, "loss"), color=SERIES[6], linewidth=1.2, label="training")
+    axes.plot(*series(rows, "loss"), color=SERIES[6], linewidth=1.2, label="training")
     for name, label, colour in (
         ("val/log_loss", "validation", SERIES[0]),
         ("val_average/log_loss", "validation, averaged weights", SERIES[1]),
     ):
-        epochs, values = _series(rows, name)
+        epochs, values = series(rows, name)
         if values:
             axes.plot(epochs, values, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=label)
     axes.set(xlabel="epoch", ylabel="loss", xlim=(0, None), ylim=(0, None))
@@ -87,7 +88,7 @@ def accuracy_curve(rows: Rows) -> Figure:
         ("val/accuracy", "validation", SERIES[0]),
         ("val_average/accuracy", "validation, averaged weights", SERIES[1]),
     ):
-        epochs, values = _series(rows, name)
+        epochs, values = series(rows, name)
         if values:
             shares = [100 * value for value in values]
             axes.plot(epochs, shares, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=label)
@@ -100,7 +101,7 @@ def accuracy_curve(rows: Rows) -> Figure:
 def rate_curve(rows: Rows, rate: float) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
-    epochs, factors = _series(rows, "rate_factor")
+    epochs, factors = series(rows, "rate_factor")
     axes.plot(epochs, [rate * factor for factor in factors], color=SERIES[2], linewidth=1.4)
     axes.set(xlabel="epoch", ylabel="learning rate", xlim=(0, None), ylim=(0, None))
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=False)

@@ -10,11 +10,12 @@ from vitreous.evaluation.figures import few_shot_curve
 from vitreous.fitting.fit import FitResult, inspected
 from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
 from vitreous.inspection.findings import Findings
-from vitreous.inspection.pictures import overlay
+from vitreous.inspection.pictures import lit, scale
 from vitreous.report.figures import inline
-from vitreous.report.html import Html, name, paragraph, table, tag, together
+from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
+from vitreous.report.judgement import is_barely_trained
 from vitreous.report.pictures import enlarged, readable
-from vitreous.report.words import percent
+from vitreous.report.words import caption, percent
 from vitreous.thumbnails import picture
 
 SHOWN_PX = 112  # of a picture beside its attention
@@ -39,13 +40,27 @@ def attention(result: FitResult) -> Html:
                 wide=True,
             ),
         )
-    return together(
+    return _with_care(
+        result,
         paragraph(
-            "Where the model looks to give its answer: a test picture, and beside it the same picture as bright as the "
-            f"attention that falls on each place ({title})."
+            "Where the model looks to give its answer: a test picture, and beside it the same picture, half as bright "
+            f"where attention is even and fully where twice as much falls or more ({title})."
         ),
         tag.div([_pair(result, found, number, *one) for number, one in enumerate(shown)], class_="cards pairs"),
         gallery,
+    )
+
+
+def _with_care(result: FitResult, *contents: Content) -> Html:
+    """Of a model that has learned little, only for those who ask."""
+    if not is_barely_trained(result):
+        return together(*contents)
+    return together(
+        paragraph(
+            tag.b("With care:"),
+            " this model has learned little yet, so what is inside it shows chance more than skill.",
+        ),
+        folded("Details", *contents),
     )
 
 
@@ -72,11 +87,14 @@ def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: P
     return tag.figure(
         tag.div(
             picture(large, f"test picture of {label}", most_px=SHOWN_PX),
-            picture(overlay(large, found.maps[number], stretch=True), "what the model looks at", most_px=SHOWN_PX),
+            picture(lit(large, found.maps[number]), "what the model looks at", most_px=SHOWN_PX),
             class_="pair",
         ),
         tag.figcaption(
-            name(label), " \N{CHECK MARK}" if answer == label else together(" \N{RIGHTWARDS ARROW} ", name(answer))
+            name(label),
+            " \N{CHECK MARK}" if answer == label else together(" \N{RIGHTWARDS ARROW} ", name(answer)),
+            tag.div(scale(found.maps[number]), class_="path"),
+            tag.div(name(caption(result.splits.test.where(index), result.data.where)), class_="path"),  # type: ignore[union-attr]
         ),
     )
 
@@ -90,7 +108,8 @@ def figure7(result: FitResult) -> Html:
         if found.biases is None
         else inline(partial(biases_figure, found.biases), "Position biases of each head")
     )
-    return together(
+    return _with_care(
+        result,
         paragraph(
             "What the first layer looks for in a patch, which places the model takes to be near each other, and how "
             "far each head looks. In a well trained model filters are smooth, positions know rows and columns, and "

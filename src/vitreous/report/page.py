@@ -28,11 +28,11 @@ def write_report(result: FitResult, path: Path) -> Path:
 def report(result: FitResult) -> Html:
     sections = (
         ("account", "In plain words", answer.account(result)),
-        ("data", "The data", dataset.section(result)),
-        ("training", "Training", learning.section(result)),
         ("results", "Results", results.scores(result)),
         ("confusion", "Confusions", results.confusions(result)),
-        ("mistakes", "Surest mistakes", results.mistakes(result)),
+        ("mistakes", "Most confident mistakes", results.mistakes(result)),
+        ("data", "The data", dataset.section(result)),
+        ("training", "Training", learning.section(result)),
         ("calibration", "Calibration", trust.calibration(result)),
         ("sets", "Prediction sets", trust.sets(result)),
         ("abstention", "Abstention", trust.abstention(result)),

@@ -7,11 +7,11 @@ from vitreous.evaluation.answers import confident_mistakes
 from vitreous.evaluation.figures import NAMED, confusion
 from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.fitting.fit import FitResult
-from vitreous.report.answer import most_frequent
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
+from vitreous.report.judgement import most_frequent
 from vitreous.report.pictures import readable
-from vitreous.report.words import cell, counted, number, percent, share, short
+from vitreous.report.words import caption, cell, counted, number, percent, share
 from vitreous.thumbnails import picture
 
 LISTED = 30  # classes in the open table; of more, those with the lowest recall
@@ -85,7 +85,7 @@ def confusions(result: FitResult) -> Html:
             wide=True,
         ),
         tag.h3("Most frequent confusions"),
-        frequent or paragraph("None: every test picture is named correctly."),
+        frequent or paragraph("None: every test picture is classified correctly."),
     )
 
 
@@ -99,17 +99,17 @@ def mistakes(result: FitResult) -> Html:
             tag.figcaption(
                 tag.div(tag.b(name(worst[index].answer)), f" {percent(worst[index].confidence)}"),
                 tag.div("labelled ", name(worst[index].label)),
-                tag.div(name(short(test.where(index))), class_="path"),
+                tag.div(name(caption(test.where(index), result.data.where)), class_="path"),
             ),
         )
         for index, pixels in readable(test, worst)
     ]
     if not cards:
-        return paragraph("None: every test picture is named correctly.")
+        return paragraph("None: every test picture is classified correctly.")
     return together(
         paragraph(
-            "The wrong answers the model was surest of, in bold, with its calibrated confidence. Wrong labels show "
-            "here first: look at each and ask who is mistaken."
+            "The wrong answers that the model was most confident of, in bold, with its calibrated confidence. Wrong "
+            "labels show up here first: look at each and ask who is mistaken."
         ),
         tag.div(cards, class_="cards"),
     )

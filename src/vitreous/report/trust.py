@@ -73,7 +73,7 @@ def sets(result: FitResult) -> Html:
             "picture is clear, large where it is not, empty where nothing is likely."
         ),
         table(
-            ("promised", "measured on test", "to be expected", "mean size", "empty", "least probability"),
+            ("promised", "measured on test", "expected", "mean size", "empty", "least probability"),
             rows,
             numbers=range(6),
         ),
@@ -85,7 +85,7 @@ def abstention(result: FitResult) -> Html:
     rows = [
         (
             percent(one.wished, 0),
-            "not reached for sure" if one.threshold is None else f"{one.threshold:.3f}",
+            "not reliably reached" if one.threshold is None else f"{one.threshold:.3f}",
             share(one.answered),
             share(one.accuracy),
         )
@@ -95,12 +95,12 @@ def abstention(result: FitResult) -> Html:
         paragraph("The model may stay silent where it is not sure. Fewer answers, of which more are right:"),
         inline(partial(abstention_curve, found.abstention), "Accuracy of the answers against the share answered"),
         table(
-            ("wished accuracy", "answer from confidence", "share answered", "accuracy on test"), rows, numbers=range(4)
+            ("target accuracy", "answer from confidence", "share answered", "accuracy on test"), rows, numbers=range(4)
         )
         if rows
         else None,
         paragraph(
-            "Thresholds were chosen on validation pictures, such that the lower end of the interval reaches the wish; ",
+            "Thresholds were chosen on validation pictures so that the lower end of the interval reaches the target; ",
             tag.code("vitreous predict --abstain"),
             " applies one.",
             class_="note",

@@ -1,6 +1,7 @@
 """Numbers as words of the page, always written the same way."""
 
 from vitreous.evaluation.metrics import Estimate
+from vitreous.html import Html, tag, together
 from vitreous.terminal import duration
 
 DASH = "\N{EN DASH}"
@@ -20,9 +21,12 @@ def share(found: Estimate | None, digits: int = 1) -> str:
     return DASH if found is None else f"{percent(found.value, digits)} ({interval(found, digits)})"
 
 
-def cell(found: Estimate | None) -> str:
-    """The same in a column whose head says that these are per cents."""
-    return DASH if found is None else f"{100 * found.value:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
+def cell(found: Estimate | None) -> Html:
+    """The same in a column whose head says that these are per cents; the interval goes below where there is no room."""
+    if found is None:
+        return together(DASH)
+    between = f" ({100 * found.low:.1f}{DASH}{100 * found.high:.1f})"
+    return together(f"{100 * found.value:.1f}", tag.span(between, class_="interval"))
 
 
 def number(found: Estimate) -> str:
@@ -49,3 +53,9 @@ def large(value: float) -> str:
 def short(where: str) -> str:
     """The last part of a path."""
     return where.rstrip("/").rsplit("/", maxsplit=1)[-1] or where
+
+
+def caption(where: str, data: str) -> str:
+    """Where a picture lies below its data; elsewhere, with the folder that it lies in."""
+    below = data.rstrip("/") + "/"
+    return where.removeprefix(below) if where.startswith(below) else "/".join(where.rsplit("/", maxsplit=2)[-2:])
