@@ -209,7 +209,10 @@ def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
         ("transformers-vit", {"pool": "mean", "num_prefix": 0}, "pool is 'mean'.*what holds it: vitreous, timm"),
         ("timm", {"positions_where": "every-layer-shared"}, "positions_where is 'every-layer-shared'"),
         ("timm", {"stem": ResNetStem(depths=(1,)), "patch": 4}, "no architecture with the convolutional part"),
-        ("beit", {}, "relative position biases"),
+        ("timm", {"pre_norm": True}, "patch_bias and pre_norm are both True"),
+        ("beit", {}, "beit has no model whose positions is 'learned'"),
+        ("dino", {}, "dino has no place for a linear head"),
+        ("deit", {"pre_norm": True}, "deit has no model whose pre_norm is True"),
     ],
 )
 def test_another_model_is_not_written(to, model, message, tmp_path):

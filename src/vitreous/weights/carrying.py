@@ -137,9 +137,9 @@ def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
         found.append(f"resized the {there.interpolation} way, here the {p.interpolation}")
     if p.resizer != there.resizer:
         found.append(f"{there.resizer} resizes them, here {p.resizer}: a level or two of 255 apart")
-    if p.odd_margin != there.odd_margin:
+    if p.crop == there.crop and p.odd_margin != there.odd_margin:
         found.append("an odd margin is halved the other way")
-    if p.skip_fitting != there.skip_fitting:
+    if p.crop == there.crop and p.skip_fitting != there.skip_fitting:
         found.append("those that fit are resized and cut all the same, and here left as they are")
     if (p.mean, p.std) != (there.mean, there.std):
         found.append(f"mean {there.mean} and std {there.std}, here {p.mean} and {p.std}")

@@ -35,6 +35,37 @@ PREPROCESSING = Preprocessing(
     mean=IMAGENET_MEAN,
     std=IMAGENET_STD,
 )
+# What the classes of the original repositories build, of all that our settings describe.
+COMMON: dict[str, tuple[Any, ...]] = {
+    "stem": (None,),
+    "patch_bias": (True,),
+    "pre_norm": (False,),
+    "positions_where": ("stem",),
+    "projection": (None,),
+}
+PLAIN = COMMON | {
+    "mlp": ("gelu",),
+    "pool": ("class",),
+    "pool_norm": ("before",),
+    "num_prefix": (1,),
+    "num_registers": (0,),
+    "positions": ("learned", "sincos"),
+    "attention_bias": ("all",),
+    "layer_scale": (None,),
+}
+DEIT = {name: allowed for name, allowed in PLAIN.items() if name != "layer_scale"} | {
+    "num_prefix": (0, 1, 2),  # of DeiT III, whose class token has no position; with a distillation token
+    "num_registers": (0, 1),
+}
+MAE = PLAIN | {"pool": ("class", "mean"), "pool_norm": ("before", "after")}
+BEIT = COMMON | {
+    "mlp": ("gelu",),
+    "num_prefix": (1,),
+    "num_registers": (0,),
+    "positions": ("bias", "bias-shared"),
+    "attention_bias": ("no-key",),
+}
+DINOV2 = COMMON | {"attention_bias": ("all",)}
 MAX_DECODER_DEPTH = 32  # published: 8
 BLOCK_LAYERS = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
@@ -46,7 +77,9 @@ class Wrapped(Format):
     name: str
     title: str
     prefix: str
+    built: Mapping[str, tuple[Any, ...]]  # what their code builds, by the field of our settings
     besides: str = TRAINING  # pattern of names that are set aside
+    heads: tuple[str, ...] = ("linear",)
     container: Literal["safetensors"] = "safetensors"
 
     def inside(self, given: Given) -> Given:
@@ -84,6 +117,11 @@ class Wrapped(Format):
     def run_as(self, card: Card) -> Card:
         """Their code reads no config.json, and is timm's as it was then."""
         model = _vit(card)
+        for field, allowed in self.built.items():
+            if getattr(model, field) not in allowed:
+                raise UserError(f"{self.name} has no model whose {field} is {getattr(model, field)!r}")
+        if card.task is not None and card.task.head not in self.heads:
+            raise UserError(f"{self.name} has no place for a {card.task.head} head")
         p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
         if is_beit(model):
             p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
@@ -124,11 +162,6 @@ class Beit(Wrapped):
     def knows(self, tensors: Mapping[str, Tensor]) -> bool:
         names = ("blocks.0.attn.relative_position_index", "rel_pos_bias.relative_position_index")
         return any(name in tensors for name in names)
-
-    def run_as(self, card: Card) -> Card:
-        if _vit(card).positions not in ("bias", "bias-shared"):
-            raise UserError(f"{self.name} has relative position biases, and this model has none")
-        return super().run_as(card)
 
     def further(self, model: ViTSettings) -> list[Rule]:
         patch = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch
@@ -210,17 +243,19 @@ def _vit(card: Card) -> ViTSettings:
 DINO_BESIDES = rf"{TRAINING}|student\.|dino_loss\.|teacher\.(module\.)?head\."
 
 FORMATS: tuple[Wrapped, ...] = (
-    Beit("beit", "BEiT's own, with its index tables", "model."),
-    Beit("beit-bare", "the same without the dict around it, as early timm", ""),
-    Mae("mae", "MAE's own: pre-training with its decoder, or fine-tuned", "model."),
-    Mae("mae-bare", "the same without the dict around it", ""),
-    Dinov2("dinov2-original", "DINOv2's own backbones, with and without registers", ""),
-    Wrapped("dino", "DINO's own training checkpoint: the teacher", "teacher.backbone.", DINO_BESIDES),
+    Beit("beit", "BEiT's own, with its index tables", "model.", BEIT),
+    Beit("beit-bare", "the same without the dict around it, as early timm", "", BEIT),
+    Mae("mae", "MAE's own: pre-training with its decoder, or fine-tuned", "model.", MAE),
+    Mae("mae-bare", "the same without the dict around it", "", MAE),
+    Dinov2("dinov2-original", "DINOv2's own backbones, with and without registers", "", DINOV2),
+    Wrapped("dino", "DINO's own training checkpoint: the teacher", "teacher.backbone.", PLAIN, DINO_BESIDES, ()),
     Wrapped(
         "dino-student",
         "DINO's own, where it holds a student alone",
         "student.module.backbone.",
+        PLAIN,
         rf"{TRAINING}|dino_loss\.|student\.module\.head\.",
+        (),
     ),
-    Wrapped("deit", "DeiT's own, with and without distillation token", "model."),
+    Wrapped("deit", "DeiT's own, with and without distillation token", "model.", DEIT, heads=("linear", "distilled")),
 )

@@ -31,6 +31,7 @@ from vitreous.weights.timm_config import (
     NORM_EPSILON,
     Config,
     is_beit,
+    is_distilled,
     norm_epsilon,
     refuse_unknown,
     write_config,
@@ -304,8 +305,7 @@ def _token_parts(card: Card, model: ViTSettings) -> dict[str, int]:
     total = model.num_prefix + model.num_registers
     if not _has_class(model):
         return {"reg_token": total} if total else {}
-    distilled = card.task.head == "distilled" if card.task else model.num_prefix == 2 and not model.num_registers
-    parts = {"cls_token": 1, **({"dist_token": 1} if distilled else {})}
+    parts = {"cls_token": 1, **({"dist_token": 1} if is_distilled(card, model) else {})}
     rest = total - len(parts)
     return parts | ({"reg_token": rest} if rest else {})
 

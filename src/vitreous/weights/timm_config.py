@@ -123,6 +123,13 @@ class Config:
         )
 
 
+def is_distilled(card: Card, model: ViTSettings) -> bool:
+    """Whether the second of its tokens is for distillation; an encoder alone is known by having two."""
+    if card.task is not None:
+        return card.task.head == "distilled"
+    return model.num_prefix == 2 and not model.num_registers
+
+
 def is_beit(model: ViTSettings) -> bool:
     return model.attention_bias == "no-key" or model.positions in ("bias", "bias-shared")
 
@@ -166,6 +173,32 @@ def refuse_unknown(card: Card) -> None:
         known = model.stem.depths in HYBRIDS and (model.stem.base_width, model.stem.root) == (64, "imagenet")
     if not known:
         raise UserError(f"timm has no architecture with the convolutional part of {describe(card)}")
+    if not isinstance(model, ViTSettings):
+        return
+    if is_beit(model):
+        _refuse_in_beit(model)
+    elif model.patch_bias == model.pre_norm:
+        raise UserError(
+            "timm's patches have a bias just where no norm comes before the blocks; here patch_bias and pre_norm are "
+            f"both {model.patch_bias}"
+        )
+
+
+def _refuse_in_beit(model: ViTSettings) -> None:
+    """Its class has fewer arguments, and decides by the pooling where the norm is."""
+    usual: dict[str, tuple[Any, ...]] = {
+        "stem": (None,),
+        "num_prefix": (1,),
+        "num_registers": (0,),
+        "patch_bias": (True,),
+        "pre_norm": (False,),
+        "mlp": ("gelu",),
+        "attention_bias": ("no-key", "none"),
+        "pool_norm": ("before",) if model.pool == "class" else ("after",),
+    }
+    for name, allowed in usual.items():
+        if getattr(model, name) not in allowed:
+            raise UserError(f"timm's Beit has {name} {allowed[0]}, not {getattr(model, name)}")
 
 
 def norm_epsilon(card: Card, model: ViTSettings) -> float:
@@ -191,7 +224,7 @@ def _special_name(card: Card, model: ViTSettings) -> str | None:
         return "beit_base_patch16_224"
     if isinstance(model.stem, ResNetStem):
         return HYBRIDS.get(model.stem.depths, "vit_base_r50_s16_224")
-    if card.task is not None and card.task.head == "distilled":
+    if is_distilled(card, model):
         return "deit_base_distilled_patch16_224"
     return "vit_giant_patch14_dinov2" if model.mlp == "swiglu" else None
 
@@ -217,7 +250,7 @@ def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
             "use_rel_pos_bias": model.positions == "bias",
             "use_shared_rel_pos_bias": model.positions == "bias-shared",
         }
-    distilled = card.task is not None and card.task.head == "distilled"
+    distilled = is_distilled(card, model)
     has_class = model.num_prefix > 0 or model.pool == "class"
     registers = model.num_prefix + model.num_registers - int(has_class) - int(distilled)
     activation = {} if model.mlp == "swiglu" else {"act_layer": GELU_NAMES[model.gelu]}

@@ -240,6 +240,8 @@ def _comparable(model: ViTSettings, name: str) -> Any:
         return pair(value)
     if name == "mlp_width":
         return value or 4 * model.width
+    if name == "gelu" and model.mlp != "gelu":  # which has no GELU
+        return None
     if name == "layer_scale":
         return value is not None
     if name == "positions":  # both are tables in a file
