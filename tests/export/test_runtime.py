@@ -9,6 +9,7 @@ from small_models import CLASSES, random_trained
 
 from vitreous.data.images import BadPicture
 from vitreous.errors import UserError
+from vitreous.export import runtime
 from vitreous.export.job import export
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -146,3 +147,34 @@ def test_what_is_not_ours_is_refused_in_one_line(files, tmp_path):
     (tmp_path / "program.pt2").unlink()
     with pytest.raises(UserError, match="2 exported models"):
         Predictor.load(tmp_path)
+
+
+def test_large_pictures_of_one_size_are_not_all_in_one_batch(files, monkeypatch):
+    predictor, sizes = Predictor.load(files["pictures"]), []
+    run = runtime._run
+
+    def watched(session, inputs):
+        sizes.append(inputs.shape)
+        return run(session, inputs)
+
+    monkeypatch.setattr(runtime, "_run", watched)
+    monkeypatch.setattr(runtime, "BATCH_PIXELS", 2 * 8 * 12)
+    given = [*pictures(), *pictures()]
+    found = predictor.probabilities(given)
+    assert all(num == 1 or num * height * width <= runtime.BATCH_PIXELS for num, height, width, _ in sizes)
+    assert (2, 8, 12, 3) in sizes  # together where there is room
+    np.testing.assert_allclose(found, [predictor.probabilities([one])[0] for one in given], atol=1e-6)
+
+
+def test_a_runtime_without_memory_says_so(files):
+    predictor = Predictor.load(files["pictures"])
+
+    class Exhausted:
+        def get_inputs(self):
+            return predictor.session.get_inputs()
+
+        def run(self, *_):
+            raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : bad allocation")
+
+    with pytest.raises(MemoryError, match="bad allocation"):
+        runtime._run(Exhausted(), np.zeros((1, 8, 12, 3), np.uint8))

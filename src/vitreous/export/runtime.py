@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from vitreous import settings
 from vitreous.data.images import Picture
-from vitreous.errors import UserError
+from vitreous.errors import UserError, first_line
 from vitreous.export.usage import Usage
 from vitreous.prediction.predictor import Predictor
 
 METADATA = "vitreous"  # the key under which a file carries its Usage
 CERTIFICATE = ".certificate.json"  # follows the name of what it is about
+BATCH_PIXELS = 8_000_000  # of all pictures of a batch: the graph keeps several copies of them as floats
 
 
 class ExportedPredictor(Predictor):
@@ -77,18 +78,26 @@ def _fitting_session(usage: Usage, threads: int) -> Any:
 
 
 def _by_size(session: Any, pictures: Sequence[Picture]) -> NDArray[np.float32]:
-    """All of one size in one batch, since a batch has one size; in the order given."""
+    """Those of one size in one batch, since a batch has one size, as far as memory allows; in the order given."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for place, picture in enumerate(pictures):
         groups.setdefault(picture.shape, []).append(place)
     found: dict[int, NDArray[np.float32]] = {}
-    for places in groups.values():
-        found |= zip(places, _run(session, np.stack([pictures[place] for place in places])), strict=True)
+    for (height, width, _), places in groups.items():
+        size = max(1, BATCH_PIXELS // (height * width))
+        for start in range(0, len(places), size):
+            some = places[start : start + size]
+            found |= zip(some, _run(session, np.stack([pictures[place] for place in some])), strict=True)
     return np.stack([found[place] for place in range(len(pictures))])
 
 
 def _run(session: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
-    (answer,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    try:
+        (answer,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    except Exception as error:  # the runtime's own kinds have no common base
+        if "alloc" in str(error):
+            raise MemoryError(f"ONNX Runtime: {first_line(error)}") from None
+        raise
     return answer  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitreous.data.images import BadPicture, read_picture
-from vitreous.errors import UserError
+from vitreous.errors import UserError, in_plain_words
 from vitreous.serve import frames
 from vitreous.serve.log import log, log_to_stderr
 from vitreous.serve.served import Served, as_json, open_served
@@ -219,11 +219,12 @@ class Worker:
         if job.is_dropped:
             return
         try:
-            job.prepared = self.served.prepare(read_picture(job.data, self.start["max_pixels"]))
+            with in_plain_words():
+                job.prepared = self.served.prepare(read_picture(job.data, self.start["max_pixels"]))
         except BadPicture as error:
             self._refuse(job, 422, str(error))
-        except MemoryError:
-            self._refuse(job, 413, "it needs more memory than there is")
+        except UserError:
+            self._refuse(job, 413, "it needs more memory than this machine has left")
         except Exception:
             self._fail([job])
         else:
