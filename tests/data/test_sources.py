@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from made import is_picture, png, write_folder
 
 from vitreous import settings
 from vitreous.data.check import check
+from vitreous.data.fingerprint import fingerprint
 from vitreous.data.sources import FASHION, DataSettings, InMemory, open_sources
 from vitreous.errors import UserError
 
@@ -132,6 +134,25 @@ def test_files_that_are_no_data_set(tmp_path):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(UserError, match=message):
             open_sources(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tar", "parquet"])
+def test_what_is_no_file(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"x.{suffix}")
+    with pytest.raises(UserError, match="a pipe, not a regular file"):
+        open_sources(str(tmp_path / f"x.{suffix}"))
+
+
+def test_impossible_names(tmp_path):
+    with pytest.raises(UserError, match="File name too long"):
+        open_sources("x" * 5000)
+    with pytest.raises(UserError, match="no such file"):
+        open_sources("a\0b")
+    write_folder(tmp_path, {"x": 8})
+    rows = [f"x/000{n}.png,{'ab'[n % 2]}" for n in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows, f"{'y' * 5000},a", "z\0z,b"]))
+    splits = DataSettings(where=str(tmp_path / "t.csv")).build()
+    assert len(splits.train.bad) == 2 and fingerprint(splits)
 
 
 def test_a_csv_can_be_named(tmp_path):

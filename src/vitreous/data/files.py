@@ -24,6 +24,14 @@ def check_regular(path: Path) -> None:
     _check(path.stat().st_mode, path)
 
 
+def is_regular(path: Path) -> bool:
+    try:
+        check_regular(path)
+    except (OSError, ValueError):  # not there, not allowed, no possible name
+        return False
+    return True
+
+
 def open_regular(path: Path) -> BinaryIO:
     check_regular(path)  # before it is opened: some devices act on that
     descriptor = os.open(path, _FLAGS)

@@ -29,7 +29,7 @@ class FileSource(Source):
     def size(self, index: int) -> int:
         try:
             return os.stat(self._paths[index]).st_size  # noqa: PTH116  # a Path takes as long again to make
-        except OSError:
+        except (OSError, ValueError):  # a table may name anything
             return -1
 
 

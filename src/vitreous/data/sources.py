@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, with_classes
+from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.memory import InMemory, estimated_bytes
@@ -123,7 +124,7 @@ class DataSettings:
         """With the whole path to data that is given by a relative one, so that it is found from any folder."""
         path = Path(self.where).expanduser()
         is_named = self.where in OWN or self.where.startswith(("hf:", "rendered:"))
-        return self if is_named or not path.exists() else replace(self, where=str(path.absolute()))
+        return self if is_named or not _exists(path) else replace(self, where=str(path.absolute()))
 
     def reduced(self, splits: Splits) -> Splits:
         """With `train_fraction` and at most `train_limit` of the training pictures; the rest as it is."""
@@ -253,6 +254,10 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
     path = _found(where)
     if path.is_dir():
         return _open_directory(path, layout)
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}.") from None
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return open_parquet(path, _without_pattern(where, layout))
@@ -302,12 +307,19 @@ def same_data(one: str, other: str) -> bool:
         return False
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise UserError(f"{str(path)[:200]}: {error.strerror}.") from None
+
+
 def _found(where: str) -> Path:
     path = Path(where).expanduser()
-    if path.exists():
+    if _exists(path):
         return path
     shared = os.environ.get("VITREOUS_DATA")
-    if shared and (Path(shared) / where).exists():
+    if shared and _exists(Path(shared) / where):
         return Path(shared) / where
     if where in SHARED:
         state = f"it names {shared}, where it is not" if shared else "which is not set"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from vitreous.data.base import BadFiles, Source
-from vitreous.data.files import open_regular
+from vitreous.data.files import is_regular, open_regular
 from vitreous.data.folder import FileSource
 from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
 from vitreous.data.names import (
@@ -64,7 +64,7 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
 
 def _check_files(table: Path, rows: Sequence[Row], layout: Layout) -> None:
     """Some may be missing, as some may be unreadable; more are a sign that the paths start from elsewhere."""
-    missing = [row.file for row in rows if not (table.parent / row.file).is_file()]
+    missing = [row.file for row in rows if not is_regular(table.parent / row.file)]
     if len(missing) > BadFiles(table.name, len(rows), layout.max_unreadable).limit:
         raise UserError(
             f"{table}: {len(missing):,} of its {len(rows):,} files do not exist or are no regular files, the first is "
