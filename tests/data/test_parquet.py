@@ -1,8 +1,10 @@
+import contextlib
 import json
 import os
 import pickle
 import signal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -124,6 +126,24 @@ def test_no_parquet(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(UserError, match="cannot be read as parquet"):
         open_parquet(tmp_path / "x.parquet", Layout())
+
+
+def test_damaged_files_never_raise_anything_else(tmp_path):
+    path = write(tmp_path / "x.parquet", [0, 1] * 5)
+    whole, random = np.frombuffer(path.read_bytes(), np.uint8), np.random.default_rng(0)
+    num_refused = 0
+    for _ in range(80):
+        damaged = whole.copy()
+        damaged[random.integers(0, len(whole), 4)] = random.integers(0, 256, 4)
+        path.write_bytes(damaged.tobytes())
+        try:
+            source = open_parquet(path, Layout())["all"]
+            for index in range(len(source)):
+                with contextlib.suppress(BadPicture):
+                    source.read(index)
+        except UserError:
+            num_refused += 1
+    assert 10 < num_refused < 80
 
 
 def test_cache_is_small_and_belongs_to_its_process(tmp_path, monkeypatch):

@@ -190,9 +190,15 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what:
     if wanted is not None:
         if wanted in names:
             return wanted
-        raise UserError(f"{where}: no column {wanted!r} among {', '.join(names)}.{did_you_mean(wanted, list(names))}")
+        raise UserError(f"{where}: no column {wanted!r} among {_shown(names)}.{did_you_mean(wanted, list(names))}")
     for name in usual:
         if name in names:
             return name
     setting = f" Name it with --data.{what}_column." if what in ("label", "path") else ""
-    raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {', '.join(names) or 'none'}.{setting}")
+    raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {_shown(names)}.{setting}")
+
+
+def _shown(names: Sequence[str], num: int = 12, length: int = 40) -> str:
+    """In one line, which may be the first line of any file."""
+    short = [" ".join(name.split())[:length] for name in names[:num]]
+    return ", ".join(short + ["..."] * (len(names) > num)) or "none"

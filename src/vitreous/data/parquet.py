@@ -80,8 +80,10 @@ class ParquetSource(Source):
             self._cache = RowGroups()
         try:
             cell = self._cache.get(self._paths[number], group, self._image_column)[row].as_py()
-        except (OSError, pa.ArrowException) as error:
-            raise BadPicture(f"row group {group} is damaged ({str(error).splitlines()[0]})") from None
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise BadPicture(f"row group {group} is damaged ({_reason(error)})") from None
         return read_cell(cell, self._folder)
 
     def where(self, index: int) -> str:
@@ -122,12 +124,12 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         check_regular(path)
         return pq.ParquetFile(path, memory_map=True)
-    except (OSError, pa.ArrowException) as error:
+    except Exception as error:  # pyarrow raises nearly anything where a file is damaged
         raise UserError(f"{path}: cannot be read as parquet ({_reason(error)}).") from None
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -149,8 +151,8 @@ def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout:
         raise UserError(f"{where}: column {name!r} holds {kind}: several labels per picture are not supported yet.")
     try:
         columns = [file.read(columns=[name], use_threads=False).column(0) for file in files]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise UserError(f"{where.parent}: column {name!r} cannot be read ({str(error).splitlines()[0]}).") from None
+    except Exception as error:
+        raise UserError(f"{where.parent}: column {name!r} cannot be read ({_reason(error)}).") from None
     for path, values in zip(paths, columns, strict=True):
         if values.null_count:
             raise UserError(f"{path}: {values.null_count:,} rows have no {name}. Remove them.")

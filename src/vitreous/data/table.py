@@ -146,7 +146,7 @@ def _cells(path: Path, layout: Layout) -> Cells:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             delimiter = _delimiter(list(islice(_lines(file), PEEKED)), path, layout)
             file.seek(0)
-            reader = csv.reader(_lines(file), delimiter=delimiter)
+            reader = csv.reader(_lines(file), delimiter=delimiter, strict=True)  # so that a lost quote is an error
             found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
