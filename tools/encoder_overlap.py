@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pretrain_encoders import unlabelled
 
-from vitreous import settings
+from vitreous import atomic
 from vitreous.cli import one_line_errors
 from vitreous.data.duplicates import overlaps
 from vitreous.data.sources import open_sources
@@ -35,7 +35,7 @@ def main() -> None:
         }
         for part in learned_from
     ]
-    settings.write_json({"environment": environment(), "rows": rows}, options.out)
+    atomic.write_json({"environment": environment(), "rows": rows}, options.out)
     for row in rows:
         print(row)
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous import jobs, settings
+from vitreous import atomic, jobs, settings
 from vitreous.cli import one_line_errors
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
@@ -192,7 +192,7 @@ def run(recipe: Recipe, folder: Path, splits: Splits, teacher: Encoder) -> dict[
             "train_s": round(seconds, 1),
             "pictures_s": round(loop.num_steps * recipe.training.batch_size / seconds),
         }
-        settings.write_json(results | environment(), finished)
+        atomic.write_json(results | environment(), finished)
     return results
 
 
