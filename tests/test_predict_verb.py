@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_every_picture_is_a_row_and_bad_ones_say_why(folder, capsys):
             (class_name, pytest.approx(probability, abs=1e-5)) for class_name, probability in answer.top(5)
         ]
         assert sum(probability for _, probability in found[name]["top"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_files_of_a_folder_that_are_no_pictures_are_named(folder):
+    parser = Parser(prog="vitreous predict")
+    predict.add(parser)
+    with redirect_stderr(io.StringIO()) as told:
+        predict.run(parser.parse_args([str(folder / "model"), str(folder / "pictures")]))
+    assert told.getvalue() == f"note: {folder}/pictures: files that are not read: 1 .txt\n"
 
 
 def test_the_batch_does_not_change_an_answer(folder, capsys):

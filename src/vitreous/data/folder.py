@@ -1,4 +1,4 @@
-"""Picture files on disk: a folder with one sub-folder a class, or with labels in the files' names."""
+"""Picture files on disk: a folder with one sub-folder per class, or with labels in the files' names."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -60,11 +60,11 @@ def _open_part(folder: Path, root: Path, name: str, layout: Layout) -> FileSourc
     """One split: a folder of class folders, or of pictures as they come. classes.json lies in `root`."""
     skipped = Skipped(str(folder))
     if layout.label_pattern is not None:
-        paths = _some(folder, _pictures_under(folder, skipped), skipped)
+        paths = _some(folder, pictures_under(folder, skipped), skipped)
         marks = matched(layout.label_pattern, [Path(path).relative_to(folder).as_posix() for path in paths], folder)
         labels, classes, notes = numbered(marks, root, str(folder))
     elif not layout.need_labels and _num_pictures(folder):  # what lies beside them in folders belongs to them
-        paths = _some(folder, _pictures_under(folder, skipped), skipped)
+        paths = _some(folder, pictures_under(folder, skipped), skipped)
         labels, classes, notes = unlabelled(len(paths))
     else:
         paths, marks = _in_class_folders(folder, skipped)
@@ -83,7 +83,7 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
             "files' names hold the labels, say how with --data.label_pattern."
         )
     for class_folder in class_folders:
-        found = list(_pictures_under(class_folder, skipped))
+        found = list(pictures_under(class_folder, skipped))
         if not found:
             skipped.empty.append(class_folder.name)
         paths += found
@@ -122,7 +122,7 @@ def _num_pictures(folder: Path) -> int:
     return sum(map(ignored.is_picture, files))
 
 
-def _pictures_under(folder: Path, skipped: Skipped) -> Iterator[str]:
+def pictures_under(folder: Path, skipped: Skipped) -> Iterator[str]:
     """At any depth: those of a folder before those of its sub-folders, all by name."""
     waiting = [str(folder)]
     while waiting:

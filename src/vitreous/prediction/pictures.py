@@ -1,6 +1,5 @@
 """Whatever may be given as a picture, as pixels. Knows no torch: a tensor is known by what it can do."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -8,8 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.images import SUFFIXES, BadPicture, Picture, pillow_pixels, read_picture
+from vitreous.data.folder import pictures_under
+from vitreous.data.images import BadPicture, Picture, pillow_pixels, read_picture
+from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
+from vitreous.terminal import note
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,11 +43,10 @@ def pixels_or_why(picture: AnyPicture) -> Picture | BadPicture:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """Every file called as pictures are, in all folders below, in order."""
-    found = []
-    for where, folders, names in os.walk(folder):
-        folders.sort()
-        found += [Path(where, name) for name in sorted(names) if name.lower().endswith(SUFFIXES)]
+    """Every file called as pictures are, in all folders below, in order; a note names what is passed over."""
+    skipped = Skipped(str(folder))
+    found = [Path(path) for path in pictures_under(folder, skipped)]
+    note(*skipped.notes())
     return found
 
 
