@@ -1,5 +1,6 @@
 """From any format to any other through the command line: the same function, or a refusal that leaves nothing."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,23 @@ def test_a_single_file(tmp_path):
     assert torch.equal(found.weights["encoder.norm.weight"], vitreous.load(start).weights["encoder.norm.weight"])
 
 
+def test_a_file_alone_tells_its_config_in_the_notes(tmp_path):
+    start = made(tmp_path / "start", replace(MODEL, width=192, depth=12, heads=3))
+    assert "a file alone has no config.json" in convert(str(start), tmp_path / "one.safetensors", "timm")
+    text = (tmp_path / "one.safetensors.NOTES.txt").read_text()
+    config = json.loads(text.split("\nconfig.json:\n")[1])
+    assert config["model_args"]["num_heads"] == 3
+
+
+def test_timm_replaces_the_head_of_what_we_write(tmp_path):
+    timm = pytest.importorskip("timm")
+    convert(str(made(tmp_path / "start")), tmp_path / "out", "timm")
+    module = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True, num_classes=7)
+    assert module(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(module.state_dict()["norm.weight"], written["norm.weight"])
+
+
 def test_source_and_target_are_compared_on_the_users_pictures(tmp_path):
     pytest.importorskip("timm")
     from PIL import Image
@@ -256,6 +274,16 @@ def test_outputs_that_differ_are_an_error_whoever_reads_them(installed, tmp_path
     reader = "vit_base_patch16_224 of timm" if installed else "our own model of the format"
     with pytest.raises(UserError, match=rf"opened by {reader}.* differ .* by 5\.0e-01"):
         convert(str(start), tmp_path / "out", "timm")
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+
+
+def test_a_conversion_that_is_broken_off_leaves_nothing(start, tmp_path, monkeypatch):
+    def stop(*_words, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitreous.conversion.convert.agree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        convert(str(start), tmp_path / "new" / "out", "timm")
     assert [path.name for path in tmp_path.iterdir()] == ["start"]
 
 

@@ -1,5 +1,6 @@
 """Convert: a model from any format to any other, opened as its users do and compared before it counts as written."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +58,12 @@ def convert(
             again = _read_back(replace(trained, card=carried.card, weights=carried.weights), place)
             found = agree(trained, carried, again, place, pictures=pictures, exact=verified)
             notes = [*carried.notes, *_judged(found, trained, to, approximate)]
+            if place.is_file() and carried.given.documents:
+                notes.append(f"a file alone has no {' and no '.join(carried.given.documents)}; it ends the notes")
             if verified:
                 lines += [str(verify(place, pictures, _told(trained))).replace(str(place), str(out)), str(found)]
             if notes:
-                _write_notes(notes_path(place), notes, trained, carried)
+                _write_notes(place, notes, trained, carried)
             done = f"read back bit for bit, opened by {found.reader}: outputs within {found.largest:.1e}"
     assumed = [] if trained.report is None or verified else trained.report.assumed
     lines += [f"note: {note}" for note in (*assumed, *notes)]
@@ -142,13 +145,15 @@ def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> l
     )
 
 
-def _write_notes(path: Path, notes: Sequence[str], trained: Trained, carried: Carried) -> None:
+def _write_notes(place: Path, notes: Sequence[str], trained: Trained, carried: Carried) -> None:
     names = [f"{number} {name}" for number, name in enumerate(trained.card.classes)]
     text = [f"{describe(trained.card)}, converted from {trained.where} ({trained.format}) by Vitreous.", ""]
     text += [f"- {note}" for note in notes]
     text += ["", f"Pictures: {preprocessing_in_words(carried.card.preprocessing)}"]
     text += ["", "The classes, by the number of their output:", *names] if names else []
-    path.write_text("\n".join(text) + "\n")
+    for name, document in carried.given.documents.items():
+        text += ["", f"{name}:", json.dumps(document, indent=2)] if place.is_file() else []  # a folder holds it
+    notes_path(place).write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 def compare(first: Trained, second: Trained) -> None:

@@ -1,7 +1,9 @@
 """What was written, opened by the library that it is for, as its users open it."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,6 +20,7 @@ from vitreous.weights.peers import (
     taken_by,
     timm_peer,
     torchvision_peer,
+    transformers_class,
     transformers_peer,
 )
 from vitreous.weights.timm_config import write_config
@@ -26,24 +29,24 @@ from vitreous.weights.timm_config import write_config
 def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
     """None where no library owns the format, or the one that does is not there. What it says against the file is a
     UserError."""
-    if isinstance(format, timm.Timm) and _usable("timm"):
+    if isinstance(format, timm.Timm) and _usable("timm", lambda: imported("timm")):
         return _by_timm(path, card)
-    if isinstance(format, transformers.Transformers | clip.TransformersClip) and _usable("transformers"):
-        return _by_transformers(path, format, card)
-    if isinstance(format, torchvision.Torchvision) and _usable("torchvision"):
+    if isinstance(format, transformers.Transformers | clip.TransformersClip):
+        kind = format.architecture(card)
+        usable = _usable("transformers", lambda: transformers_class(kind))
+        return _by_transformers(path, kind, format, card) if usable else None
+    if isinstance(format, torchvision.Torchvision) and _usable("torchvision", lambda: imported("torchvision")):
         tensors = load_file(path / "model.safetensors" if path.is_dir() else path)
         return torchvision_peer(tensors, format, card, str(path))
     return None
 
 
-def _usable(package: str) -> bool:
-    if find_spec(package) is None:
-        return False
+def _usable(package: str, get: Callable[[], Any]) -> bool:
+    """Whether it is there, and in order: a library that does not import says nothing against a file."""
     try:
-        imported(package)
+        return find_spec(package) is not None and get() is not None
     except UserError:
         return False
-    return True
 
 
 def _by_timm(path: Path, card: Card) -> Peer:
@@ -59,11 +62,11 @@ def _by_timm(path: Path, card: Card) -> Peer:
         return timm_peer(module, name, card)
 
 
-def _by_transformers(path: Path, format: transformers.Transformers | clip.TransformersClip, card: Card) -> Peer:
-    library = imported("transformers")
-    kind = format.architecture(card)
-    with taken_by("transformers", str(path)), quiet(library):
-        module, found = getattr(library, kind).from_pretrained(
+def _by_transformers(
+    path: Path, kind: str, format: transformers.Transformers | clip.TransformersClip, card: Card
+) -> Peer:
+    with taken_by("transformers", str(path)), quiet(imported("transformers")):
+        module, found = transformers_class(kind).from_pretrained(
             str(path), dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):

@@ -181,11 +181,7 @@ def _openai_clip(given: Given, format: clip.OpenAiClip, card: Card) -> Peer:
 
 
 def _from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> Any:
-    library = imported("transformers")
-    try:
-        chosen = getattr(library, kind)  # imported now, and torchvision with it
-    except Exception as error:
-        raise UserError(_broken("transformers", error)) from None
+    library, chosen = imported("transformers"), transformers_class(kind)
     pooled = kind not in ("ViTModel", "DeiTModel") or any("pooler.dense." in name for name in given.tensors)
     with taken_by("transformers", given.where), quiet(library):
         peer, found = chosen.from_pretrained(
@@ -200,6 +196,14 @@ def _from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> 
     if absent:
         raise UserError(f"{given.where}: transformers' {kind} does not find {absent[0]} in it ({len(absent)} in all)")
     return peer.eval()
+
+
+def transformers_class(name: str) -> Any:
+    library = imported("transformers")
+    try:
+        return getattr(library, name)  # imported now, and torchvision with it
+    except Exception as error:
+        raise UserError(_broken("transformers", error)) from None
 
 
 @contextmanager

@@ -149,6 +149,7 @@ def write_config(card: Card) -> dict[str, Any]:
         "pretrained_cfg": {
             "input_size": [model.channels, *p.size_px],
             "num_classes": len(names) if card.task else 0,
+            "classifier": _classifier(card),  # what `create_model(..., num_classes=N)` replaces
             "mean": list(p.mean),
             "std": list(p.std),
             "interpolation": p.interpolation,
@@ -156,6 +157,12 @@ def write_config(card: Card) -> dict[str, Any]:
             "crop_mode": "center" if p.crop == "centre" else "squash",
         },
     }
+
+
+def _classifier(card: Card) -> str | list[str]:
+    if isinstance(card.model, ResNetSettings):
+        return "head.fc"
+    return ["head", "head_dist"] if card.task is not None and card.task.head == "distilled" else "head"
 
 
 def _resnet_name(model: ResNetSettings) -> str:
