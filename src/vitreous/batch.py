@@ -7,6 +7,8 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from vitreous import platforms
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -38,7 +40,7 @@ class Batch:
         return [self._map(itemgetter(slice(at, at + size))) for at in range(0, size * num, size)]
 
     def to(self, device: torch.device | str) -> "Batch":
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._map(lambda tensor: platforms.moved(tensor, torch.device(device)))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         return replace(

@@ -1,11 +1,67 @@
-"""What differs between operating systems, in one place: Linux is what is tested, macOS and Windows are experimental."""
+"""What differs between operating systems and devices, in one place.
+
+Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
+"""
 
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
 
 WINDOWS = sys.platform == "win32"
+
+# How processes that read pictures are started. Forked, a source of any kind and size is shared as it is, and a script
+# needs no main guard; but only on Linux do the libraries around torch survive a fork.
+READERS_START: Literal["fork", "spawn"] = "fork" if sys.platform == "linux" else "spawn"
+
+# What opens a file for reading: without waiting for a pipe, without handing it on, without changing line ends.
+READING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+
+CHILD_ENDED: signal.Signals | None = getattr(signal, "SIGCHLD", None)
+
+WITHOUT_FLOAT64 = {"mps"}  # types of devices
+
+
+def widest(device: "torch.device") -> "torch.dtype":
+    """Of the floats that a device has: float64, by which devices round to the same pixel; float32 where that is all."""
+    import torch
+
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+
+
+def moved(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+    """To another device. The host runs ahead of a copy only where what it copies from is safe until then."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """Of an open file; less where it ends."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def read_into(descriptor: int, room: memoryview, offset: int) -> int:
+    """Fill the room from an open file; how many bytes there were."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [room], offset)
+    found = read_at(descriptor, len(room), offset)
+    room[: len(found)] = found
+    return len(found)
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process ever had, in bytes; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def lock(file: IO[bytes]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous import atomic, locks
+from vitreous import atomic, locks, platforms
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
@@ -186,7 +186,7 @@ class TaughtLoader:
         with closing(self.loader.inputs(start, stop)) as found:
             for step, inputs in enumerate(found, start):
                 self.waited_s = self.loader.waited_s
-                yield self.answers(step)[self._own].to(self.loader.device, non_blocking=True), *inputs
+                yield platforms.moved(self.answers(step)[self._own], self.loader.device), *inputs
 
     def prepare(self, *inputs: Tensor) -> Batch:
         answers, *rest = inputs

@@ -61,7 +61,7 @@ def peak():
 
 main = runpy.run_path("{unpickle}")["main"]
 before = peak()
-status = main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+status = main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
 with open("{peaks}", "a") as file:
     file.write(f"{{peak() - before}}\\n")
 sys.stdout.flush()
@@ -201,9 +201,8 @@ def test_a_file_that_takes_long_all_the_same_is_stopped_and_says_so(tmp_path):
     path = tmp_path / "slow.pth"
     path.write_bytes(data)
     with path.open("rb") as file:
-        number = file.fileno()
-        words = [str(number), str(len(data)), str(tmp_path / "out"), "1"]
-        ended = subprocess.run([sys.executable, "-P", unpickle.__file__, *words], check=False, pass_fds=[number])
+        words = [str(len(data)), str(tmp_path / "out"), "1"]
+        ended = subprocess.run([sys.executable, "-P", unpickle.__file__, *words], check=False, stdin=file)
     assert files._ending(ended.returncode, 1).startswith("reading it took more than 1 s of processor time")
 
 

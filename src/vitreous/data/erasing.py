@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vitreous import keys as K
+from vitreous.platforms import widest
 
 ATTEMPTS = 10
 
@@ -30,7 +31,7 @@ def draw(
 ) -> Tensor:
     """(B, 4) int64 boxes; one of no area where nothing is erased. ratio: height to width, as torchvision has it."""
     height, width = size
-    draws = K.uniform(keys, purpose, 2 * ATTEMPTS + 3).double()
+    draws = K.uniform(keys, purpose, 2 * ATTEMPTS + 3).to(widest(keys.device))
     area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[:, :ATTEMPTS])
     low, high = math.log(ratio[0]), math.log(ratio[1])
     aspect = (low + (high - low) * draws[:, ATTEMPTS : 2 * ATTEMPTS]).exp()

@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-# Where there are pipes, opening one must not wait for its writer; Windows has none, but text mode.
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+from vitreous import platforms
+
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -34,7 +34,7 @@ def is_regular(path: Path) -> bool:
 
 def open_regular(path: Path) -> BinaryIO:
     check_regular(path)  # before it is opened: some devices act on that
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, platforms.READING)
     try:
         _check(os.fstat(descriptor).st_mode, path)  # it may have been exchanged in between
         return os.fdopen(descriptor, "rb")

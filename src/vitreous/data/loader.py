@@ -4,7 +4,6 @@ Two ways, one result. Pictures that are in memory and of one size live on the de
 are read and cut by worker processes, a step at a time. The rest, batched, runs on the device in both.
 """
 
-import sys
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitreous import keys as K
+from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
@@ -156,7 +156,7 @@ class TrainLoader:
                 inputs = next(found, None)
                 if inputs is None:
                     return
-                moved = tuple(tensor.to(self.device, non_blocking=True) for tensor in inputs)
+                moved = tuple(platforms.moved(tensor, self.device) for tensor in inputs)
                 self.waited_s += time.perf_counter() - began
                 yield moved
 
@@ -225,7 +225,7 @@ class EvalLoader:
     def __iter__(self) -> Iterator[Batch]:
         pictures = self._source.pictures
         for found, resized in self._cut() if pictures is None else self._cut_in_memory(pictures):
-            ids, images = (tensor.to(self.device, non_blocking=True) for tensor in (found, resized))
+            ids, images = (platforms.moved(tensor, self.device) for tensor in (found, resized))
             views = (self.preprocessing.normalised(images),)
             yield Batch(views=views, targets=_targets(self._labels, ids), ids=ids, keys=K.sample_keys(0, 0, ids))
 
@@ -352,9 +352,8 @@ def _workers(
         num_workers=num_workers,
         collate_fn=_unchanged,
         pin_memory=device.type == "cuda",
-        # Forked, so that a source of any kind and size is shared as it is, and a script needs no main guard. Workers
-        # use neither CUDA nor threads, and leave when their parent is gone, however it went.
-        multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
+        # They use neither CUDA nor threads, and leave when their parent is gone, however it went.
+        multiprocessing_context=platforms.READERS_START if num_workers else None,
         persistent_workers=stay and num_workers > 0,
         generator=torch.Generator(),  # its own: the global one must not be drawn from, or a resumed run would differ
     )

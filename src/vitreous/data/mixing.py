@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous.data.erasing import inside
+from vitreous.platforms import widest
 
 KNOTS = 4097
 
@@ -32,7 +33,7 @@ def beta_quantiles(alpha: float) -> np.ndarray:
 
 def quantile(table: Tensor, probability: Tensor) -> Tensor:
     """float32: linear in the table between its knots; float64 inside, so that every device rounds to the same."""
-    place = probability.double() * (KNOTS - 1)
+    place = probability.to(table.dtype) * (KNOTS - 1)
     knot = place.to(torch.int64).clamp(max=KNOTS - 2)
     low, high = table[knot], table[knot + 1]
     return (low + (place - knot) * (high - low)).to(torch.float32)
@@ -55,7 +56,9 @@ class Mixer:
         self.probability = probability
         self.switch = switch if mixup > 0 and cutmix > 0 else float(cutmix > 0)
         # A table of its own for each kind; a kind that is off keeps a stand-in that is never chosen.
-        self.tables = [torch.from_numpy(beta_quantiles(alpha or 1.0)).to(device) for alpha in (mixup, cutmix)]
+        self.wide = widest(torch.device(device))
+        tables = (torch.from_numpy(beta_quantiles(alpha or 1.0)) for alpha in (mixup, cutmix))
+        self.tables = [table.to(device, self.wide) for table in tables]
 
     @property
     def active(self) -> bool:
@@ -67,9 +70,9 @@ class Mixer:
         mixed_, cut = mixed < self.probability, switched < self.switch
         blend = torch.where(mixed_ & ~cut, quantile(self.tables[0], probability), 1.0)
         # CutMix: sides in proportion to the root of the partner's share, a centre anywhere, clipped to the picture.
-        side = 0.5 * (1 - quantile(self.tables[1], probability).double()).sqrt()
+        side = 0.5 * (1 - quantile(self.tables[1], probability).to(self.wide)).sqrt()
         half_h, half_w = ((side * length).to(torch.int64) for length in (height, width))
-        row, column = (y.double() * height).to(torch.int64), (x.double() * width).to(torch.int64)
+        row, column = ((z.to(self.wide) * side).to(torch.int64) for z, side in ((y, height), (x, width)))
         top, left = (row - half_h).clamp(min=0), (column - half_w).clamp(min=0)
         tall, wide = (row + half_h).clamp(max=height) - top, (column + half_w).clamp(max=width) - left
         boxes = torch.where((mixed_ & cut)[:, None], torch.stack([top, left, tall, wide], dim=1), 0)

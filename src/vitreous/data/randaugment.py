@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous.data import colour
+from vitreous.platforms import widest
 
 OPERATIONS = (
     "identity",
@@ -42,7 +43,7 @@ def apply(
     images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, fill: tuple[int, int, int] = (0, 0, 0)
 ) -> Tensor:
     """One operation for each picture; operation, level and sign are (B,), one column of what `draw` gives."""
-    share = level.double() / TOP_LEVEL
+    share = level.to(widest(level.device)) / TOP_LEVEL
 
     def chosen(name: str) -> Tensor:
         return operation == _NUMBER[name]
@@ -80,8 +81,9 @@ def _geometry(chosen: Chosen, amount: Tensor, height: int, width: int) -> tuple[
 def warp(images: Tensor, shear: Tensor, shift: Tensor, angle: Tensor, fill: tuple[int, int, int] = (0, 0, 0)) -> Tensor:
     """Nearest-neighbour affine warp. In float64 up to the grid, so that devices agree which pixel is nearest."""
     height, width = images.shape[-2:]
-    x = (torch.arange(width, dtype=torch.float64, device=images.device) - (width - 1) / 2)[None, None, :]
-    y = (torch.arange(height, dtype=torch.float64, device=images.device) - (height - 1) / 2)[None, :, None]
+    wide = widest(images.device)
+    x = (torch.arange(width, dtype=wide, device=images.device) - (width - 1) / 2)[None, None, :]
+    y = (torch.arange(height, dtype=wide, device=images.device) - (height - 1) / 2)[None, :, None]
     cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
     (shear_x, shear_y), (shift_x, shift_y) = (v[:, :, None, None].unbind(1) for v in (shear, shift))
     from_x = x * cos + y * (shear_x - sin) + shift_x
@@ -111,7 +113,7 @@ def _blend(images: Tensor, chosen: Chosen, factor: Tensor) -> Tensor:
 
 def _table(images: Tensor, chosen: Chosen, level: Tensor) -> Tensor:
     # Posterize keeps 8 bits at level 0 and 4 at the top; half a bit rounds to even, as torchvision's table does.
-    bits = 8 - (level.double() / (TOP_LEVEL / 4)).round().to(torch.int64)
+    bits = 8 - (level.to(widest(level.device)) / (TOP_LEVEL / 4)).round().to(torch.int64)
     tables = {
         "posterize": colour.posterize_table(images, bits),
         "solarize": colour.solarize_table(images, 255 - level * (255 / TOP_LEVEL)),

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitreous import keys as K
 from vitreous.data import thin
 from vitreous.data.thin import Cut
+from vitreous.platforms import widest
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 Size = tuple[int, int]  # (height, width)
@@ -82,10 +83,11 @@ def resize_weights(
     """(B, out, source) float32: row i weighs the source pixels that make pixel i of [start, start + length) resized.
 
     Of the rows only those `computed`, for the source pixels `seen` only, where these are given."""
-    start, length = (x.double()[:, None, None] for x in (start, length))
+    wide = widest(start.device)
+    start, length = (x.to(wide)[:, None, None] for x in (start, length))
     computed, seen = computed or slice(0, out), seen or slice(0, source)
-    pixel = torch.arange(seen.start, seen.stop, dtype=torch.float64, device=start.device) - start  # (B, 1, source)
-    row = torch.arange(computed.start, computed.stop, dtype=torch.float64, device=start.device)[:, None]
+    pixel = torch.arange(seen.start, seen.stop, dtype=wide, device=start.device) - start  # (B, 1, source)
+    row = torch.arange(computed.start, computed.stop, dtype=wide, device=start.device)[:, None]
     scale = length / out
     if interpolation == "nearest":
         return (pixel == torch.minimum((row * scale).floor(), length - 1)).to(torch.float32)
@@ -162,9 +164,10 @@ def draw_boxes(
     that fits, else the largest centred box of an allowed ratio. `draws`: (B, 22) uniform.
     """
     # In float64, then rounded to whole pixels: so exp and sqrt, which differ by devices in the last bit, do not matter.
-    draws, height, width = draws.double(), height.double()[:, None], width.double()[:, None]
+    wide = widest(draws.device)
+    draws, height, width = draws.to(wide), height.to(wide)[:, None], width.to(wide)[:, None]
     area = height * width * _between(draws[:, :ATTEMPTS], *scale)
-    low, high = (torch.full((), side, dtype=torch.float64, device=draws.device).log() for side in ratio)
+    low, high = (torch.full((), side, dtype=wide, device=draws.device).log() for side in ratio)
     aspect = (low + (high - low) * draws[:, ATTEMPTS : 2 * ATTEMPTS]).exp()
     widths, heights = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)

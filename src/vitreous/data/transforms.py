@@ -19,6 +19,7 @@ from vitreous.data import colour, erasing, randaugment, resample, thin
 from vitreous.data.mixing import Mixer
 from vitreous.data.thin import Cut
 from vitreous.errors import UserError, shown
+from vitreous.platforms import widest
 
 MAX_SIDE = 8192  # px of a model's input
 LEAST_FRACTION = 0.1  # of a picture's side that a crop may keep
@@ -208,7 +209,7 @@ class View:
     def _jitter(self, images: Tensor, keys: Tensor) -> Tensor:
         """Brightness, contrast, saturation, hue: in this order for every picture."""
         a, unchanged = self.augmentation, images
-        draws = K.uniform(keys, f"{self.name}.colour", 4).double().unbind(1)
+        draws = K.uniform(keys, f"{self.name}.colour", 4).to(widest(keys.device)).unbind(1)
         for operation, most, draw in zip(
             (colour.brightness, colour.contrast, colour.saturation),
             (a.brightness, a.contrast, a.saturation),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import device_of, labels_of, shown
@@ -24,7 +25,9 @@ class FeatureSet:
         return len(self.values)
 
     def to(self, device: torch.device | str) -> "FeatureSet":
-        """Collected on the CPU; neighbours and linear layers of many pictures are found faster on a GPU."""
+        """Collected on the CPU; neighbours and linear layers of many pictures are faster on a GPU with float64."""
+        if torch.device(device).type in platforms.WITHOUT_FLOAT64:
+            return self
         return FeatureSet(self.values.to(device), self.labels.to(device), self.ids.to(device))
 
     def only(self, chosen: Tensor) -> "FeatureSet":

@@ -1,13 +1,12 @@
 """Costs: what an answer of a fitted model costs on this machine, and what fitting took."""
 
-import resource
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 
 import torch
 
+from vitreous import platforms
 from vitreous.data.images import Picture
 from vitreous.prediction.predictor import Predictor
 
@@ -17,7 +16,7 @@ TIMED = 5  # answers, of which the median counts
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     answer_s: float  # of one picture on the CPU, from pixels to probabilities
-    peak_bytes: int  # of this process
+    peak_bytes: int | None  # of this process, where the system says
     peak_gpu_bytes: int | None = None  # None: no GPU
 
 
@@ -28,9 +27,8 @@ def costs(predictor: Predictor, picture: Picture) -> Costs:
         began = time.perf_counter()
         predictor(picture)
         times.append(time.perf_counter() - began)
-    unit = 1 if sys.platform == "darwin" else 1024
     return Costs(
         answer_s=statistics.median(times),
-        peak_bytes=unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        peak_bytes=platforms.peak_memory(),
         peak_gpu_bytes=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
     )

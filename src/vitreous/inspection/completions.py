@@ -13,6 +13,7 @@ from vitreous.figures import drawing, figure
 from vitreous.inspection.pictures import Pixels
 from vitreous.models.base import Grid
 from vitreous.models.igpt import IGPT
+from vitreous.platforms import widest
 
 
 @torch.no_grad()
@@ -56,9 +57,10 @@ def drawn(logits: Tensor, chances: Tensor, top_k: int | None = None) -> Tensor:
     the number falls into."""
     if top_k is not None and top_k < logits.shape[1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, dim=1).values[:, -1:], -torch.inf)
-    ends = logits.double().softmax(dim=1).cumsum(dim=1)
+    wide = widest(logits.device)
+    ends = logits.to(wide).softmax(dim=1).cumsum(dim=1)
     # By the last end and not by 1: sums are rounded, and what has no probability must not be drawn.
-    return torch.searchsorted(ends, chances.double()[:, None] * ends[:, -1:], right=True)[:, 0]
+    return torch.searchsorted(ends, chances.to(wide)[:, None] * ends[:, -1:], right=True)[:, 0]
 
 
 def as_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> list[Pixels]:

@@ -10,6 +10,7 @@ from vitreous.errors import UserError
 from vitreous.inspection.attention import evaluating, numbered_layers, reading, row_blocks
 from vitreous.inspection.layout import Layout, layout, transformer
 from vitreous.nn.attention import Attention
+from vitreous.platforms import widest
 
 NUM_PICTURES = 128
 BATCH_SIZE = 16
@@ -44,7 +45,7 @@ def attention_distances(
 
     def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
         blocks = row_blocks(module, x, place.patch_rows, pairs)
-        sums = [torch.zeros(len(x), module.heads, 2, device=device, dtype=torch.float64)]
+        sums = [torch.zeros(len(x), module.heads, 2, device=device, dtype=widest(device))]
         start = 0
         for block in blocks:
             stop = start + block.shape[2]
@@ -81,8 +82,8 @@ def _sums(patches: Tensor, distances: Tensor) -> Tensor:
     """(B, heads, r, n), (r, n) -> (B, heads, 2): the sum of the rows' mean distances, and how many rows have one."""
     totals = patches.sum(dim=-1)
     means = (patches * distances.to(patches.dtype)).sum(dim=-1) / totals.clamp_min(torch.finfo(totals.dtype).tiny)
-    counted = totals > 0
-    return torch.stack([(means * counted).double().sum(dim=-1), counted.double().sum(dim=-1)], dim=-1)
+    counted, wide = totals > 0, widest(totals.device)
+    return torch.stack([(means * counted).to(wide).sum(dim=-1), counted.to(wide).sum(dim=-1)], dim=-1)
 
 
 def _ratio(sums: Tensor) -> Tensor:

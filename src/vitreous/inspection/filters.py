@@ -37,7 +37,7 @@ def filter_components(encoder: nn.Module, num: int = NUM_COMPONENTS) -> FilterCo
         )
     if vit.channels not in (1, 3):
         raise UserError(f"filters over {vit.channels} channels cannot be shown as colours: 1 or 3 can")
-    weight = vit.stem.patches.linear.weight.detach().double().cpu()  # (D, C * ph * pw)
+    weight = vit.stem.patches.linear.weight.detach().cpu().double()  # (D, C * ph * pw)
     _, sizes, components = torch.linalg.svd(weight - weight.mean(dim=0), full_matrices=False)
     components, variances = components[:num], sizes.square()
     signs = components.gather(1, components.abs().argmax(dim=1, keepdim=True)).sign()

@@ -23,7 +23,7 @@ def position_similarity(encoder: nn.Module, layer: int = 1) -> Tensor:
     (number,) = numbered_layers(encoder, [layer])
     table = tables[min(number, len(tables)) - 1]
     assert isinstance(table, Positions)
-    cells = F.normalize(table().detach().double().cpu()[table.num_prefix :], dim=1)
+    cells = F.normalize(table().detach().cpu().double()[table.num_prefix :], dim=1)
     return (cells @ cells.T).float().reshape(*vit.grid, *vit.grid)
 
 

@@ -19,6 +19,7 @@ from vitreous.models.tokeniser import Tokeniser
 from vitreous.objectives.base import Objective
 from vitreous.objectives.masked import check_share, plain_tokens
 from vitreous.objectives.tokeniser import perplexity, too_few_words
+from vitreous.platforms import widest
 
 BLOCKS = 10  # drawn for every picture, of which the first few are enough
 
@@ -112,7 +113,7 @@ def draw_blocks(keys: Tensor, grid: Grid, num: int, *, least: int, aspect: float
     scale, as in the authors' code, and only among those that fit the grid, where theirs draws again. And there are ten
     blocks at most; should they not be enough, cells outside them are read from that corner, too.
     """
-    draws = K.uniform(keys, "blocks", 4 * BLOCKS + 2).double()
+    draws = K.uniform(keys, "blocks", 4 * BLOCKS + 2).to(widest(keys.device))
     cells = torch.arange(grid.cells, device=keys.device)
     first = torch.full((len(keys), grid.cells), BLOCKS, device=keys.device)  # the block that first covers a cell
     for index in range(BLOCKS):

@@ -57,4 +57,5 @@ def _model_bytes(folder: Path) -> int:
 
 def _memory(costs: Costs) -> str:
     on_device = "" if costs.peak_gpu_bytes is None else f", and {large(costs.peak_gpu_bytes)}B on the GPU"
-    return f"{large(costs.peak_bytes)}B of this process{on_device}"
+    of_process = "unknown" if costs.peak_bytes is None else f"{large(costs.peak_bytes)}B of this process"
+    return f"{of_process}{on_device}"

@@ -49,7 +49,7 @@ class Study:
     val_fraction: float = 0.1  # share of train that choices and early stopping are made on
     precision: Precision = "auto"  # of activations: bf16 on a GPU, fp32 elsewhere
     compile: Compile = "auto"  # on a GPU, where half a minute for each new shape pays off over many cells
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
 
     @classmethod
     def quick(cls, **changes: Any) -> Self:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
+from vitreous.platforms import widest
 from vitreous.tasks.base import Metric, Task
 
 HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean"]
@@ -231,7 +232,7 @@ class ClassificationMetric:
         self.count += len(batch)
         found = {"accuracy": hits[:, 0], "top5": hits.any(dim=1), "log_loss": self.loss(logits, targets)}
         for name, values in found.items():
-            self.sums[name] = self.sums.get(name, 0.0) + values.double().sum()
+            self.sums[name] = self.sums.get(name, 0.0) + values.to(widest(values.device)).sum()
 
     def compute(self) -> dict[str, float]:
         if not self.count:

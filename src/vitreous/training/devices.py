@@ -32,6 +32,8 @@ class World:
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device is cuda, but this torch finds no GPU here; give cpu, or auto")
+        if kind == "mps" and not torch.backends.mps.is_available():
+            raise UserError("device is mps, but this torch finds no GPU of Apple's here; give cpu, or auto")
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
         if place.type == "cuda":
             torch.cuda.set_device(place)

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
-from vitreous import keys
+from vitreous import keys, platforms
 from vitreous.batch import Batch
 from vitreous.errors import ReaderEndedError, UserError
 from vitreous.objectives.base import Objective
@@ -54,7 +54,7 @@ class TrainingSettings:
     log_every_steps: int = 50  # steps whose mean losses make one logged line
     seed: int = 0  # initial weights, order of samples, augmentation, dropout
     workers: int = 2  # processes that read pictures which are not kept in memory
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU where there is one
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "accumulate", "log_every_steps", "steps"):
@@ -319,14 +319,14 @@ class Meter:
     """Mean of each number since it was last read, summed on the device."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.wide = world, platforms.widest(world.device)
         self.sums: dict[str, Tensor] = {}  # name -> (2,): sum, count
 
     def add(self, numbers: dict[str, Tensor]) -> None:
         for name, number in numbers.items():
             if name not in self.sums:
-                self.sums[name] = torch.zeros(2, dtype=torch.float64, device=self.world.device)
-            self.sums[name] += torch.stack([number.detach().double(), torch.ones_like(number, dtype=torch.float64)])
+                self.sums[name] = torch.zeros(2, dtype=self.wide, device=self.world.device)
+            self.sums[name] += torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
 
     def read(self) -> dict[str, float]:
         """The means by name, the loss first; then all is forgotten."""
@@ -344,7 +344,7 @@ class Meter:
         return totals
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.sums = {name: total.to(self.world.device) for name, total in state.items()}
+        self.sums = {name: total.to(self.world.device, self.wide) for name, total in state.items()}
 
 
 class StopSignals:
@@ -380,4 +380,5 @@ class StopSignals:
             raise KeyboardInterrupt
         self.received = number
         # A signal to all processes of a run ends its readers. torch would raise that in the midst of the step.
-        self._before.setdefault(signal.SIGCHLD, signal.signal(signal.SIGCHLD, signal.SIG_DFL))
+        if platforms.CHILD_ENDED is not None:
+            self._before.setdefault(platforms.CHILD_ENDED, signal.signal(platforms.CHILD_ENDED, signal.SIG_DFL))

@@ -24,7 +24,7 @@ VERBS = {
     "demo": "demo",
 }
 
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

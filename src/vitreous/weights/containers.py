@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.errors import UserError, first_line
 
 MAX_HEADER = 1_000_000  # bytes: 9,000 tensors. Parsed JSON takes up to 25 times its text.
@@ -103,13 +104,13 @@ class SafetensorsFile(Tensors):
         self.descriptor = descriptor
         self._places: dict[str, tuple[int, int]] = {}
         size = os.fstat(descriptor).st_size
-        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+        length = int.from_bytes(platforms.read_at(descriptor, 8, 0), "little")
         if length > MAX_HEADER:
             raise UserError(f"{where}: a safetensors header of {length:,} bytes; at most {MAX_HEADER:,} are read")
         if 8 + length > size:
             raise UserError(f"{where}: cut off within its header; fetch the file again")
         self._start = 8 + length
-        self._enter(parse_json(os.pread(descriptor, length, 8), where), size - self._start)
+        self._enter(parse_json(platforms.read_at(descriptor, length, 8), where), size - self._start)
 
     def _enter(self, header: Any, size: int) -> None:
         if not isinstance(header, dict):
@@ -153,7 +154,7 @@ class SafetensorsFile(Tensors):
         room = tensor.reshape(-1).view(torch.uint8).numpy().data
         done = 0
         while done < length:
-            got = os.preadv(self.descriptor, [room[done : done + (1 << 30)]], self._start + begin + done)
+            got = platforms.read_into(self.descriptor, room[done : done + (1 << 30)], self._start + begin + done)
             if not got:
                 raise UserError(f"{self.where}: ends within {name}; it was changed while it was read")
             done += got

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.errors import UserError, first_line
 from vitreous.weights.containers import NpzFile, SafetensorsFile, Tensors, parse_json, zip_members
 from vitreous.weights.formats import Given
@@ -146,7 +147,7 @@ def _document(path: Path) -> Any:
         size = os.fstat(descriptor).st_size
         if size > MAX_DOCUMENT:
             raise UserError(f"{_shown(path)}: {size:,} bytes of JSON; at most {MAX_DOCUMENT:,} are read")
-        return parse_json(os.pread(descriptor, size, 0), _shown(path))
+        return parse_json(platforms.read_at(descriptor, size, 0), _shown(path))
     finally:
         os.close(descriptor)
 
@@ -156,7 +157,7 @@ def _document(path: Path) -> Any:
 
 def _open(path: Path) -> int:
     """A descriptor of a plain file; a pipe or device is refused, and does not make us wait."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, platforms.READING)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{_shown(path)}: not a file")
@@ -190,7 +191,7 @@ def _filled(tensors: Tensors) -> Tensors:
 
 
 def _kind(descriptor: int, where: str) -> Kind:
-    head = os.pread(descriptor, 512, 0)
+    head = platforms.read_at(descriptor, 512, 0)
     if not head:
         raise UserError(f"{where}: empty; fetch the file again")
     if head.startswith(b"version https://git-lfs"):
@@ -242,14 +243,13 @@ def _converted(descriptor: int, where: str, any_value: bool) -> SafetensorsFile:
     with tempfile.TemporaryDirectory(prefix="vitreous-") as folder:
         target = Path(folder) / "weights.safetensors"
         # -P: the folder of the program, with files called timm.py and so on, is no place to import from.
-        command = [sys.executable, "-P", str(UNPICKLE), str(descriptor), str(size), str(target), str(seconds)]
+        command = [sys.executable, "-P", str(UNPICKLE), str(size), str(target), str(seconds)]
         try:
             ended = subprocess.run(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=descriptor,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pass_fds=(descriptor,),
                 env=environment,
                 cwd=folder,
                 timeout=60 + 4 * seconds,

@@ -17,6 +17,6 @@ def resize_patches(weight: Tensor, channels: int, patch: tuple[int, int], new_pa
     basis = torch.eye(pixels, dtype=torch.float64).view(pixels, 1, *patch)
     resized = F.interpolate(basis, new_patch, mode="bilinear", align_corners=False)  # (p*q, 1, p', q')
     solve = torch.linalg.pinv(resized.flatten(1))  # (p'*q', p*q)
-    kernels = weight.double().cpu().view(len(weight), channels, pixels)
+    kernels = weight.cpu().double().view(len(weight), channels, pixels)
     new: Tensor = (kernels @ solve.T).flatten(1)
     return new.to(weight.device, weight.dtype)

@@ -1,6 +1,6 @@
 """Run as a program of its own: a PyTorch file in, the tensors in it out as safetensors.
 
-    python -P unpickle.py INPUT_DESCRIPTOR SIZE OUTPUT_FILE SECONDS
+    python -P unpickle.py SIZE OUTPUT_FILE SECONDS < INPUT_FILE
 
 Whatever a hostile file does happens here, under limits of memory, time and file size, and with PyTorch's restricted
 unpickler, after a walk through the pickle that makes nothing of it. The result is the exit status: 0, or REFUSED with
@@ -13,7 +13,6 @@ import os
 import pickle
 import pickletools
 import re
-import resource
 import signal
 import sys
 import zipfile
@@ -50,7 +49,12 @@ class RefusalError(Exception):
 
 
 def limit(size: int, seconds: int) -> None:
-    """From here on; what PyTorch itself takes is counted already."""
+    """From here on; what PyTorch itself takes is counted already. Where a system has no such limits (Windows), the
+    restricted unpickler and the walk stand alone."""
+    try:
+        import resource
+    except ImportError:
+        return
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
     if pages is not None:
         memory = pages * resource.getpagesize() + 2 * size + SLACK
@@ -213,13 +217,13 @@ def reason(error: Exception) -> str:
     return f"a damaged or unknown PyTorch file ({line[:120]!a})"
 
 
-def main(descriptor: int, size: int, target: Path, seconds: int) -> int:
+def main(size: int, target: Path, seconds: int) -> int:
     torch.set_num_threads(1)
     limit(size, seconds)
     # Training scripts keep their arguments beside the weights. A namespace is a plain bag of values.
     torch.serialization.add_safe_globals([argparse.Namespace])
     try:
-        with os.fdopen(descriptor, "rb") as file:
+        with os.fdopen(0, "rb") as file:
             file.seek(0)
             check_pickles(file)
             file.seek(0)
@@ -232,6 +236,6 @@ def main(descriptor: int, size: int, target: Path, seconds: int) -> int:
 
 
 if __name__ == "__main__":
-    status = main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    status = main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.flush()
     os._exit(status)  # no destructor of anything loaded runs
