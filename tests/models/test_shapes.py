@@ -27,7 +27,8 @@ from vitreous.models import ViTSettings
 from vitreous.models.shapes import shapes_only
 import vitreous.trained
 with shapes_only():
-    ViTSettings().build()
+    for positions in ("learned", "learned-2d", "sincos", "relative", "bias", "bias-shared"):
+        ViTSettings(depth=1, positions=positions).build()
 assert "torch._dynamo" not in sys.modules
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

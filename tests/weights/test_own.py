@@ -1,3 +1,4 @@
+import hashlib
 import json
 import subprocess
 import sys
@@ -216,3 +217,17 @@ def test_model(tmp_path):
     own.write_folder(tmp_path / "x", {}, {"state": 1})
     with pytest.raises(UserError, match="not a model"):
         own.load_model(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["model.json", "manifest.json"])
+def test_documents_that_are_too_deep_are_refused(tmp_path, name):
+    own.save_model(tmp_path / "model", {"weight": torch.ones(1)}, {"a": 1})
+    deep = b"[" * 100_000
+    (tmp_path / "model" / name).write_bytes(deep)
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text()) if name == "model.json" else None
+    if manifest is not None:  # whoever means harm makes the checksums fit
+        manifest["files"][name] = {"size": len(deep), "sha256": hashlib.sha256(deep).hexdigest()}
+        (tmp_path / "model" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"cannot be read|not a manifest") as error:
+        own.load_model(tmp_path / "model")
+    assert len(str(error.value)) < 300

@@ -126,13 +126,10 @@ class SineCosinePositions(Positions):
         if width % 4:
             raise ValueError(f"sine-cosine positions need a width that is a multiple of 4, not {width}")
         self.num_prefix, self.grid = num_prefix, grid
-        h, w = grid
-        frequencies = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-        y, x = torch.meshgrid(torch.arange(h, dtype=torch.float64), torch.arange(w, dtype=torch.float64), indexing="ij")
-        angles = [place.flatten()[:, None] * frequencies for place in (x, y)]  # (h*w, D/4) each
-        cells = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
-        table = torch.cat([torch.zeros(num_prefix, width, dtype=torch.float64), cells])
-        self.register_buffer("table", table.to(torch.get_default_dtype()))
+        table = torch.empty(num_prefix + grid[0] * grid[1], width)
+        if not table.is_meta:  # a model that has only shapes needs no sines, for which torch would import its compiler
+            table[:num_prefix], table[num_prefix:] = 0, _sines(grid, width)
+        self.register_buffer("table", table)
 
     def forward(self) -> Tensor:
         return self.table
@@ -140,6 +137,15 @@ class SineCosinePositions(Positions):
     def resize(self, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
         self.table = resize_table(self.table, self.num_prefix, self.grid, grid, mode)
         self.grid = grid
+
+
+def _sines(grid: tuple[int, int], width: int) -> Tensor:
+    """(h*w, D) float64."""
+    h, w = grid
+    frequencies = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    y, x = torch.meshgrid(torch.arange(h, dtype=torch.float64), torch.arange(w, dtype=torch.float64), indexing="ij")
+    angles = [place.flatten()[:, None] * frequencies for place in (x, y)]  # (h*w, D/4) each
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
 
 
 class Placement(nn.Module):

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitreous import __version__, atomic, platforms
-from vitreous.errors import UserError, shown
+from vitreous.errors import UserError, first_line, shown
 
 FORMAT = 1  # of the folder and its manifest; what the documents mean has versions of its own (see settings)
 MANIFEST = "manifest.json"
@@ -172,8 +172,8 @@ def read_folder(path: Path | str) -> Folder:
                 tensors[file.stem] = load_file(file)
             else:
                 documents[file.stem] = json.loads(file.read_text())
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{file}: cannot be read ({error})") from None
+        except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
+            raise UserError(f"{file}: cannot be read ({first_line(error)})") from None
     return Folder(tensors, documents, manifest["about"])
 
 
@@ -195,10 +195,12 @@ def _verified(path: Path) -> dict[str, Any]:
     for name, expected in manifest["files"].items():
         file = path / name
         if Path(name).name != name or not _is_ours(file):
-            raise UserError(f"{path / MANIFEST}: names {name!r}, which is no file of ours")
+            raise UserError(f"{path / MANIFEST}: names {shown(name)}, which is no file of ours")
         try:
             if file.stat().st_size != expected["size"]:
-                raise UserError(f"{file}: damaged ({file.stat().st_size} bytes, its manifest says {expected['size']})")
+                raise UserError(
+                    f"{file}: damaged ({file.stat().st_size} bytes, its manifest says {shown(expected['size'])})"
+                )
             if _sha256(file) != expected["sha256"]:
                 raise UserError(f"{file}: damaged (its sha256 is not the one in the manifest)")
         except OSError as error:
@@ -223,7 +225,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {reason}") from None
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{file}: damaged (not a manifest)") from None
     if number != FORMAT:
         raise UserError(
