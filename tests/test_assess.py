@@ -56,7 +56,7 @@ def test_probes_on_both_kinds_of_features(run):
     for one in found.probes:
         assert one.knn[0].accuracy.value > 0.3 and one.linear is None  # chance is 0.1
         assert [few.shots for few in one.few_shot] == [1, 5, 10, 25]
-    assert "25 a class" in found.summary()
+    assert "25 per class" in found.summary()
 
 
 def test_an_encoder_alone_is_probed(run, tmp_path):

@@ -41,7 +41,7 @@ class Probed:
             rows.append((self.features, f"linear, penalty {self.linear.penalty:g}", self.linear.accuracy.percent()))
         for one in self.few_shot:
             spread = f"{100 * one.mean:.2f} % (deviation {100 * one.spread:.2f}, {len(one.accuracies)} draws)"
-            rows.append((self.features, f"{one.shots} a class, least squares", spread))
+            rows.append((self.features, f"{one.shots} per class, least squares", spread))
         return rows
 
 

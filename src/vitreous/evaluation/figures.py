@@ -106,7 +106,7 @@ def abstention_curve(found: Abstention) -> Figure:
     lowest = min(point.accuracy.value for point in found.points)
     axes.set_ylim(max(0.0, lowest - 0.3 * (1 - lowest) - 0.01), 1.005)
     axes.set_xlim(0, 1)
-    axes.set_xlabel("share of pictures answered, the surest first")
+    axes.set_xlabel("share of pictures answered, most confident first")
     axes.set_ylabel("accuracy of the answers")
     axes.legend(loc="lower left")
     return drawn
@@ -114,7 +114,7 @@ def abstention_curve(found: Abstention) -> Figure:
 
 @drawing
 def few_shot_curve(found: Mapping[str, Sequence[FewShot]], chance: float | None = None) -> Figure:
-    """Accuracy against training pictures a class; a line for every name, bars for the spread over seeds."""
+    """Accuracy against training pictures per class; a line for every name, bars for the spread over seeds."""
     drawn = figure(4.6, 3.2)
     axes = drawn.subplots()
     for (name, points), colour in zip(found.items(), SERIES * len(found), strict=False):
@@ -135,7 +135,7 @@ def few_shot_curve(found: Mapping[str, Sequence[FewShot]], chance: float | None 
     axes.set_xticks([], minor=True)
     if chance is not None:
         axes.axhline(chance, color=INK, linewidth=0.8, linestyle="--", label="chance")
-    axes.set_xlabel("training pictures a class")
+    axes.set_xlabel("training pictures per class")
     axes.set_ylabel("accuracy (bars: deviation over seeds)")
     axes.legend()
     return drawn

@@ -29,19 +29,19 @@ def section(result: FitResult) -> Html:
         facts(
             [
                 ("parameters", f"{results['parameters']:,}"),
-                ("FLOPs of a picture", f"{large(flops(encoder))}FLOPs at {width} x {height} px, forward, head apart"),
+                ("FLOPs per picture", f"{large(flops(encoder))}FLOPs at {width} x {height} px, forward, head apart"),
                 (
-                    "FLOPs of training",
+                    "FLOPs in training",
                     f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
-                ("pace of training", f"{seen / results['wall_s']:,.0f} pictures/s, validations included"),
+                ("training speed", f"{seen / results['wall_s']:,.0f} pictures/s, validations included"),
                 ("one answer", f"{1000 * result.costs.answer_s:.1f} ms on the CPU, from pixels to probabilities"),
                 ("model on disk", f"{large(_model_bytes(result.out / 'model'))}B"),
                 ("peak memory", _memory(result.costs)),
             ]
         ),
         tag.h3("Time by stage"),
-        table(("stage", "time"), [*rows, (tag.b("all"), tag.b(seconds(sum(result.timings.values()))))], numbers=(1,)),
+        table(("stage", "time"), [*rows, (tag.b("total"), tag.b(seconds(sum(result.timings.values()))))], numbers=(1,)),
         paragraph(
             f"This call went on with a run that had begun before: training took {seconds(results['wall_s'])} in all.",
             class_="note",

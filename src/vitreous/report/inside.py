@@ -135,13 +135,13 @@ def few_shot(result: FitResult) -> Html:
     curve = partial(few_shot_curve, {"features of this model": result.few_shot}, chance)
     return together(
         paragraph(
-            "What the frozen features know: a linear layer by least squares on a few training pictures a class (the "
+            "What the frozen features know: a linear layer by least squares on a few training pictures per class (the "
             "paper's protocol, section 4.1), measured on the test part. These features were trained on the same "
             "classes, so this says how well they separate, not how they transfer."
         ),
         inline(curve, "Few-shot accuracy"),
         table(
-            ("pictures a class", "accuracy", "deviation over seeds (points)", "classes with fewer"),
+            ("pictures per class", "accuracy", "deviation over seeds (points)", "classes with fewer"),
             rows,
             numbers=range(4),
         ),

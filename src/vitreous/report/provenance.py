@@ -32,7 +32,8 @@ def section(result: FitResult) -> Html:
 def _environment(start: dict[str, Any], num_starts: int) -> Iterator[tuple[str, str | Html]]:
     words = start.get("command") or []
     if words:
-        yield "command", tag.code(shlex.join([Path(words[0]).name, *words[1:]]))
+        program = Path(words[0]).name.replace("__main__.py", "vitreous")  # as `python -m vitreous` is called
+        yield "command", tag.code(shlex.join([program, *words[1:]]))
     yield "started", f"{start.get('started')}" + (f" (start {num_starts})" if num_starts > 1 else "")
     changed = " with uncommitted changes" if start.get("uncommitted_changes") else ""
     if start.get("commit"):

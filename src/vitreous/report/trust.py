@@ -13,7 +13,7 @@ from vitreous.report.words import counted, number, percent, share
 def calibration(result: FitResult) -> Html:
     found = result.evaluation
     if found.before is None or found.after is None:
-        return paragraph("Several labels a picture: calibration is measured for one label each.")
+        return paragraph("Several labels per picture: calibration is measured for one label each.")
     if not found.validation_pictures:
         return together(
             paragraph("There was no validation part to fit a temperature on: this is the model as trained."),
@@ -22,7 +22,7 @@ def calibration(result: FitResult) -> Html:
         )
     return together(
         paragraph(
-            "A calibrated model that says 80 % is right four times of five: its points lie on the diagonal. One "
+            "A calibrated model that says 80 % is right four times out of five: its points lie on the diagonal. One "
             f"number, a temperature of {found.temperature:.3f}, was fitted on "
             f"{counted(found.validation_pictures, 'validation picture')} and is stored with the model."
         ),
@@ -69,7 +69,7 @@ def sets(result: FitResult) -> Html:
     ]
     return together(
         paragraph(
-            "In place of one answer, a set that holds the right class with a promised probability: small where the "
+            "Instead of one answer, a set that holds the right class with a promised probability: small where the "
             "picture is clear, large where it is not, empty where nothing is likely."
         ),
         table(
@@ -92,7 +92,7 @@ def abstention(result: FitResult) -> Html:
         for one in found.silences
     ]
     return together(
-        paragraph("The model may stay silent where it is not sure. Fewer answers, of which more are right:"),
+        paragraph("The model can decline to answer where it is not sure: fewer answers, and more of them right."),
         inline(partial(abstention_curve, found.abstention), "Accuracy of the answers against the share answered"),
         table(
             ("target accuracy", "answer from confidence", "share answered", "accuracy on test"), rows, numbers=range(4)

@@ -32,7 +32,7 @@ print(answer.top(3))"""
         paragraph("From Python", class_="use"),
         command(python),
         paragraph(
-            "Paths are as they were when this page was written, in the folder ",
+            "Paths are as given when this page was written. The run is in ",
             tag.code(str(result.out.absolute())),
             ".",
             class_="note",
