@@ -40,7 +40,7 @@ from service import STARTED, Running, start
 
 NUM_PICTURES = 32
 SIZES = (1, 2, 4, 8, 16)
-MAX_S = 420  # of all but the overload: whatever hangs is ended then
+MAX_S = 600  # of all but the overload: whatever hangs is ended then
 
 
 # ---- what is served

@@ -110,3 +110,16 @@ def is_running(process: int) -> bool:
     except PermissionError:  # somebody else's
         return True
     return True
+
+
+def open_files(wanted: int) -> int:
+    """How many files and connections this process may have open; so many, where the system allows to raise it."""
+    if WINDOWS:
+        return wanted  # connections are not counted there
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft

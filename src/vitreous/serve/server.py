@@ -1,7 +1,6 @@
 """From settings to a running server, and to its end."""
 
 import ipaddress
-import resource
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
+from vitreous import platforms
 from vitreous.errors import UserError
 from vitreous.serve.api import Service, build_app
 from vitreous.serve.body import LEAST_BYTES_A_S, START_S
@@ -69,7 +69,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
         threading.Thread(target=_open_when_ready, args=(service, url), daemon=True).start()
     # uvicorn raises the signal that ended it again once all is done: then this ends the program quietly.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup asks for
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
         signal.signal(signal.SIGHUP, lambda *_: server.handle_exit(signal.SIGTERM, None))
     server.run(sockets=[listening])
     failures = [f"{name}: {model.failure}" for name, model in service.models.items() if model.failure is not None]
@@ -109,16 +109,12 @@ def _bound(settings: ServeSettings) -> socket.socket:
 
 def _connections(wanted: int) -> int:
     """As many as were asked for, or as the system's limit of open files leaves room for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + SPARE_FILES
-    if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    found = min(wanted, soft - SPARE_FILES)
+    allowed = platforms.open_files(wanted + SPARE_FILES)
+    found = min(wanted, allowed - SPARE_FILES)
     if found < LEAST_CONNECTIONS:
-        raise UserError(f"only {soft} files may be open at once: raise it, for example with `ulimit -n 1024`")
+        raise UserError(f"only {allowed} files may be open at once: raise it, for example with `ulimit -n 1024`")
     if found < wanted:
-        log.warning("%d connections at most, not %d: only %d files may be open (ulimit -n)", found, wanted, soft)
+        log.warning("%d connections at most, not %d: only %d files may be open (ulimit -n)", found, wanted, allowed)
     return found
 
 

@@ -304,8 +304,9 @@ class Worker:
 def main() -> None:
     # Ctrl-C, a terminal that is closed and service managers signal all processes of the group; when to end is the HTTP
     # process's decision.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last of them not on Windows
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     log_to_stderr()
     connection = socket.socket(fileno=0)
     frame = frames.receive(connection)
