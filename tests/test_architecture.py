@@ -122,7 +122,8 @@ def test_the_core_needs_no_extras(tmp_path):
     code = """
 import sys
 
-for name in ("simplejpeg", "torchvision", "tensorboard", "timm", "transformers", "datasets", "scipy", "sklearn"):
+extras = "simplejpeg pillow_heif torchvision tensorboard timm transformers datasets scipy sklearn"
+for name in extras.split():
     sys.modules[name] = None  # importing it fails, as if it were not installed
 from vitreous.cli import main
 main(["train", "fashion_vit", "--training.steps", "2", "--training.log_every_steps", "1", "--data.train_limit", "200",

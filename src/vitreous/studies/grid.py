@@ -22,7 +22,7 @@ from vitreous.data.sources import DataSettings, InMemory, Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
 from vitreous.studies.models import size_of
-from vitreous.terminal import Bar
+from vitreous.terminal import Bar, note
 from vitreous.training.environment import environment
 from vitreous.training.loop import StoppedError
 
@@ -58,7 +58,9 @@ class DecodedOnce:
         if whole not in self._kept:
             while len(self._kept) >= KEPT_SETS:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[whole] = whole.build()
+            found = whole.build()
+            note(*found.notes)  # once, and not for every run
+            self._kept[whole] = replace(found, notes=())
         found = self._kept[whole]
         if wanted == whole or not isinstance(found.train, InMemory):  # what is too large as a whole may fit in part
             return found if wanted == whole else wanted.build()
