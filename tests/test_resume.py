@@ -152,6 +152,13 @@ def test_another_setting_is_refused(uninterrupted):
     assert "optimizer.lr 0.002 there, 0.5 here" in errors
 
 
+def test_a_folder_of_somebody_else_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match=r"no run, but a folder with 'thesis\.tex' in it; give another --out"):
+        fit("no such pictures", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 KILLED_FIT = """
 import os, signal, sys
 from vitreous.fitting import fit

@@ -22,7 +22,7 @@ from vitreous.models import ViTSettings
 from vitreous.recipes.distill import cifar10_deit
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
-from vitreous.teaching import Answers, TaughtLoader
+from vitreous.teaching import Answers, TaughtLoader, claimed
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
@@ -341,6 +341,14 @@ def test_a_document_of_something_else(tmp_path, teacher, stored, change):
             with pytest.raises(UserError, match=r"answers.json: not what `vitreous teach` writes") as error:
                 use()
             assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path):
+    (tmp_path / "epoch-0000").mkdir()
+    (tmp_path / "epoch-0000" / ".notes.old").write_text("mine")
+    with pytest.raises(UserError, match="holds 'epoch-0000', and no answers of a teacher"), claimed(tmp_path, {}):
+        pass
+    assert (tmp_path / "epoch-0000" / ".notes.old").read_text() == "mine"
 
 
 def test_one_process_at_a_time(tmp_path, teacher, stored):

@@ -25,7 +25,7 @@ def quietly(is_wanted: bool = True) -> Iterator[None]:
         return
     before, _is_quiet = _is_quiet, True
     try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             yield
     finally:
         _is_quiet = before
@@ -72,7 +72,7 @@ class _Lasting:
         except OSError as error:
             self.failed = error
             # The interpreter would fail again at its end, on what the stream still holds.
-            with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+            with suppress(OSError), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
             return otherwise
 

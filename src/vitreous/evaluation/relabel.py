@@ -141,6 +141,6 @@ def mapped(found: Answers, data_classes: Sequence[str], mapping: ClassMapping) -
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error})") from None

@@ -222,6 +222,7 @@ def _begun(out: Path, request: Request) -> Begun | None:
     path = out / "plan.json"
     # A plan of which nothing was trained binds nobody: it may not even be possible.
     there = RunDirectory(out)
+    there.check_ours()
     trained = bool(there.checkpoints.paths()) or there.results() is not None
     if not (trained and path.is_file()):
         return None

@@ -65,4 +65,4 @@ def _digest(source: Source) -> str:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -121,7 +121,7 @@ def _from_json(name: str, task: Any, file: str) -> SuiteTask:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(found, dict):

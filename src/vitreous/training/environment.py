@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
 
 def _cpu_name() -> str | None:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
@@ -40,7 +40,7 @@ def _cpu_name() -> str | None:
 
 def _gpu_driver() -> str | None:
     try:
-        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0].partition(":")[2].strip()
+        return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0].partition(":")[2].strip()
     except (OSError, IndexError):
         return None
 

@@ -31,7 +31,7 @@ from vitreous.training.environment import environment
 
 RUN = "run.json"
 FORMAT = "vitreous run 1"
-BEFORE_FORMATS = {"recipe.json", "environment.json", "checkpoints"}  # what runs have that were begun without a run.json
+BEFORE_FORMATS = {"recipe.json", "environment.json"}  # what runs have that were begun without a run.json
 
 _held: set[Path] = set()  # directories that this process trains into
 
@@ -68,7 +68,7 @@ class RunDirectory:
 
     def _take_possession(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._check_ours()
+        self.check_ours()
         self._take_lock()
         if not (self.path / RUN).exists():
             atomic.write_json({"format": FORMAT}, self.path / RUN)
@@ -76,9 +76,9 @@ class RunDirectory:
         for folder in (self.path, self.checkpoints.folder):
             atomic.sweep(folder)
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         """Nothing is written into, and nothing removed from, a folder that somebody else filled."""
-        names = atomic.strangers(self.path)
+        names = atomic.strangers(self.path) if self.path.is_dir() else []
         if RUN in names:
             self._about()
         elif names and not BEFORE_FORMATS.issubset(names):

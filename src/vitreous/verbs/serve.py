@@ -61,7 +61,7 @@ def token(path: str | None) -> str | None:
     if path is None:
         return os.environ.get("VITREOUS_TOKEN")
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file {path}: {getattr(error, 'strerror', None) or 'no text'}") from None
 

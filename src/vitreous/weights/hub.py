@@ -249,7 +249,7 @@ def _chosen(known: list[str], place: Place) -> str:
 
 def _shards(index: Path, place: Place) -> list[str]:
     try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         names = set()
     if not names or not all(isinstance(name, str) and re.fullmatch(r"[\w-][\w.-]*", name) for name in names):

@@ -55,7 +55,11 @@ def limit(size: int, seconds: int) -> None:
         import resource
     except ImportError:
         return
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
+    pages = (
+        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+        if Path("/proc/self/statm").exists()
+        else None
+    )
     if pages is not None:
         memory = pages * resource.getpagesize() + 2 * size + SLACK
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
