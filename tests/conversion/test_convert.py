@@ -114,8 +114,8 @@ def test_what_no_file_can_say_is_in_the_weights_or_in_the_notes(to, tmp_path):
         assert "temperature of 0.6" in text and "0.0321" in text
         assert ("mean (0.48, 0.45, 0.4) and std" in text) == (to != "transformers-vit")
         assert ("the names of its 3 classes" in text) == (to != "transformers-vit")
-        assert ("prepares pictures otherwise: squashed, where this model wants them cut" in text) == (gelu == "tanh")
-        assert "those that fit are resized and cut all the same" in text or gelu == "tanh"
+        assert ("prepared differently there: squashed, not cropped to the centre 0.875" in text) == (gelu == "tanh")
+        assert "already have the right size are resized and cropped too" in text or gelu == "tanh"
     assert "2 tree frog" in notes
 
 
@@ -143,7 +143,7 @@ def test_a_single_file(tmp_path):
 
 def test_a_file_alone_tells_its_config_in_the_notes(tmp_path):
     start = made(tmp_path / "start", replace(MODEL, width=192, depth=12, heads=3))
-    assert "a file alone has no config.json" in convert(str(start), tmp_path / "one.safetensors", "timm")
+    assert "a single file has no config.json" in convert(str(start), tmp_path / "one.safetensors", "timm")
     text = (tmp_path / "one.safetensors.NOTES.txt").read_text()
     config = json.loads(text.split("\nconfig.json:\n")[1])
     assert config["model_args"]["num_heads"] == 3
@@ -165,8 +165,8 @@ def test_source_and_target_are_compared_on_the_users_pictures(tmp_path):
     start = made(tmp_path / "start")
     Image.fromarray(pictures((40, 50))[0].permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
     said = convert(str(start), tmp_path / "out", "timm", verified=True, pictures=[tmp_path / "a.png"])
-    assert "source against target, opened by vit_base_patch16_224 of timm" in said
-    assert "2 made-up pictures and 1 of yours" in said and "float64" in said
+    assert "source against target, as computed by vit_base_patch16_224 of timm" in said
+    assert "2 generated pictures and 1 of yours" in said and "float64" in said
     with pytest.raises(UserError, match=r"b\.png"):
         convert(str(start), tmp_path / "out2", "timm", pictures=[tmp_path / "b.png"])
     assert "pictures were ignored" in convert(str(start), tmp_path / "own", pictures=[tmp_path / "a.png"])
@@ -219,12 +219,16 @@ def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
 @pytest.mark.parametrize(
     ("to", "model", "message"),
     [
-        ("google", {"gelu": "quick", "norm_epsilon": 1e-2}, "the tanh GELU, and this model the quick one"),
-        ("big-vision", {"norm_epsilon": 1e-12}, "the tanh GELU, and this model the erf one"),
-        ("torchvision", {"gelu": "tanh"}, "the erf GELU, and this model the tanh one"),
+        ("google", {"gelu": "quick", "norm_epsilon": 1e-2}, "the tanh GELU, this model the quick one"),
+        ("big-vision", {"norm_epsilon": 1e-12}, "the tanh GELU, this model the erf one"),
+        ("torchvision", {"gelu": "tanh"}, "the erf GELU, this model the tanh one"),
         ("torchvision", {"channels": 1}, "has channels 3, not 1"),
         ("transformers-dinov2-registers", {"layer_scale": 0.1}, "has register tokens, and this model has none"),
-        ("transformers-vit", {"pool": "mean", "num_prefix": 0}, "pool is 'mean'.*what holds it: vitreous, timm"),
+        (
+            "transformers-vit",
+            {"pool": "mean", "num_prefix": 0},
+            "pool is 'mean'.*can hold it: vitreous, timm",
+        ),
         ("timm", {"positions_where": "every-layer-shared"}, "positions_where is 'every-layer-shared'"),
         ("timm", {"stem": ResNetStem(depths=(1,)), "patch": 4}, "no architecture with the convolutional part"),
         ("timm", {"pre_norm": True}, "patch_bias and pre_norm are both True"),
@@ -248,7 +252,7 @@ def test_approximately(tmp_path):
     said = convert(str(start), tmp_path / "out.npz", "google", approximate=True)
     notes = (tmp_path / "out.npz.NOTES.txt").read_text()
     for text in (said, notes):
-        assert "tanh GELU, and this model the quick one" in text and "the epsilon 1e-06, and this model's 0.01" in text
+        assert "tanh GELU, this model the quick one" in text and "an epsilon of 1e-06, this model's 0.01" in text
         assert "differ from the source's by" in text
     found, source = vitreous.load(tmp_path / "out.npz"), vitreous.load(start)
     assert all(torch.equal(value, found.weights[name]) for name, value in source.weights.items())
@@ -272,7 +276,7 @@ def test_outputs_that_differ_are_an_error_whoever_reads_them(installed, tmp_path
     if not installed:
         monkeypatch.setitem(sys.modules, "timm", None)
     reader = "vit_base_patch16_224 of timm" if installed else "our own model of the format"
-    with pytest.raises(UserError, match=rf"opened by {reader}.* differ .* by 5\.0e-01"):
+    with pytest.raises(UserError, match=rf"computed by {reader}.* differ .* by 5\.0e-01"):
         convert(str(start), tmp_path / "out", "timm")
     assert [path.name for path in tmp_path.iterdir()] == ["start"]
 

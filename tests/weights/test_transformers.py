@@ -241,7 +241,7 @@ def test_dinov2_at_the_size_of_its_processor(kind: str, transformers: ModuleType
     with pytest.raises(UserError, match=r"--picture-px 224 \(or 518\)"):
         convert(str(tmp_path / "alone"), tmp_path / "timm", "timm")
     other = "dinov2" if "Reg" in kind else "dinov2-registers"
-    with pytest.raises(UserError, match="what holds it: vitreous, transformers-dinov2" + r"(-registers)?\)"):
+    with pytest.raises(UserError, match="formats that can hold it: vitreous, transformers-dinov2" + r"(-registers)?\)"):
         convert(str(tmp_path / "ours"), tmp_path / "other", f"transformers-{other}")
     convert(
         str(tmp_path / "ours"), tmp_path / "back", f"transformers-{'dinov2-registers' if 'Reg' in kind else 'dinov2'}"

@@ -37,8 +37,8 @@ class Agreement:
 
     def __str__(self) -> str:
         made, real = self.num_pictures
-        pictures = f"{made} made-up pictures" + (f" and {real} of yours" if real else "")
-        lines = [f"source against target, opened by {self.reader}, on {pictures}, max|a-b| / max|b|:"]
+        pictures = f"{made} generated pictures" + (f" and {real} of yours" if real else "")
+        lines = [f"source against target, as computed by {self.reader}, on {pictures}, max|a-b| / max|b|:"]
         for name, found in self.distances.items():
             lines += [f"  {name:8}  " + "   ".join(f"{dtype} {value:.1e}" for dtype, value in found.items())]
         return "\n".join(lines)

@@ -36,7 +36,7 @@ def convert(
 
     What the format cannot carry is folded into the weights, refused, or named in a note beside the result. What was
     written is opened by the library that it is for, where that is installed, and its outputs are compared with the
-    source's, on two made-up pictures and on `pictures`. Unless it may be `approximate`, a difference beyond rounding
+    source's, on two generated pictures and on `pictures`. Unless it may be `approximate`, a difference beyond rounding
     is an error, and nothing is left at `out`. With `verified`, both sides are also held against their libraries.
     """
     target = Path(out)
@@ -51,7 +51,7 @@ def convert(
             _read_back(trained, place)
             notes = []
             if pictures and not lines:
-                notes = ["the pictures were ignored: they are for --verify, and for other formats"]
+                notes = ["the pictures were ignored: they are for --verify, and for conversions to other formats"]
             done = "read back bit for bit"
         else:
             write_weights(carried.given, place, carried.format.container)
@@ -59,15 +59,16 @@ def convert(
             found = agree(trained, carried, again, place, pictures=pictures, exact=verified)
             notes = [*carried.notes, *_judged(found, trained, to, approximate)]
             if place.is_file() and carried.given.documents:
-                notes.append(f"a file alone has no {' and no '.join(carried.given.documents)}; it ends the notes")
+                names = " and no ".join(carried.given.documents)
+                notes.append(f"a single file has no {names}: see the end of the notes")
             if verified:
                 lines += [str(verify(place, pictures, _told(trained))).replace(str(place), str(out)), str(found)]
             if notes:
                 _write_notes(place, notes, trained, carried)
-            done = f"read back bit for bit, opened by {found.reader}: outputs within {found.largest:.1e}"
+            done = f"read back bit for bit; outputs computed by {found.reader} differ by at most {found.largest:.1e}"
     assumed = [] if trained.report is None or verified else trained.report.assumed
     lines += [f"note: {note}" for note in (*assumed, *notes)]
-    lines += [f"These notes are in {notes_path(target)}"] * bool(notes and carried)
+    lines += [f"Notes saved to {notes_path(target)}"] * bool(notes and carried)
     return "\n".join([*lines, f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), {done}"])
 
 
@@ -105,7 +106,7 @@ def _carried(trained: Trained, chosen: formats.Format, approximate: bool) -> Car
 
 def _way_out(trained: Trained) -> str:
     others = takers(trained.card, trained.weights)
-    return f"(what holds it: {', '.join(['vitreous', *others[:6]])})"
+    return f"(formats that can hold it: {', '.join(['vitreous', *others[:6]])})"
 
 
 def _sides(size: tuple[int, int]) -> str:
@@ -136,12 +137,12 @@ def _told(trained: Trained) -> tuple[int, int] | None:
 def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> list[str]:
     if found.is_rounding:
         return []
-    words = f"outputs, opened by {found.reader}, differ from the source's by {found.largest:.1e} of the largest"
+    words = f"outputs computed by {found.reader} differ from the source's by {found.largest:.1e} (max|a-b| / max|b|)"
     if approximate:
         return [words]
     raise UserError(
-        f"{trained.where}: what {to} makes of it is another model: {words} (rounding is {ROUNDING:g}); --approximate "
-        "writes it all the same"
+        f"{trained.where}: {to} makes another model of it: {words}, and rounding accounts for {ROUNDING:g} at most; "
+        "--approximate writes it anyway"
     )
 
 

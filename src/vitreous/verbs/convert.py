@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--approximate",
         action="store_true",
-        help="write it also where the format cannot hold this very model, and say how far apart the two are",
+        help="write it even where the format cannot hold exactly this model, and say how far the outputs differ",
     )
     parser.add_argument(
         "--verify",

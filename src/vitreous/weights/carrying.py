@@ -44,8 +44,8 @@ def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate
     differing = _differing(folded.card, there)
     if differing and not approximate:
         raise UserError(
-            f"{format.name} cannot hold this model: {'; '.join(differing)}; --approximate writes it all the same, and "
-            "says how far its outputs are from these"
+            f"{format.name} cannot hold this model: {'; '.join(differing)}; --approximate writes it anyway and "
+            "measures how far the outputs differ"
         )
     kept = folded.card
     written = replace(kept, model=_as_there(kept.model, there.model), task=there.task, temperature=1.0, sets=())
@@ -97,13 +97,13 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
     model, other, found = card.model, there.model, []
     if isinstance(model, ViTSettings) and isinstance(other, ViTSettings):
         if model.mlp == "gelu" and model.gelu != other.gelu:
-            found.append(f"its code has the {other.gelu} GELU, and this model the {model.gelu} one")
+            found.append(f"its code uses the {other.gelu} GELU, this model the {model.gelu} one")
         if model.norm_epsilon != other.norm_epsilon:
-            found.append(f"its norms have the epsilon {other.norm_epsilon:g}, and this model's {model.norm_epsilon:g}")
+            found.append(f"its norms have an epsilon of {other.norm_epsilon:g}, this model's {model.norm_epsilon:g}")
     if divisor(card) != divisor(there):
         found.append("its standardised convolutions have another epsilon")
     if card.task is not None and card.task.head == "distilled" and card.task.fusion == "softmax":
-        found.append("its code averages the logits of the two heads, and this model their softmaxes")
+        found.append("its code averages the logits of the two heads, this model their softmaxes")
     return tuple(found)
 
 
@@ -113,14 +113,17 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
 def _left_out(card: Card, there: Card) -> list[str]:
     notes = []
     if card.classes != there.classes:
-        notes.append(f"the names of its {len(card.classes):,} classes are no part of the format")
+        notes.append(f"the names of its {len(card.classes):,} classes are not part of the format")
     if card.task is not None and there.task is not None and card.task.loss != there.task.loss:
-        notes.append("that a picture may have several labels (sigmoid, not softmax) is no part of the format")
+        notes.append("that a picture may have several labels (sigmoid, not softmax) is not part of the format")
     otherwise = _otherwise(_seen(card.preprocessing), _seen(there.preprocessing))
     if otherwise:
-        notes.append(f"its code prepares pictures otherwise: {'; '.join(otherwise)}")
+        notes.append(f"pictures are prepared differently there: {'; '.join(otherwise)}")
     for coverage, least in card.sets:
-        notes.append(f"the set that holds the true class in {coverage:.0%} of cases: all of probability {least:.4g} up")
+        notes.append(
+            f"prediction sets are not part of the format: to cover {coverage:.0%} of cases, take all classes with a "
+            f"probability of at least {least:.4g}"
+        )
     return notes
 
 
@@ -132,24 +135,25 @@ def _seen(p: Preprocessing) -> Preprocessing:
 def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
     found = []
     if (p.crop, p.crop_fraction) != (there.crop, there.crop_fraction):
-        found.append(f"{_cut(there)}, where this model wants them {_cut(p)}")
+        found.append(f"{_cut(there)}, not {_cut(p)}")
     if p.interpolation != there.interpolation:
-        found.append(f"resized the {there.interpolation} way, here the {p.interpolation}")
+        found.append(f"{there.interpolation} interpolation, not {p.interpolation}")
     if p.resizer != there.resizer:
-        found.append(f"{there.resizer} resizes them, here {p.resizer}: a level or two of 255 apart")
+        found.append(f"resized by {there.resizer}, not {p.resizer} (at most two levels of 255 apart)")
     if p.crop == there.crop and p.odd_margin != there.odd_margin:
-        found.append("an odd margin is halved the other way")
+        found.append("an odd margin is rounded the other way")
     if p.crop == there.crop and p.skip_fitting != there.skip_fitting:
-        found.append("those that fit are resized and cut all the same, and here left as they are")
+        treated = "left as they are" if there.skip_fitting else "resized and cropped too"
+        found.append(f"pictures that already have the right size are {treated}")
     if (p.mean, p.std) != (there.mean, there.std):
-        found.append(f"mean {there.mean} and std {there.std}, here {p.mean} and {p.std}")
+        found.append(f"mean {there.mean} and std {there.std}, not {p.mean} and {p.std}")
     return found
 
 
 def _cut(p: Preprocessing) -> str:
     if p.crop == "squash":
         return "squashed"
-    return f"{'squashed and ' if p.crop == 'squash-centre' else ''}cut to the centre {p.crop_fraction:.4g}"
+    return f"{'squashed and ' if p.crop == 'squash-centre' else ''}cropped to the centre {p.crop_fraction:.4g}"
 
 
 def preprocessing_in_words(p: Preprocessing) -> str:

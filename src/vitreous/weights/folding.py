@@ -62,8 +62,8 @@ def fold_normalisation(folded: Folded, there: Card) -> Folded:
     }
     return folded.then(
         changed,
-        f"the mean {_numbers(before.mean)} and std {_numbers(before.std)} of its pictures are folded into the patch "
-        f"embedding: it now takes pictures normalised by {_numbers(after.mean)} and {_numbers(after.std)}",
+        f"the pictures' mean {_numbers(before.mean)} and std {_numbers(before.std)} are folded into the patch "
+        f"embedding, which now expects a mean of {_numbers(after.mean)} and a std of {_numbers(after.std)}",
         preprocessing=replace(before, mean=after.mean, std=after.std),
     )
 
@@ -90,8 +90,9 @@ def fold_epsilon(folded: Folded, there: Card) -> Folded:
     positions = "learned" if model.positions == "sincos" else model.positions  # no longer sines
     return folded.then(
         stream,
-        f"the norms' epsilon of {model.norm_epsilon:g}, {wanted.norm_epsilon:g} there, is folded into the weights: the "
-        f"residual stream is {factor:.4g} times as large (to train it further, --approximate leaves it as it is)",
+        f"the norms' epsilon ({model.norm_epsilon:g}, where the format has {wanted.norm_epsilon:g}) is folded into the "
+        f"weights, which makes the residual stream {factor:.4g} times as large; --approximate keeps the weights as "
+        "they are, for further training",
         model=replace(model, norm_epsilon=wanted.norm_epsilon, positions=positions),
     )
 
@@ -116,7 +117,7 @@ def fold_standardisation(folded: Folded, there: Card) -> Folded:
     elif isinstance(model, ResNetSettings):
         model = replace(model, **known)
     return folded.then(
-        filters, "the epsilon of its standardised convolutions, another one there, is folded into them", model=model
+        filters, "the epsilon of the standardised convolutions is folded into their filters", model=model
     )
 
 
