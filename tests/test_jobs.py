@@ -135,7 +135,7 @@ def test_a_run_finds_its_data_from_any_folder_and_names_what_could_not_be_read(t
     results = jobs.train(recipe, "run")
     (named,) = results["unreadable"]
     assert named.startswith(str(tmp_path / "pictures/b/0003.png (not a picture"))
-    assert "class folders without pictures passed over: empty" in capsys.readouterr().err
+    assert "class folders without pictures skipped: empty" in capsys.readouterr().err
     assert jobs.train(recipe, "run") == results
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert evaluate(tmp_path / "run").evaluation.scores.pictures == results["test"]["pictures"]

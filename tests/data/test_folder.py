@@ -80,11 +80,11 @@ def test_what_is_no_picture_is_passed_over_with_a_note(tmp_path):
     assert source.classes == ("a", "b") and len(source) == 3
     assert source.notes == (
         f"{tmp_path}: files that are not read: 2 .txt, 1 no suffix, 1 .cr2",
-        f"{tmp_path}: hidden files and folders passed over: .DS_Store (2), .git, __MACOSX, ._*",
-        f"{tmp_path}: class folders without pictures passed over: empty",
-        f"{tmp_path}: pipes, sockets and devices passed over: {tmp_path}/b/pipe.png",
-        f"{tmp_path}: linked folders passed over: {tmp_path}/a/again",
-        f"{tmp_path}: pictures outside of the class folders passed over: 1",
+        f"{tmp_path}: hidden files and folders skipped: .DS_Store (2), .git, __MACOSX, ._*",
+        f"{tmp_path}: class folders without pictures skipped: empty",
+        f"{tmp_path}: pipes, sockets and devices skipped: {tmp_path}/b/pipe.png",
+        f"{tmp_path}: linked folders skipped: {tmp_path}/a/again",
+        f"{tmp_path}: pictures outside of the class folders skipped: 1",
     )
 
 
@@ -93,7 +93,7 @@ def test_folders_beside_the_splits_are_named(tmp_path):
         write_folder(tmp_path / split, {"a": 1, "b": 1})
     (tmp_path / "val" / "a" / "x.heic.bak").write_bytes(b"")
     sources = open_folder(tmp_path, Layout())
-    beside = f"{tmp_path}: folders beside those of the splits passed over: extra"
+    beside = f"{tmp_path}: folders beside those of the splits skipped: extra"
     assert sources["train"].notes == (beside,)
     assert sources["val"].notes == (f"{tmp_path}/val: files that are not read: 1 .bak", beside)
 

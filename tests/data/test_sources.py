@@ -243,7 +243,7 @@ def test_notes_reach_the_report(tmp_path):
     report = check(DataSettings(where=str(tmp_path)).build())
     assert report.notes == (
         f"{tmp_path}: files that are not read: 1 .raw",
-        f"{tmp_path}: class folders without pictures passed over: c",
+        f"{tmp_path}: class folders without pictures skipped: c",
     )
     assert set(report.notes) <= set(report.summary())
 

@@ -94,7 +94,7 @@ def test_what_is_no_picture_is_passed_over_with_a_note(tmp_path):
     source = open_tar(path, Layout())["all"]
     assert len(source) == 2 and source.notes == (
         f"{path}: files that are not read: 1 .raw",
-        f"{path}: hidden files and folders passed over: __MACOSX, .DS_Store",
+        f"{path}: hidden files and folders skipped: __MACOSX, .DS_Store",
     )
 
 

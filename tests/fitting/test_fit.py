@@ -194,7 +194,7 @@ test_is_train.__test__ = False
     ("make", "message"),
     [
         (lambda root: None, "no sub-folders"),
-        (lambda root: (root / "a").mkdir(), "no pictures in it; class folders without pictures passed over: a"),
+        (lambda root: (root / "a").mkdir(), "no pictures in it; class folders without pictures skipped: a"),
         (one_class, "one class only"),
         (all_broken, "pictures cannot be read"),
         (one_picture_each, "nothing is left to test on"),

@@ -20,7 +20,7 @@ class Source(ABC):
     classes: tuple[str, ...]
     labels: Labels  # (N,)
     pictures: Picture | None = None  # (N, H, W, 3), where all are in memory and of one size
-    notes: tuple[str, ...] = ()  # what was passed over, or taken in one way of several, when it was opened
+    notes: tuple[str, ...] = ()  # what was skipped, or taken in one way of several, when it was opened
     _bad: "BadFiles | None" = None
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ def _others(names: Sequence[str]) -> str:
 
 
 class BadFiles:
-    """The pictures of a data set which cannot be read: named once, counted, and passed over; too many stop the run.
+    """The pictures of a data set which cannot be read: named once, counted, and skipped; too many stop the run.
 
     One for the whole set, whatever parts it is cut into: one bad picture of a small part is no reason to stop.
     """

@@ -71,7 +71,7 @@ class DataReport:
     left_out: tuple[int, ...]  # numbers of the training pictures that also stand in val or test, and so do not train
     tiny: tuple[str, ...]
     flat: tuple[str, ...]  # of one colour
-    notes: tuple[str, ...] = ()  # what was passed over when the data was opened
+    notes: tuple[str, ...] = ()  # what was skipped when the data was opened
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -106,7 +106,7 @@ class DataReport:
         lines += self.notes
         bad = [reason for part in self.parts for reason in part.unreadable]
         if bad:
-            lines.append(f"unreadable, so passed over: {len(bad):,} ({listed(bad)})")
+            lines.append(f"unreadable, skipped: {len(bad):,} ({listed(bad)})")
         lines.append(f"duplicates within a part: {self.num_equal:,} exact, {self.num_near:,} near{_pairs(self.twins)}")
         if self.num_two_labels:
             lines.append(f"pictures under two classes: {self.num_two_labels:,}{_pairs(self.two_labels)}")
@@ -192,7 +192,7 @@ def check(splits: Splits, where: str = "") -> DataReport:
     given = {"train": splits.train, "val": splits.val, "test": splits.test}
     parts = [Seen(name, source) for name, source in given.items() if source is not None]
     if splits.train.labels.ndim != 1:
-        raise UserError(f"{splits.train.name}: several labels a picture; this check is for one label each")
+        raise UserError(f"{splits.train.name}: several labels per picture; this check is for one label each")
     if not len(parts[0].places):
         raise UserError(f"{splits.train.name}: not one picture can be read")
     together = _Together(parts)

@@ -27,7 +27,7 @@ from vitreous.errors import ReaderEndedError, UserError
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
 
-Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures, a tensor a view, where a worker made them
+Inputs = tuple[Tensor, ...]  # (ids, keys), and the cut pictures, one tensor per view, where a worker made them
 Reasons = dict[str, str]  # why a picture could not be read, by where it lies
 
 
@@ -123,7 +123,7 @@ class TrainLoader:
         part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
         order_device = self.device if in_memory else torch.device("cpu")  # where the ids are looked up
         if balance and source.labels.ndim != 1:
-            raise UserError(f"{source.name} has several labels a picture: set --data.balance false")
+            raise UserError(f"{source.name} has several labels per picture: set --data.balance false")
         labels = as_tensor(source.labels) if balance else None
         self.order = Order(len(source), batch_size, seed, part, order_device, labels=labels)
         self.steps_per_epoch = self.order.steps_per_epoch
@@ -291,8 +291,8 @@ def _in_its_place(source: Source, index: int, balance: bool) -> Iterator[int]:
 
 
 class _TrainSteps(Dataset[Any]):
-    """By step: ids, keys, the cut pictures (a tensor a view), and what could not be read. A UserError is handed over as
-    a value, since one raised in a worker arrives with a traceback for its message."""
+    """By step: ids, keys, the cut pictures (one tensor per view), and what could not be read. A UserError is handed
+    over as a value, since one raised in a worker arrives with a traceback for its message."""
 
     def __init__(self, source: Source, views: list[View], order: Order) -> None:
         self.source, self.views, self.order = source, views, order

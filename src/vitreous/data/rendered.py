@@ -17,7 +17,7 @@ from vitreous.data.images import Picture
 from vitreous.errors import UserError, did_you_mean
 
 SIDE = 64  # of a picture, in pixels; lengths below are shares of it
-NUMBERS = {"train": 4000, "test": 1000}  # pictures a split
+NUMBERS = {"train": 4000, "test": 1000}  # pictures per split
 GRID = 4  # sprites that must not touch stand in cells of a grid of 4 x 4
 
 Floats = NDArray[np.float64]

@@ -44,12 +44,12 @@ class Skipped:
         hidden = [f"{name} ({num:,})" if num > 1 else name for name, num in self.hidden.most_common()]
         kinds = (
             (suffixes, "files that are not read"),
-            (hidden, "hidden files and folders passed over"),
-            (self.empty, "class folders without pictures passed over"),
-            (self.beside, "folders beside those of the splits passed over"),
-            (self.special, "pipes, sockets and devices passed over"),
-            (self.linked, "linked folders passed over"),
-            ([f"{self.loose:,}"] if self.loose else [], "pictures outside of the class folders passed over"),
+            (hidden, "hidden files and folders skipped"),
+            (self.empty, "class folders without pictures skipped"),
+            (self.beside, "folders beside those of the splits skipped"),
+            (self.special, "pipes, sockets and devices skipped"),
+            (self.linked, "linked folders skipped"),
+            ([f"{self.loose:,}"] if self.loose else [], "pictures outside of the class folders skipped"),
         )
         return [f"{what}: {listed(found)}" for found, what in kinds if found]
 

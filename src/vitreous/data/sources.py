@@ -60,12 +60,12 @@ class DataSettings:
     examples: int | None = None  # keep so many of train before val is carved of them, whatever val there is (VTAB)
     train_fraction: float = 1.0  # train on this share only, all classes in proportion; a larger includes a smaller one
     train_limit: int | None = None  # train on so many pictures only, all classes in proportion
-    leave_out: str = ""  # numbers of training pictures to pass over, counted in the set as it is: 3,17,20-25
+    leave_out: str = ""  # numbers of training pictures to skip, counted in the set as it is: 3,17,20-25
     balance: bool = False  # train on every class equally often, whatever its size
     label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
     path_column: str | None = None  # the column with the paths, in tables
     label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
-    max_unreadable: int | None = None  # pass over so many unreadable pictures; none: 1 % of all, or 3 if that is more
+    max_unreadable: int | None = None  # skip so many unreadable pictures; none: 1 % of all, or 3 if that is more
     need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
     shrink_px: int | None = None  # keep all of train in memory, larger pictures with a shorter side of so many pixels

@@ -19,7 +19,7 @@ class Splits:
     train: Source
     val: Source | None
     test: Source | None
-    notes: tuple[str, ...] = ()  # what was passed over when the data was opened
+    notes: tuple[str, ...] = ()  # what was skipped when the data was opened
 
 
 def _hashes(num: int, seed: int, purpose: str) -> Indices:

@@ -43,7 +43,7 @@ def pixels_or_why(picture: AnyPicture) -> Picture | BadPicture:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """Every file called as pictures are, in all folders below, in order; a note names what is passed over."""
+    """Every file called as pictures are, in all folders below, in order; a note names what is skipped."""
     skipped = Skipped(str(folder))
     found = [Path(path) for path in pictures_under(folder, skipped)]
     note(*skipped.notes())

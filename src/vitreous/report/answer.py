@@ -177,7 +177,7 @@ def _about_data(result: FitResult) -> Iterator[tuple[Content, ...]]:
         )
     unreadable = sum(len(part.unreadable) for part in data.parts)
     if unreadable:
-        yield "Unreadable files.", f"{counted(unreadable, 'file')} passed over; named below."
+        yield "Unreadable files.", f"{counted(unreadable, 'file')} skipped; named below."
 
 
 def _about_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:

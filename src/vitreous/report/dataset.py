@@ -101,7 +101,7 @@ def _problems(data: DataReport) -> Html:
         _problem(f"Duplicates within a part: {data.num_equal:,} exact, {data.num_near:,} near", pairs, twins),
         _problem(f"Unreadable files: {len(unreadable):,}", ("part", "file, and why"), unreadable),
         _problem(
-            "Notes on how the data was read" if data.notes else "Nothing was passed over when the data was opened",
+            "Notes on how the data was read" if data.notes else "Nothing was skipped when the data was opened",
             ("note",),
             [(name(one),) for one in data.notes],
         ),

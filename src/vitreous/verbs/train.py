@@ -56,7 +56,7 @@ def train_and_report(recipe: "Recipe", out: str, is_quiet: bool) -> None:
         if part in results:
             print(f"{part:5} {scores_line(results[part])}")
     if unreadable := results.get("unreadable"):
-        print(f"{len(unreadable):,} unreadable pictures were passed over; results.json names them")
+        print(f"{len(unreadable):,} unreadable pictures were skipped; results.json names them")
     print(f"model {out}/model   curves {out}/metrics.jsonl   results {out}/results.json")
 
 
