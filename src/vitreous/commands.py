@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.fitting import fit as fitting
@@ -16,6 +17,7 @@ from vitreous.prediction.predictions import predict as answered
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.report import write_report
+from vitreous.settings import typed
 from vitreous.training.devices import World
 
 REPORT = "report.html"
@@ -28,14 +30,14 @@ def fit(
     start: str | Path | None = None,
     minutes: float | None = None,
     balance: Balance = "auto",
-    changes: Mapping[str, str] | None = None,
+    changes: Mapping[str, Any] | None = None,
     began: float | None = None,
 ) -> FitResult:
     """From pictures to a trained, calibrated, tested model and its report, as `vitreous fit`. The same call again goes
     on where it stopped.
 
-    `start` is a run, or any weights that can be read. `changes` overrides choices by their dotted names, as text:
-    {"model.width": "96", "training.epochs": "5"}. `minutes` count from `began`, a reading of `time.monotonic()`.
+    `start` is a run, or any weights that can be read. `changes` overrides choices by their dotted names:
+    {"model.width": 96, "training.epochs": 5}. `minutes` count from `began`, a reading of `time.monotonic()`.
     """
     result = fitting.fit(
         str(data),
@@ -43,7 +45,7 @@ def fit(
         start=None if start is None else str(start),
         minutes=minutes,
         balance=balance,
-        changes=changes,
+        changes={name: typed(value) for name, value in (changes or {}).items()},
         began=began,
     )
     fitting.say("report", "Writing the report")

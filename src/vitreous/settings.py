@@ -249,6 +249,15 @@ def parsed(hint: Any, text: str, where: str) -> Any:
     raise UserError(f"{where}: {text!r} is not {type_name(hint)}.{did_you_mean(text, options)}")
 
 
+def typed(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, tuple | list) and value and dataclasses.is_dataclass(value[0]):
+        return f"{len(value)} of them, by number (.0 ...)"  # what is in them is too much for a line
+    if isinstance(value, tuple | list):
+        return ",".join(typed(item) for item in value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 # ---- Types
 
 

@@ -8,6 +8,7 @@ from vitreous.terminal import table
 
 # A notebook brings styles of its own, which push text to the right; its colours stay, light or dark.
 CELL = "text-align: left; padding: 0.25em 1.2em 0.25em 0"
+APART = "margin: 0.5em 0 1em"
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,5 @@ def html_table(header: Iterable[Content], rows: Iterable[Iterable[Content]]) -> 
     return tag.table(
         tag.thead(tag.tr([tag.th(cell, style=CELL) for cell in header])),
         tag.tbody([tag.tr([tag.td(cell, style=CELL) for cell in row]) for row in rows]),
+        style=APART,
     )

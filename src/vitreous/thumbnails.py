@@ -35,3 +35,9 @@ def _uri(image: Image.Image) -> str:
     file, lossless = io.BytesIO(), max(image.size) <= LOSSLESS_PX
     image.save(file, *("PNG",) if lossless else ("JPEG",), quality=QUALITY, optimize=True)
     return f"data:image/{'png' if lossless else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def enlarged(pixels: NDArray[np.uint8], least_px: int) -> NDArray[np.uint8]:
+    """Every pixel as a block, so that what is laid upon a tiny picture is not as coarse as it is."""
+    times = -(-least_px // min(pixels.shape[:2]))
+    return pixels if times <= 1 else np.repeat(np.repeat(pixels, times, axis=0), times, axis=1)

@@ -32,7 +32,7 @@ def test_all_of_it(parts):
     assert found.card_sets == tuple((one.coverage, one.threshold) for one in found.sets)
     assert [one.wished for one in found.silences] == [0.95, 0.99]
     text = found.summary()
-    for word in ("top-1", "class 9", "ECE", "fitted on 600 validation", "prediction sets", "wished accuracy"):
+    for word in ("top-1", "class 9", "ECE", "fitted on 600 validation", "prediction sets", "target accuracy"):
         assert word in text
     assert settings.from_json(Evaluation, json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
 

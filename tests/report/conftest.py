@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from odd_names import write_hostile
 
-from vitreous.commands import account_for
+from vitreous.commands import account_for, fit
 from vitreous.evaluation.baseline import Baseline
-from vitreous.fitting.fit import FitResult, fit
+from vitreous.fitting.fit import FitResult
 
-TINY = {"model.width": "16", "model.depth": "2", "model.heads": "2", "training.epochs": "3", "training.device": "cpu"}
+TINY = {"model.width": 16, "model.depth": 2, "model.heads": 2, "training.epochs": 3, "training.device": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Reported:
 @pytest.fixture(scope="session")
 def reported(tmp_path_factory) -> Reported:
     out = tmp_path_factory.mktemp("report")
-    result = fit(str(write_hostile(out / "pictures")), out / "run", changes=TINY)
+    result = fit(write_hostile(out / "pictures"), out / "run", changes=TINY)
+    assert (out / "run" / "report.html").is_file(), "as the command leaves it"
     result = replace(result, baseline=Baseline(0.123, 1e-3, ((1e-3, 0.12),)))
     return Reported(result, account_for(result))

@@ -12,7 +12,8 @@ from parsed_page import Element, read
 
 from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.metrics import Estimate
-from vitreous.report import report
+from vitreous.report import inside, report
+from vitreous.report.answer import account
 from vitreous.report.judgement import Fall, fall
 
 SECTIONS = [
@@ -207,7 +208,7 @@ def test_a_network_without_attention_and_without_validation_part(reported):
 def changed(reported, **changes):
     """The words of the account after some numbers of the evaluation have changed."""
     found = replace(reported.result, evaluation=replace(reported.result.evaluation, **changes))
-    return plain(read(report(found).markup).by_id("account"))
+    return plain(read(account(found).markup))
 
 
 @pytest.mark.parametrize(
@@ -251,9 +252,8 @@ def test_a_barely_trained_model_keeps_its_insides_folded(reported):
         evaluation=replace(result.evaluation, scores=replace(scores, top1=Estimate(0.95, 0.93, 0.97))),
     )
     for found, is_folded in ((weak, True), (strong, False)):
-        page = read(report(found).markup)
-        for name in ("attention", "figure7"):
-            section = page.by_id(name)
+        for draw in (inside.attention, inside.figure7):
+            section = read(draw(found).markup)
             assert bool(section.all("details")) == is_folded == ("With care:" in section.text)
             assert section.all("svg"), "there for those who open it"
 

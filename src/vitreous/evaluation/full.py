@@ -109,8 +109,8 @@ def _silences_table(silences: tuple[Silence, ...]) -> Table:
     rows = []
     for one in silences:
         if one.threshold is None or one.answered is None:
-            rows.append((f"{100 * one.wished:g} %", "not reached for sure on validation", "-", "-"))
+            rows.append((f"{100 * one.wished:g} %", "not reliably reached on validation", "-", "-"))
         else:
             reached = "-" if one.accuracy is None else one.accuracy.percent()
             rows.append((f"{100 * one.wished:g} %", f"{one.threshold:.3f}", one.answered.percent(), reached))
-    return Table(("wished accuracy", "answer at confidence", "share answered", "accuracy measured"), rows)
+    return Table(("target accuracy", "answer at confidence", "share answered", "accuracy measured"), rows)

@@ -13,9 +13,9 @@ from vitreous.inspection.pictures import lit, scale
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Answer
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.thumbnails import picture
+from vitreous.thumbnails import enlarged, picture
 
-SHOWN_PX = 320
+SHOWN_PX, LEAST_PX = 320, 160
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Attended:
     answer: Answer
 
     def html(self) -> Html:
-        shaded = lit(self.picture, self.map)
+        large = enlarged(self.picture, LEAST_PX)
         return tag.div(
             tag.div(
-                picture(self.picture, "as the model sees it", most_px=SHOWN_PX),
+                picture(large, "as the model sees it", most_px=SHOWN_PX),
                 " ",
-                picture(shaded, "what the model looks at", most_px=SHOWN_PX),
+                picture(lit(large, self.map), "what the model looks at", most_px=SHOWN_PX),
             ),
             tag.div(tag.b(tag.bdi(self.answer.best)), f" {100 * self.answer.confidence:.1f} %"),
             tag.div(f"{self.title}: {scale(self.map)}."),

@@ -14,9 +14,9 @@ from vitreous.inspection.pictures import lit, scale
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
 from vitreous.report.judgement import is_barely_trained
-from vitreous.report.pictures import enlarged, readable
+from vitreous.report.pictures import readable
 from vitreous.report.words import caption, percent
-from vitreous.thumbnails import picture
+from vitreous.thumbnails import enlarged, picture
 
 SHOWN_PX = 112  # of a picture beside its attention
 MOST_TILES = 160  # of the gallery of all heads

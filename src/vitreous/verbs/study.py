@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             )
     study = settings.changed(kind.quick(**given) if options.quick else kind(**given), changes)
     if options.help:
-        from vitreous.verbs.train import typed
+        from vitreous.settings import typed
 
         shown = [
             (f"--{one.name}", typed(one.value), one.type, one.help)

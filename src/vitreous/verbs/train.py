@@ -1,8 +1,7 @@
 """vitreous train"""
 
 import argparse
-from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
@@ -93,17 +92,8 @@ def print_recipe(name: str, changes: dict[str, str]) -> None:
 
 
 def print_fields(recipe: "Recipe") -> None:
-    from vitreous.settings import fields
+    from vitreous.settings import fields, typed
     from vitreous.terminal import table
 
     shown = [(f"--{field.name}", typed(field.value), field.type, field.help) for field in fields(recipe)]
     print(table(shown, ("setting", "value", "type", "what it does")))
-
-
-def typed(value: Any) -> str:
-    """A value as one would type it."""
-    if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return f"{len(value)} of them, by number (.0 ...)"  # what is in them is too much for a line
-    if isinstance(value, tuple):
-        return ",".join(typed(item) for item in value)
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
