@@ -96,8 +96,8 @@ def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
         yield (
             "Still learning when it stopped.",
             "It was trained from scratch, and its validation loss was still falling "
-            f"({loss.before:.2f} to {loss.after:.2f} in the last third of training), so its accuracy was still rising. "
-            "Try more time (",
+            f"({loss.before:.2f} to {loss.after:.2f} in the last third of training): more training would likely raise "
+            "its accuracy. Try more time (",
             tag.code("--minutes"),
             "), more pictures, or trained weights to start from (",
             tag.code("--from"),
