@@ -102,12 +102,14 @@ def test_what_the_extra_would_bring_with_more_time(monkeypatch):
 
 def test_too_little_time_to_download(monkeypatch):
     monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
+    monkeypatch.setattr("vitreous.weights.hub.is_offline", lambda: False)
     found = best_start(replace(work(10, 10), gmacs=74.0), say=pytest.fail)
     assert found == Found(None, "no start from the hub: 10 s are too few to download one")
 
 
 def test_a_busy_machine_is_measured(monkeypatch):
     monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
+    monkeypatch.setattr("vitreous.weights.hub.is_offline", lambda: False)
     busy = work(3000, 240)
     assert affordable(busy)
     real = starts._measured_gmacs()

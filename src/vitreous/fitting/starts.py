@@ -127,15 +127,15 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
         if not able:
             able, more = STARTS[-1:], " and more time"
         return Found(None, f"with pip install 'vitreous[hub]'{more} it could start from {described(able[0])}")
-    if work.kind == "cpu" and work.gmacs is None and affordable(work, EVERYWHERE):
-        work = replace(work, gmacs=min(work.speed, _measured_gmacs()))
     possible = affordable(work, EVERYWHERE)
-    if not possible:
-        return Found(None, _too_slow(work))
     cached = {start.where: path.name for start in possible if (path := hub.in_cache(_address(start, revision)))}
+    if possible and not cached and hub.is_offline():
+        return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and none is in the cache")
+    if possible and work.kind == "cpu" and work.gmacs is None:
+        work = replace(work, gmacs=min(work.speed, _measured_gmacs()))
     able = affordable(work, cached)
     if not able:
-        return Found(None, f"no start from the hub: {work.seconds:.0f} s are too few to download one")
+        return Found(None, _too_slow(work))
     refused = ""
     if able[0].where not in cached and not hub.is_offline():
         say(f"Downloading {described(able[0])}")
@@ -152,7 +152,10 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
     here = [start for start in able if start.where in cached]
     if here:
         return _found(here[0], cached[here[0].where], refused)
-    return Found(None, f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and none is in the cache'}")
+    return Found(
+        None,
+        f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and the time is too short for what is cached'}",
+    )
 
 
 def _measured_gmacs() -> float:
@@ -177,6 +180,8 @@ def affordable(work: Work, cached: Container[str] = ()) -> tuple[Start, ...]:
 
 def _too_slow(work: Work) -> str:
     least = STARTS[-1]
+    if affordable(work, EVERYWHERE):
+        return f"no start from the hub: {work.seconds:.0f} s are too few to download one"
     return (
         f"no start from the hub: {least.where}, the smallest, would take {least.seconds(work, is_cached=True):.0f} s "
         f"of {work.seconds:.0f} s to read {work.num_pictures:,} pictures once"
