@@ -14,7 +14,7 @@ from vitreous.cli import main
 from vitreous.conversion.convert import convert
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
-from vitreous.models import ResNetStem, ViTSettings
+from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.weights import carrying, formats
@@ -27,9 +27,7 @@ CLASSES = ("cat", "dog", "tree frog")
 MEAN, STD = (0.48, 0.45, 0.4), (0.23, 0.22, 0.3)
 
 
-def made(
-    folder: Path, model: ViTSettings = MODEL, head: str | None = "linear", fusion: str = "logits", **changes
-) -> Path:
+def made(folder: Path, model=MODEL, head: str | None = "linear", fusion="logits", **changes) -> Path:
     """A model of ours with random weights; `changes` are of its card."""
     torch.manual_seed(0)
     task = ClassifySettings(head=head or "linear", fusion=fusion)
@@ -131,6 +129,16 @@ def test_googles_hybrids_are_timms(tmp_path):
     torch.testing.assert_close(by_timm(tmp_path / "out"), probabilities(tmp_path / "small"), rtol=0, atol=1e-5)
     convert(str(tmp_path / "out"), tmp_path / "back.npz", "google")
     torch.testing.assert_close(probabilities(tmp_path / "back.npz"), by_timm(tmp_path / "out"), rtol=0, atol=1e-5)
+
+
+def test_a_bit_is_googles_too(tmp_path):
+    model = ResNetSettings(picture_px=(32, 32), depths=(1, 1), base_width=32, conv_epsilon=1e-8)
+    start = made(tmp_path / "start", model, temperature=1.3)
+    said = convert(str(start), tmp_path / "bit.npz", "google-bit")
+    assert "epsilon of the standardised convolutions is folded" in said and "224 x 224 px, not 32 x 32" in said
+    assert vitreous.load(tmp_path / "bit.npz", picture_px=32).card.model.conv_epsilon == 1e-10
+    with pytest.raises(UserError, match=r"no architecture .* can hold it: vitreous, google-bit\)"):
+        convert(str(start), tmp_path / "out", "timm")
 
 
 def test_a_single_file(tmp_path):

@@ -129,9 +129,9 @@ def _read_back(written: Trained, place: Path) -> Trained:
 
 
 def _told(trained: Trained) -> tuple[int, int] | None:
-    """How positions lie that are no square, some files do not tell."""
+    """How positions lie that are no square, and the size of a ResNet's pictures, some files do not tell."""
     height, width = trained.card.model.picture_px
-    return None if height == width else (height, width)
+    return None if height == width and isinstance(trained.card.model, ViTSettings) else (height, width)
 
 
 def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> list[str]:

@@ -1,14 +1,14 @@
 """What another format carries of a model. The rest is folded into the weights, refused, or named in a note."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
-from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
+from vitreous.models import ModelSettings, ViTSettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.folding import (
@@ -74,9 +74,10 @@ def model_difference(model: ModelSettings, again: ModelSettings) -> str | None:
     """The first field in which two are other functions of a picture; None where they are the same."""
     if isinstance(model, ViTSettings) and isinstance(again, ViTSettings):
         return different_field(model, again)
-    if isinstance(model, ResNetSettings) and isinstance(again, ResNetSettings):
-        return None if replace(model, stochastic_depth=again.stochastic_depth) == again else "a setting"
-    return None if model == again else "kind"
+    if type(model) is not type(again):
+        return "kind"
+    names = [field.name for field in fields(model) if field.name != "stochastic_depth"]
+    return next((name for name in names if getattr(model, name) != getattr(again, name)), None)
 
 
 def _as_others_run(card: Card) -> Card:
@@ -134,6 +135,8 @@ def _seen(p: Preprocessing) -> Preprocessing:
 
 def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
     found = []
+    if p.size_px != there.size_px:
+        found.append(f"{' x '.join(map(str, there.size_px))} px, not {' x '.join(map(str, p.size_px))}")
     if (p.crop, p.crop_fraction) != (there.crop, there.crop_fraction):
         found.append(f"{_cut(there)}, not {_cut(p)}")
     if p.interpolation != there.interpolation:

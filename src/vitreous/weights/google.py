@@ -234,7 +234,8 @@ class GoogleBiT(Format):
         usual = ResNetSettings()
         known = {name: getattr(usual, name) for name in ("norm_epsilon", "conv_epsilon", "standardisation")}
         model = replace(card.model, **known) if isinstance(card.model, ResNetSettings) else card.model
-        return _as_published(replace(card, model=model))
+        there = _as_published(replace(card, model=model))
+        return replace(there, preprocessing=PREPROCESSING)  # no file tells the size of its pictures
 
     def rules(self, card: Card) -> list[Rule]:
         model = card.model
