@@ -232,13 +232,8 @@ cli.main(sys.argv[3:])
 @pytest.mark.parametrize(
     ("limit", "size", "settings", "word"),
     [
-        # The run needs less than this; a batch of all pictures, in layers of this width, does not.
-        (
-            "RLIMIT_AS",
-            6 * 2**30,
-            ("--training.batch_size", "600", "--model.width", "16384", "--model.patch", "1"),
-            "memory",
-        ),
+        # The run needs less than this; a layer of this width does not.
+        ("RLIMIT_AS", 6 * 2**30, ("--model.width", "65536"), "memory"),
         ("RLIMIT_FSIZE", 2000, (), "File too large"),
     ],
 )

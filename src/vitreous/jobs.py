@@ -1,6 +1,5 @@
 """What the verbs do: train, fine-tune, teach. A recipe goes in, a run directory comes out."""
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -299,7 +298,7 @@ BEST = "best"  # folder of the weights that scored best on the validation part, 
 
 def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float]) -> None:
     """A run that goes on from an earlier step meets its best again, and it stays."""
-    if not folder.is_dir() or scores["accuracy"] > json.loads((folder / "model.json").read_text())["accuracy"]:
+    if not folder.is_dir() or scores["accuracy"] > atomic.read_json(folder / "model.json")["accuracy"]:
         own.save_model(folder, objective.state_dict(), scores)
 
 

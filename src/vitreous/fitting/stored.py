@@ -8,13 +8,12 @@
 Pictures are read from where the data lies, and the model is looked into once more.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from vitreous import settings
+from vitreous import atomic, settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
@@ -81,7 +80,7 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
         data=settings.load(DataReport, run / "data.json"),
         plan=begun.plan,
         splits=splits,
-        results=json.loads((run / "results.json").read_text()),
+        results=atomic.read_json(run / "results.json"),
         val=answers.get("val"),
         test=answers["test"],
         evaluation=settings.load(Evaluation, run / "evaluation.json"),

@@ -1,6 +1,5 @@
 """Transfer to another set: without pictures that were seen before, by fine-tuning or by a few-shot probe."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -53,7 +52,7 @@ class Overlap:
 
 def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
     """Training pictures that occur in the test set of another set; looked for once, and `kept` as JSON."""
-    known: dict[str, list[int]] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    known: dict[str, list[int]] = atomic.read_json(kept) if kept.is_file() else {}
     others_only = [other for other in others if not same_data(other, data)]
     unknown = [other for other in others_only if f"{data} in {other}" not in known]
     if unknown:

@@ -155,7 +155,7 @@ class Grid:
         path = self.path(cell) / CELL
         if not path.is_file():
             return None
-        row: Row = json.loads(path.read_text())
+        row: Row = atomic.read_json(path)
         facts = {name: row.get(name) for name in cell.facts}
         there = settings.load(Recipe, path.with_name("recipe.json")) if cell.recipe is not None else None
         if facts != json.loads(json.dumps(cell.facts)) or there != cell.recipe:
