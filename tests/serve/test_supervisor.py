@@ -240,7 +240,7 @@ def test_supervision_survives_whatever_a_start_meets(model, monkeypatch):
     assert asyncio.run(watch()) == (True, False)
     assert not failures
     assert (process.queue, process.max_batch) == (6, 4)  # what the settings leave open, the model says
-    assert settings.pictures_a_request == 16
+    assert settings.pictures_per_request == 16
     assert pauses == [supervisor.PAUSES_S[min(num, 6)] for num in range(supervisor.GIVEN_UP + 2)]
 
 

@@ -184,7 +184,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_questions(app: FastAPI, service: Service) -> None:
-    most = service.settings.pictures_a_request
+    most = service.settings.pictures_per_request
 
     @app.post(
         "/v1/predict",

@@ -41,7 +41,7 @@ class Metrics:
             registry=self.registry,
         )
         self.batches = Histogram(
-            "vitreous_batch_pictures", "Pictures a batch.", ["model"], buckets=BATCHES, registry=self.registry
+            "vitreous_batch_pictures", "Pictures per batch.", ["model"], buckets=BATCHES, registry=self.registry
         )
 
     def text(self) -> bytes:

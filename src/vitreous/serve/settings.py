@@ -15,7 +15,7 @@ class ServeSettings:
     port: int = 8000  # 0: any free one
     token: str | None = None  # what clients must show; needed for any address but this machine's own
     host_names: tuple[str, ...] = ()  # further names this service is reached by, as browsers write them in Host
-    queue: int | None = None  # admitted pictures a model, waiting or in work; whoever comes later is refused
+    queue: int | None = None  # admitted pictures per model, waiting or in work; whoever comes later is refused
     max_batch: int | None = None  # pictures that go through the model together; none, of both: what suits the device
     max_body_mb: float = 16.0  # of a request
     max_pictures: int = 16  # of a request
@@ -52,6 +52,6 @@ class ServeSettings:
         return int(self.max_body_mb * 1e6)
 
     @property
-    def pictures_a_request(self) -> int:
+    def pictures_per_request(self) -> int:
         """No more than the queue that was asked for. One that was chosen here may be shorter: see `check_room`."""
         return self.max_pictures if self.queue is None else min(self.max_pictures, self.queue)

@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--token-file", metavar="FILE", help="clients must show its text (or that of VITREOUS_TOKEN)")
     parser.add_argument("--host-name", action="append", default=[], metavar="NAME", help="a name it is reached by")
-    parser.add_argument("--queue", type=int, metavar="N", help="admitted pictures a model (default: 6; 32 on a GPU)")
+    parser.add_argument("--queue", type=int, metavar="N", help="admitted pictures per model (default: 6; 32 on a GPU)")
     parser.add_argument("--max-batch", type=int, metavar="N", help="pictures run together (default: 4; 16 on a GPU)")
     parser.add_argument("--max-body-mb", type=float, default=16, metavar="N", help="of a request (default: 16)")
     parser.add_argument("--neighbours", type=int, default=2000, metavar="N", help="training pictures to look among")

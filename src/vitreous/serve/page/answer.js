@@ -25,7 +25,7 @@ export function offerCoverages(select, coverages) {
 const often = (coverage) => `${Number((100 * coverage).toFixed(2))}\u00a0of\u00a0100`;
 
 // result: {top: [{label, probability}], set, coverage}, the set being null where none was asked for; least: below which
-// the model is not sure. Answers what can be read aloud.
+// the model is not sure. Returns what can be read aloud.
 export function showAnswer(at, result, least) {
   const [best] = result.top, isSure = best.probability >= least;
   at("verdict").textContent = isSure ? best.label : "Not sure";

@@ -88,7 +88,7 @@ function openCamera(take, complain) {
   });
 }
 
-// Buttons with pictures to try; answers them as pictures that can be taken.
+// Buttons with pictures to try; returns them.
 export function showExamples(examples, take) {
   const box = find("examples");
   const buttons = examples.map(({ label, picture }) => {

@@ -74,7 +74,7 @@ export function scaleOf(looks, prefix) {
 
 export const strength = (value, { top }) => Math.min(1, value / top);
 
-// A canvas as sharp as the screen: sets its size, and answers a context that counts in CSS pixels.
+// A canvas as sharp as the screen: sets its size, and returns a context that counts in CSS pixels.
 export function sharp(canvas, width, height, ratio = Math.min(devicePixelRatio, 2)) {
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
   if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];

@@ -105,7 +105,7 @@ export class Sentence {
     requestAnimationFrame(step);
   }
 
-  // Draws those in the air; answers how many have landed.
+  // Draws those in the air; returns how many have landed.
   #drawFlight(stage, passed) {
     const { patches, flight, canvas } = this, sky = flight.parentElement.getBoundingClientRect();
     const context = sharp(flight, sky.width, sky.height, 1);
