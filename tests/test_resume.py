@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from scenes import write_scenes
 from vitreous import jobs
@@ -161,13 +162,14 @@ def test_a_folder_of_somebody_else_is_refused_before_anything_is_read(tmp_path):
 
 KILLED_FIT = """
 import os, signal, sys
-from vitreous.fitting import fit
-fit.evaluate_fully = lambda *answers: os.kill(os.getpid(), signal.SIGKILL)
+from vitreous.fitting import after, fit
+after.evaluate_fully = lambda *answers: os.kill(os.getpid(), signal.SIGKILL)
 fit.fit(sys.argv[1], sys.argv[2], changes=dict(word.split("=") for word in sys.argv[3:]))
 """
 
 
-def test_a_fit_killed_before_it_is_calibrated_is_no_model_yet(tmp_path):
+def test_a_fit_killed_before_it_is_calibrated_leaves_its_first_answer(tmp_path):
+    """A whole model, calibrated: what was trained since is not delivered before it is calibrated, too."""
     write_scenes(tmp_path / "pictures", {"dark": 30, "light": 30}, size=(20, 20))
     data, out = str(tmp_path / "pictures"), tmp_path / "out"
     changes = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.steps": "4"}
@@ -177,11 +179,11 @@ def test_a_fit_killed_before_it_is_calibrated_is_no_model_yet(tmp_path):
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (out / "results.json").is_file(), "training had ended"
-    with pytest.raises(UserError, match="has not finished; give the command that started it again"):
-        Predictor.load(out)
-    assert fit(data, out, changes=changes).resumed
-    assert Trained.load(out).card.sets and Predictor.load(out)
-    assert not (out / "uncalibrated").exists()
+    first, left = Trained.load(out / "first"), Trained.load(out)
+    assert left.card.sets and left.card.temperature != 1 and Predictor.load(out)
+    assert all(torch.equal(left.weights[name], value) for name, value in first.weights.items())
+    resumed = fit(data, out, changes=changes)
+    assert resumed.resumed and resumed.card == Trained.load(out).card
 
 
 def test_other_pictures_are_refused_or_taken_knowingly(tmp_path):

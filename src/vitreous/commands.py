@@ -6,9 +6,9 @@ from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.fitting import fit as fitting
-from vitreous.fitting.drafts import Balance
 from vitreous.fitting.fit import FitResult
 from vitreous.fitting.stored import keep, stored
+from vitreous.fitting.wishes import Balance
 from vitreous.inspection.findings import Look
 from vitreous.prediction.attended import Attended, attend
 from vitreous.prediction.pictures import AnyPicture

@@ -327,7 +327,8 @@ def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test:
             if recipe.training.keep == "best":
                 objective.load_state_dict(own.load_model(folder.parent / BEST)[0])
             if splits.val is not None:
-                results["val"] = score(task, eval_batches(splits.val, recipe, world))
+                known = loop.final_scores if recipe.training.keep == "last" else None
+                results["val"] = known or score(task, eval_batches(splits.val, recipe, world))
             if read_test and splits.test is not None:
                 results["test"] = score(task, eval_batches(splits.test, recipe, world))
         if world.is_first:

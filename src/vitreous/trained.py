@@ -8,7 +8,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from vitreous import settings
-from vitreous.errors import UserError
+from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.models.shapes import shapes_only
@@ -18,6 +18,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.door import check_sizes, check_tensors, check_values
 from vitreous.weights.patches import resize_patches
 from vitreous.weights.rules import Report
+from vitreous.weights.shipped import shipped, shipped_folder
 
 PATCHES = "encoder.stem.patches.linear.weight"
 
@@ -40,7 +41,8 @@ class Trained:
         heads: int | None = None,
         strict: bool = True,
     ) -> Self:
-        """A run or folder of ours, a foreign file or folder (known by its contents), hf:owner/name or timm:name.
+        """A run or folder of ours, an encoder that ships, a foreign file or folder (known by its contents),
+        hf:owner/name or timm:name.
 
         `picture_px` prepares it for pictures of another size, `patch` for another patch size (FlexiViT). `heads` is for
         foreign files that do not tell how many there are. One that holds more or less than its model is an error,
@@ -58,7 +60,8 @@ class Trained:
     def _ours(cls, path: Path, where: str) -> Self | None:
         folder = path / "model" if (path / "model").is_dir() else path
         if not path.exists():
-            raise UserError(f"{where}: no such run, file or folder of weights")
+            known = did_you_mean(where, list(shipped()))
+            raise UserError(f"{where}: no such run, file or folder of weights{known and '.' + known}")
         if not (folder / "model.json").is_file():
             if (path / "recipe.json").is_file():
                 raise UserError(
@@ -157,7 +160,7 @@ def fetched(where: str) -> Path:
         from vitreous.weights.hub import fetch
 
         return fetch(where)
-    return Path(where).expanduser()
+    return shipped_folder(where) or Path(where).expanduser()
 
 
 load = Trained.load

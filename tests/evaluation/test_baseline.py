@@ -3,9 +3,19 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from scenes import write_scenes
+from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.evaluation import baseline
-from vitreous.evaluation.baseline import Pixels, accuracy, fit, logistic_regression
+from vitreous.evaluation.baseline import (
+    MainComponents,
+    PixelRegression,
+    Pixels,
+    accuracy,
+    fit,
+    logistic_regression,
+    spread_out,
+)
 
 
 def data(num, seed, num_classes=4, pixels=12):
@@ -84,3 +94,32 @@ def test_pixels_lie_between_0_and_1_and_grey_counts_once():
     coloured = grey.copy()
     coloured[0, 0, 0, 0] ^= 255
     assert Pixels.of(coloured, np.arange(4)).values.shape == (4, 192)
+
+
+def test_pictures_of_any_source_within_bounds(tmp_path):
+    root = write_scenes(tmp_path, {"dark": 60, "grey": 50, "light": 20}, size=(50, 40))
+    (root / "dark" / "0003.png").write_bytes(b"broken")
+    splits = DataSettings(where=str(root), keep_gb=0).build()
+    found = PixelRegression(splits.train, splits.val, most=60)
+    assert (found.num_pictures, found.px) in ((59, 32), (60, 32)) and found.val_accuracy > 0.5
+    told = found.baseline(splits.test)
+    assert told.accuracy > 0.5 and told.pictures == found.num_pictures and len(told.val_accuracies) == 4
+    assert PixelRegression(splits.train, None).val_accuracy is None
+
+
+def test_a_part_of_a_source_has_all_classes_in_proportion():
+    source = DataSettings(where="fashion").build().train
+    some = spread_out(source, 500)
+    assert np.bincount(some.labels).tolist() == [50] * 10
+    assert spread_out(some, 500) is some
+
+
+def test_the_main_components_are_enough():
+    parts = DataSettings(where="fashion", train_limit=600).build()
+    pixels = Pixels.read(parts.train, 28)
+    assert Pixels.read(parts.train, 32).values.shape[1] == 3 * 32 * 32
+    whole, main = MainComponents(pixels.values, 5000), MainComponents(pixels.values, 150)
+    assert whole.of(pixels) is pixels
+    turned = main.of(pixels).values
+    kept = turned.square().sum() / (pixels.values - pixels.values.mean(dim=0)).square().sum()
+    assert turned.shape == (600, 150) and 0.95 < kept <= 1

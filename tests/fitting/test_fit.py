@@ -9,12 +9,11 @@ import torch
 from scenes import encoded, recompressed, scene, write_scenes
 from vitreous import jobs, settings
 from vitreous.errors import UserError
-from vitreous.fitting import fit as module
+from vitreous.fitting import after
 from vitreous.fitting.fit import ending, fit
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
-from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
 from vitreous.verbs import fit as verb
 
@@ -48,7 +47,11 @@ def test_everything_a_report_needs(run, folder):
     assert len(run.test) == 60 and len(run.val) == 25
     assert run.few_shot[0].shots == 1
     assert run.findings.maps.shape[0] == 8
-    assert list(run.timings) == ["data", "plan", "train", "evaluate", "inspect"]
+    assert list(run.timings) == ["data", "first", "plan", "train", "evaluate", "inspect"]
+    assert run.baseline.accuracy > 0.6 and run.baseline.px == 20
+    assert [one.name for one in run.candidates] == ["first answer", "trained from scratch", "new head on its features"]
+    assert run.plan.choices[-1].what == "kept"
+    assert run.plan.choices[-1].value == next(one.name for one in run.candidates if one.is_kept)
     assert "test" not in run.results, "the test part is read by the evaluation, once"
     for name in ("plan", "data", "evaluation", "recipe", "results", "environment"):
         assert json.loads((run.out / f"{name}.json").read_text())
@@ -66,7 +69,7 @@ def test_the_model_is_calibrated(run, folder):
 
 def test_the_recipe_alone_gives_the_same_model(run, tmp_path):
     jobs.train(settings.load(Recipe, run.out / "recipe.json"), tmp_path)
-    ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
+    ours, again = Trained.load(run.out / "trained").weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
 
@@ -74,6 +77,7 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder,
     before = (run.out / "model" / "model.safetensors").read_bytes()
     again = fit(str(folder), run.out, changes=TINY)
     assert "this run has finished" in capsys.readouterr().out
+    assert again.candidates == run.candidates
     assert again.plan == run.plan and again.data == run.data
     assert again.evaluation.to_json() == run.evaluation.to_json()
     assert (run.out / "model" / "model.safetensors").read_bytes() == before
@@ -85,10 +89,12 @@ def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
     jobs.train(run.plan.recipe, tmp_path, read_test=False, until=30)
     for name in ("plan.json", "data.json"):
         shutil.copy(run.out / name, tmp_path)
+    shutil.copytree(run.out / "first", tmp_path / "first")
+    (tmp_path / "run.json").write_text((run.out / "run.json").read_text())
     resumed = fit(str(folder), tmp_path, changes=TINY)
     ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)
-    assert resumed.evaluation.to_json() == run.evaluation.to_json()
+    assert resumed.evaluation.to_json() == run.evaluation.to_json() and resumed.candidates == run.candidates
     assert "0:07 since it went on" in ending(resumed, 7.0)
     assert "since" not in ending(run, 7.0)
 
@@ -106,14 +112,14 @@ def test_a_plan_of_an_earlier_version_is_refused(folder, run, tmp_path):
     shutil.copytree(run.out, tmp_path, dirs_exist_ok=True)
     plan = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "plan.json").write_text(json.dumps({name: plan[name] for name in ("request", "plan")}))
-    with pytest.raises(UserError, match=r"begun by an earlier version, .* give another --out"):
+    with pytest.raises(UserError, match=r"begun by an earlier version of fit, .* give another --out"):
         fit(str(folder), tmp_path, changes=TINY)
 
 
 def test_a_plan_that_could_not_be_trained_binds_nobody(folder, tmp_path):
     with pytest.raises(UserError, match="cannot be cut into patches"):
         fit(str(folder), tmp_path, changes={**TINY, "model.patch": "7"})
-    assert (tmp_path / "plan.json").is_file()
+    assert not (tmp_path / "plan.json").exists()
     found = fit(str(folder), tmp_path, changes={**TINY, "model.patch": "5", "training.steps": "2"})
     assert not found.resumed and found.plan.recipe.model.patch == 5
 
@@ -126,10 +132,8 @@ def test_a_plan_is_not_written_over_while_it_is_trained(folder, tmp_path):
 
 def test_few_shot_probes_draw_from_all_that_a_rare_class_has(run, monkeypatch):
     pools = []
-    monkeypatch.setattr(module, "PROBED", 28)
-    monkeypatch.setattr(module, "few_shot", lambda train, test: pools.append(train.labels.bincount().tolist()) or ())
-    task = Trained.load(run.out).task()
-    module._few_shot(task, run.plan.recipe, run.splits, World.join("cpu"))
+    monkeypatch.setattr(after, "few_shot", lambda train, test: pools.append(train.labels.bincount().tolist()) or ())
+    after.probed(Trained.load(run.out).task(), run.recipe, run.splits.train, None, 28)
     assert run.splits.train.labels.tolist().count(2) == 27
     assert pools == [[28, 28, 27]]
 
@@ -141,15 +145,17 @@ def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):
     assert found.splits.train.pictures.shape[1:] == (96, 108, 3)
     assert found.splits.test.read(0).shape == (160, 180, 3), "what is tested on stays as it is"
     jobs.train(settings.load(Recipe, tmp_path / "out" / "recipe.json"), tmp_path / "again")
-    ours, again = (Trained.load(tmp_path / name).weights for name in ("out", "again"))
+    ours, again = (Trained.load(tmp_path / name).weights for name in ("out/trained", "again"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
 
 def test_starting_from_weights(run, folder, tmp_path, capsys):
     found = fit(str(folder), tmp_path, start=str(run.out), balance="weights", changes={"training.epochs": "1"})
-    assert found.plan.recipe.start == str(run.out)
+    assert found.first.start == str(run.out) and found.first.digest
+    assert found.plan.recipe.start == str(tmp_path / "first") and found.plan.recipe.start_head
+    assert [one.name for one in found.candidates] == ["first answer", "fine-tuned", "mean of both"]
     assert found.plan.recipe.objective.class_weights[0] < 1 < found.plan.recipe.objective.class_weights[2]
-    assert "the weights you gave" in capsys.readouterr().out
+    assert f"{run.out} (sha256 {found.first.digest[:12]})" in capsys.readouterr().out
 
 
 def test_a_network_without_attention_has_no_findings(folder, tmp_path):

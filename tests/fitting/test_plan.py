@@ -1,4 +1,3 @@
-import argparse
 import json
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +10,11 @@ from vitreous import jobs, settings
 from vitreous.data.check import DataReport, Part, check
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
-from vitreous.fitting import fit
-from vitreous.fitting.budget import FIGURES_S, Budget, Pace, measured
-from vitreous.fitting.drafts import Hardware, Wishes
-from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
+from vitreous.fitting.budget import Budget, Pace, measured
+from vitreous.fitting.plan import Plan, plan
+from vitreous.fitting.transfer import Scratch, Start
+from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.models import ResNetSettings, ViTSettings
-from vitreous.recipes.recipe import Recipe
 from vitreous.trained import Trained
 from vitreous.training.devices import WARM_UP_STEPS
 from vitreous.training.optim import AdamWSettings, MuonSettings
@@ -52,13 +50,17 @@ def report(num=10_000, side=28, counts=None, **changes):
     return replace(made, **changes)
 
 
+SCRATCH = Scratch("made so")
+
+
 def never(recipe, seconds):
-    raise AssertionError("nothing is measured without a budget")
+    raise AssertionError("nothing is measured where a length was given, or the pace is known")
 
 
-def planned(data=None, hardware=CPU, measure=never, clock=lambda: 10.0, **wishes):
+def planned(data=None, hardware=CPU, measure=None, clock=lambda: 10.0, found=SCRATCH, source=None, **wishes):
     wishes = Wishes(**{"changes": {}, **wishes})
-    return plan(data or report(), DataSettings(where="made"), hardware, wishes, measure=measure, clock=clock)
+    source = source or DataSettings(where="made")
+    return plan(data or report(), source, hardware, wishes, found, measure=measure or by_size(0.05), clock=clock)
 
 
 def by_size(step_s):
@@ -66,13 +68,15 @@ def by_size(step_s):
 
     def measure(recipe, seconds):
         model = recipe.model
+        if not isinstance(model, ViTSettings):
+            return Pace(step_s=step_s, start_s=1.0, answer_s=step_s / 500)
         work = model.width**2 * model.depth * (model.picture_px[0] // model.patch) ** 2 / (64**2 * 5 * 16)
         return Pace(step_s=step_s * work, start_s=1.0, answer_s=step_s * work / 500)
 
     return measure
 
 
-# ---- Without a budget
+# ---- Whatever the time
 
 
 @pytest.mark.parametrize("hardware", [CPU, GPU])
@@ -166,7 +170,7 @@ def test_weights_count_every_class_the_same():
 def test_what_is_said_of_balance_is_what_is_done(changes, value):
     data = DataSettings(where="made", balance=changes.get("data.balance") == "true")
     uneven, wishes = report(counts=(400, 100)), Wishes(changes=changes)
-    found = plan(uneven, data, CPU, wishes, measure=never, clock=lambda: 0.0)
+    found = plan(uneven, data, CPU, wishes, SCRATCH, measure=by_size(0.05), clock=lambda: 0.0)
     assert (found.choices[-1].value, found.choices[-1].why) == (value, "as you asked")
     assert (found.recipe.data.balance, bool(found.recipe.objective.class_weights)) == (
         "sampling" in value,
@@ -186,14 +190,14 @@ def test_wishes_of_balance_that_contradict_are_refused(balance, changes):
     data = DataSettings(where="made", balance="data.balance" in changes)
     wishes = Wishes(balance=balance, changes=changes)
     with pytest.raises(UserError, match=rf"--balance {balance} and --{next(iter(changes))} .* contradict"):
-        plan(report(counts=(400, 100)), data, CPU, wishes, measure=never, clock=lambda: 0.0)
+        plan(report(counts=(400, 100)), data, CPU, wishes, SCRATCH, measure=never, clock=lambda: 0.0)
 
 
 def test_pictures_in_two_parts_do_not_train():
     assert planned(report(left_out=(4, 7, 8, 9))).recipe.data.leave_out == "4,7-9"
     given = DataSettings(where="made", leave_out="2-4", balance=True)
     wishes = Wishes(changes={"data.leave_out": "2-4", "data.balance": "true"})
-    both = plan(report(left_out=(4, 9)), given, CPU, wishes, measure=never, clock=lambda: 0.0).recipe.data
+    both = planned(report(left_out=(4, 9)), source=given, changes=wishes.changes).recipe.data
     assert both.leave_out == "2-4,9" and both.balance
 
 
@@ -205,13 +209,14 @@ def test_the_length_fills_the_time(seconds):
     measure = by_size(0.05)
     found = planned(measure=measure, seconds=seconds)
     budget, recipe = found.budget, found.recipe
-    steps = recipe.training.num_steps(10_000 // recipe.training.batch_size)
-    validations = 11 * 1000 * budget.pace.answer_s
-    spent = budget.before_s + budget.after_s + budget.pace.start_s + validations + steps * budget.pace.step_s
+    validations = 8 * 1000 * budget.pace.answer_s
+    spent = budget.before_s + budget.after_s + budget.pace.start_s + validations
+    spent += recipe.training.steps * budget.pace.step_s
     assert budget.pace == measure(recipe, 1.0)
     assert spent == pytest.approx(seconds, abs=2 * budget.pace.step_s)
-    recipe.schedule.phases(steps)
-    assert recipe.schedule.warmup_steps == pytest.approx(0.05 * steps, abs=2)
+    assert recipe.schedule.warmup_steps == pytest.approx(0.05 * recipe.training.steps, abs=2)
+    ((begin, factor, end),) = recipe.schedule.falls
+    assert (factor, end) == (1.0, recipe.training.steps) and begin == pytest.approx(end / 2, abs=1)
 
 
 def test_more_time_or_a_faster_machine_means_a_larger_model():
@@ -222,87 +227,27 @@ def test_more_time_or_a_faster_machine_means_a_larger_model():
     assert (kept.width, kept.depth) == (64, 2), "who gives a part of the model decides on its size"
 
 
-@pytest.mark.parametrize(("minutes", "step_s"), [(0.5, 0.5), (0.1, 0.5), (0.1, 0.0001), (0.01, 0.05)])
-def test_too_little_time_says_how_much_is_needed(minutes, step_s):
-    with pytest.raises(UserError, match=rf"^{minutes:g} minutes are too few: .* Give --minutes") as error:
-        planned(measure=by_size(step_s), seconds=60 * minutes)
-    needed = float(str(error.value).partition("--minutes ")[2].split()[0])
-    planned(measure=by_size(step_s), seconds=60 * needed)
+@pytest.mark.parametrize(("seconds", "step_s"), [(30.0, 2.0), (6.0, 0.5), (6.0, 0.0001), (0.6, 0.05)])
+def test_too_little_time_leaves_the_first_answer(seconds, step_s):
+    found = planned(measure=by_size(step_s), seconds=seconds)
+    assert not found.trains
+    told = next(one for one in found.choices if one.what == "length")
+    assert told.value == "no training" and "--minutes gives more" in told.why
 
 
 def test_a_given_length_is_kept():
     found = planned(measure=by_size(0.05), seconds=60.0, changes={"training.epochs": "3"})
-    assert found.recipe.training.epochs == 3
-    assert rechecks(found, Wishes(changes={"training.epochs": "3"}), 100) == []
+    assert found.recipe.training.epochs == 3 and not found.recipe.schedule.falls and found.trains
+    alone = planned(measure=never, changes={"training.epochs": "3"})
+    assert alone.recipe.training.epochs == 3 and alone.budget is None
 
 
-def test_the_length_is_corrected_by_the_pace_of_the_run():
-    found = planned(measure=by_size(0.05), seconds=600.0)
-    steps = found.recipe.training.num_steps(10_000 // 128)
-    first, *later = rechecks(found, Wishes(changes={}), steps)
-    assert 0 < first < min(later) and max(later) < steps / 2
-    slower = corrected(found, report(), first, 2 * found.budget.pace.step_s, 10 + 2 * first * found.budget.pace.step_s)
-    new = slower.recipe.training.num_steps(10_000 // 128)
-    assert new == pytest.approx(steps / 2, rel=0.1)
-    assert "corrected after step" in next(one.why for one in slower.choices if one.what == "length")
-    # However slow it is: what has been done must lie before the rate falls, or it would have been done differently.
-    late = corrected(found, report(), first, 100.0, 590.0).recipe
-    total = late.training.num_steps(10_000 // 128)
-    for step in (0, first // 2, first - 1):
-        rates = [one.schedule.rate(torch.tensor(step), num) for one, num in ((found.recipe, steps), (late, total))]
-        assert rates[0] == rates[1]
-
-
-def test_the_length_is_corrected_only_where_steps_tell_a_pace():
-    pace = Pace(step_s=0.05, start_s=0.5, answer_s=0.0)
-    long = planned(measure=lambda recipe, seconds: pace, seconds=600.0)
-    assert rechecks(long, Wishes(changes={}), 1000) == [100, 250, 400]
-    assert rechecks(long, Wishes(changes={}), 1000, done=100) == [250, 400]
-    assert rechecks(long, Wishes(changes={}), 240, done=90) == [], "the rate would fall first"
-    assert rechecks(long, Wishes(changes={}), 100) == [], "under 3 s the start would be most of it"
-    slow = replace(long, budget=replace(long.budget, pace=replace(pace, start_s=3.0)))
-    assert rechecks(slow, Wishes(changes={}), 1000) == [400]
-
-
-def test_neither_the_start_nor_the_figures_count_as_pace():
-    found = planned(measure=by_size(0.05), seconds=600.0)
-    assert run_step_s(found, 100, 1.0 + 100 * 0.05) == pytest.approx(0.05)
-    assert run_step_s(found, 1, 1.0) == pytest.approx(0.5), "a start may be quicker than it was"
-    # Ten times slower: answers take as much longer, figures do not.
-    slower = corrected(found, report(), 10, 0.5, 100.0).recipe.training.num_steps(10_000 // 128)
-    after_s = FIGURES_S + (found.budget.after_s - FIGURES_S) * 0.5 / found.budget.pace.step_s
-    assert slower == pytest.approx(10 + (600 - 100 - 1 - after_s) / 0.5, abs=2)
-
-
-@pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("start_s", [0.0, 2.0])
-@pytest.mark.parametrize("seconds", [30.0, 120.0])
-def test_a_run_keeps_its_time_whatever_its_pace(seconds, start_s, slowness, tmp_path, monkeypatch, capsys):
-    """With a clock of our own: what is trained takes a start and its steps."""
-    pace = Pace(step_s=0.02, start_s=start_s, answer_s=0.0)
-    data, time = report(counts=(27, 26)), [5.0]
-    chosen = planned(data, measure=lambda recipe, _: pace, clock=lambda: time[0], seconds=seconds)
-
-    def train(recipe, out, until=None, **rest):
-        end = recipe.training.num_steps(53 // recipe.training.batch_size)
-        time[0] += start_s + ((until or end) - done[-1]) * pace.step_s * slowness
-        done.append(until or end)
-        return {}
-
-    done = [0]
-    monkeypatch.setattr(jobs, "train", train)
-    begun = fit.Begun(request=fit.Request(data="made", minutes=seconds / 60), plan=chosen)
-    splits = argparse.Namespace(train=range(53))
-    final, _ = fit._trained(begun, tmp_path, data, splits, lambda: time[0])
-    spent = time[0] + chosen.budget.after_s
-    steps = [one.recipe.training.num_steps(53 // one.recipe.training.batch_size) for one in (chosen, final)]
-    assert done == sorted(set(done)) and done[-1] == steps[1]
-    assert len(done) > 2 or seconds == 30
-    if len(done) > 2:
-        assert spent == pytest.approx(seconds, rel=0.15)
-        assert f"length: {final.choices[4].value}; corrected after step" in capsys.readouterr().out
-    else:
-        assert steps[0] == steps[1]
+def test_without_a_time_or_a_length_the_usual_ones_are_limits():
+    quick = planned(measure=by_size(1e-6))
+    assert quick.budget.total_s == 600 and quick.recipe.training.steps == quick.most_steps
+    slow = planned(measure=by_size(1.0))
+    assert slow.recipe.training.steps < slow.most_steps
+    assert planned(measure=by_size(1e-6), seconds=600.0).most_steps is None, "whoever gives the time gets all of it"
 
 
 # ---- With real parts
@@ -320,26 +265,6 @@ TINY = {
     "training.batch_size": "8",
     "training.log_every_steps": "5",
 }
-
-
-def test_a_corrected_run_is_the_run_its_recipe_describes(folder, tmp_path):
-    splits = DataSettings(where=str(folder)).build()
-    data = check(splits, str(folder))
-    wishes = Wishes(changes=TINY, seconds=60.0)
-    pace = Pace(step_s=0.5, start_s=0.0, answer_s=0.0)
-    found = plan(
-        data, DataSettings(where=str(folder)), CPU, wishes, measure=lambda recipe, seconds: pace, clock=lambda: 0.0
-    )
-    per_epoch = data.num_train // 8
-    until = rechecks(found, wishes, found.recipe.training.num_steps(per_epoch))[0]
-    assert jobs.train(found.recipe, tmp_path / "a", until=until) == {}
-    shorter = corrected(found, data, until, 1.0, until * 1.0).recipe
-    assert shorter.training.epochs < found.recipe.training.epochs
-    settings.save(shorter, tmp_path / "a" / "recipe.json")
-    jobs.train(shorter, tmp_path / "a")
-    jobs.train(settings.load(Recipe, tmp_path / "a" / "recipe.json"), tmp_path / "b")
-    a, b = (Trained.load(tmp_path / name).weights for name in "ab")
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_measuring_leaves_no_trace(folder):
@@ -374,14 +299,23 @@ def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):
     assert events[-1] == "out" and set(events[begins + 1 : -1]) == {"step"}
 
 
-def test_given_weights_are_fine_tuned_at_their_size(tmp_path):
+def test_trained_weights_are_fine_tuned_at_a_pace_that_is_known(tmp_path):
     model = ViTSettings(picture_px=(24, 24), patch=8, width=16, depth=2, heads=2)
     card = Card(model=model, preprocessing=planned().recipe.normalise)
     Trained(card, model.build().state_dict(prefix="encoder."), "made").save(tmp_path / "model")
-    found = planned(start=str(tmp_path))
-    assert found.recipe.model == model and found.recipe.start == str(tmp_path)
+    start = Start(
+        where=str(tmp_path),
+        why="as you asked",
+        digest="0123456789abcdef",
+        picture_px=(32, 32),
+        precision="bf16",
+        answer_s=0.001,
+        is_chosen=False,
+    )
+    found = planned(found=start, measure=never, seconds=100.0)
+    assert found.recipe.model == replace(model, picture_px=(32, 32)) and found.recipe.start == str(tmp_path)
     assert isinstance(found.recipe.optimizer, AdamWSettings) and found.recipe.optimizer.layer_decay < 1
-    assert found.recipe.normalise == card.preprocessing
-    assert "given" in next(one.why for one in found.choices if one.what == "resolution")
-    timed = planned(start=str(tmp_path), measure=by_size(0.05), seconds=100.0)
-    assert isinstance(timed.budget, Budget)
+    assert found.recipe.training.precision == "bf16"
+    assert found.recipe.normalise == replace(card.preprocessing, crop="squash")
+    assert found.choices[1].value == f"{tmp_path} (sha256 0123456789ab)"
+    assert isinstance(found.budget, Budget) and found.budget.pace.step_s > 3 * 64 * 0.001

@@ -15,9 +15,10 @@ from vitreous.evaluation.metrics import Estimate
 from vitreous.report import inside, report
 from vitreous.report.answer import account
 from vitreous.report.judgement import Fall, fall
+from vitreous.report.words import percent
 
 SECTIONS = [
-    *("answer", "account", "results", "confusion", "mistakes", "data", "training", "calibration", "sets"),
+    *("answer", "account", "candidates", "results", "confusion", "mistakes", "data", "training", "calibration", "sets"),
     *("abstention", "attention", "figure7", "few-shot", "cost", "use", "provenance"),
 ]
 TEXT = {"title", "p", "h1", "h2", "h3", "b", "bdi", "span", "code", "pre"}
@@ -199,7 +200,7 @@ def test_a_network_without_attention_and_without_validation_part(reported):
     assert "this network has no attention" in page.by_id("attention").text
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
-    assert "logistic regression" not in page.text
+    assert "regression on the pixels" not in page.text and "regression on pixels" not in page.text
 
 
 # ---- What the numbers amount to
@@ -271,3 +272,11 @@ def test_a_run_that_is_still_learning_is_told_apart():
 def test_captions_name_the_folder(page, reported):
     shown = [one.text for one in page.by_id("mistakes").all("figcaption")]
     assert shown and all("pictures/" in text for text in shown), "beside the CSV lies a folder of that name"
+
+
+def test_what_was_tried_stands_side_by_side(page, reported):
+    result, words = reported.result, plain(page.by_id("candidates"))
+    for one in result.candidates:
+        assert one.name in words and percent(one.score) in words
+    assert "logistic regression on pixels" in words and percent(result.baseline.accuracy) in words
+    assert result.first.start in words

@@ -125,27 +125,30 @@ def _logits(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _standardised(train: FeatureSet, other: FeatureSet) -> tuple[Pixels, Pixels]:
-    """Mean 0 and deviation 1 on train; a feature that never changes stays at 0."""
+    """Both by the mean and deviation of train."""
+    data, (centre, size) = standardised(train)
+    return data, Pixels((other.values.double() - centre) / size, other.labels)
+
+
+def standardised(train: FeatureSet) -> tuple[Pixels, tuple[Tensor, Tensor]]:
+    """Mean 0 and deviation 1; a feature that never changes stays at 0. And (centre, size): what does that to others."""
     values = train.values.double()
     centre, size = values.mean(dim=0), values.std(dim=0, correction=0)
     size = torch.where(size > 1e-6 * size.max(), size, torch.inf)
-    return (
-        Pixels((values - centre) / size, train.labels),
-        Pixels((other.values.double() - centre) / size, other.labels),
-    )
+    return Pixels((values - centre) / size, train.labels), (centre, size)
 
 
 def _held_out(train: FeatureSet, share: float, seed: int) -> Tensor:
     """(N,) bool: that share of every class, drawn by the pictures' keys; a class of one picture keeps it."""
     chosen = torch.zeros(len(train), dtype=torch.bool, device=train.ids.device)
-    for places in _by_class(train, seed):
+    for places in by_class(train, seed):
         chosen[places[: round(share * len(places))]] = True
     if not chosen.any() or chosen.all():
         raise UserError(f"{len(train)} pictures are too few to hold out {share:.0%} of them and choose a penalty")
     return chosen
 
 
-def _by_class(features: FeatureSet, seed: int) -> list[Tensor]:
+def by_class(features: FeatureSet, seed: int) -> list[Tensor]:
     """For every class its places, in an order drawn by the pictures' keys: the same however they were loaded."""
     order = K.sample_keys(seed, 0, features.ids).argsort()
     labels = features.labels[order]
@@ -180,7 +183,7 @@ def few_shot(
     A seed's few pictures are among its many. Numbers of shots that no class has are left out.
     """
     num_classes = _num_classes(train, test)
-    drawn = [_by_class(train, seed) for seed in range(seeds)]
+    drawn = [by_class(train, seed) for seed in range(seeds)]
     sizes = [len(places) for places in drawn[0]]
     found = []
     for num in track([num for num in shots if num <= max(sizes)], "few-shot"):
@@ -204,14 +207,23 @@ def few_shot_fit(
     The choice goes by the log-loss of what is said of the picture left out, at its best temperature: squared error
     would ask for small answers where features are weak, and accuracy of a few pictures is too coarse.
     """
-    targets = 2 * F.one_hot(few.labels, num_classes).double() - 1
-    problem = LeastSquares(few.values, targets)
+    problem = _least_squares(few, num_classes)
     scale = problem.scale or 1.0
     if int(few.labels.bincount().max()) == 1:  # leaving out a class's only picture tells nothing of the others
         penalties = (1.0,)
     losses = {penalty: _left_out_loss(problem, penalty * scale, few) for penalty in penalties}
     best = min(losses, key=lambda penalty: losses[penalty])
     return problem.fit(best * scale), best
+
+
+def few_shot_left_out(few: FeatureSet, num_classes: int, penalty: float) -> Tensor:
+    """(N, K): what the fit to all other pictures says of each."""
+    problem = _least_squares(few, num_classes)
+    return problem.left_out(penalty * (problem.scale or 1.0))
+
+
+def _least_squares(few: FeatureSet, num_classes: int) -> LeastSquares:
+    return LeastSquares(few.values, 2 * F.one_hot(few.labels, num_classes).double() - 1)
 
 
 def _left_out_loss(problem: LeastSquares, penalty: float, few: FeatureSet) -> float:

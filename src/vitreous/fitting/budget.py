@@ -11,12 +11,14 @@ from vitreous import jobs
 from vitreous.data.check import DataReport
 from vitreous.data.sources import Splits
 from vitreous.evaluation.probes import SHOTS
-from vitreous.fitting.drafts import NUM_VALIDATIONS
 from vitreous.recipes.recipe import Recipe
-from vitreous.training.devices import WARM_UP_STEPS, World
+from vitreous.training.devices import WARM_UP_STEPS, World, autocast
 
 FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
 PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from
+PROBED_SHARE = 0.03  # of the time, at most, for embedding them
+VAL_PASSES = 4  # after the last step: raw and averaged weights, the mean of two models, calibration
+TRAINING_PASSES = 3.3  # forward passes that a training step takes the time of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,30 +46,51 @@ Clock = Callable[[], float]  # seconds since the command began
 
 
 def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> Budget:
-    after_s = _after(report, pace)
+    kept_s = FIGURES_S + pace.answer_s * _answers_after(total_s, report, pace)
     return Budget(
         total_s=total_s,
         before_s=before_s,
-        after_s=after_s,
-        train_s=total_s - before_s - after_s,
+        after_s=kept_s,
+        train_s=total_s - before_s - kept_s,
         pace=pace,
     )
 
 
-def _after(report: DataReport, pace: Pace) -> float:
-    """What calibration, evaluation, few-shot probes, inspection and report will take."""
-    held_out = sum(part.pictures for part in report.parts[1:])
-    probed = sum(min(count, PROBED) for count in report.train_counts)
-    return FIGURES_S + pace.answer_s * (2 * held_out + probed)
+def after_s(budget: Budget, *, slower: float, contention: float) -> float:
+    """What the end takes where steps are so much slower than planned, and other programs have the processor, too."""
+    return FIGURES_S * contention + (budget.after_s - FIGURES_S) * slower
 
 
-def epochs_within(budget: Budget, recipe: Recipe, report: DataReport) -> float:
+def _answers_after(total_s: float, report: DataReport, pace: Pace) -> int:
+    val, test = (report.part(name) for name in ("val", "test"))
+    held_out = (0 if val is None else VAL_PASSES * val.pictures) + (0 if test is None else test.pictures)
+    return held_out + sum(min(count, num_probed(total_s, report, pace.answer_s)) for count in report.train_counts)
+
+
+def num_probed(total_s: float | None, report: DataReport, answer_s: float) -> int:
+    """Training pictures of a class that few-shot probes draw from, at most."""
+    if total_s is None:
+        return PROBED
+    affordable = PROBED_SHARE * total_s / max(answer_s, 1e-9) / max(1, len(report.classes))
+    return int(min(PROBED, max(1, affordable)))
+
+
+def pace_of(recipe: Recipe, answer_s: float) -> Pace:
+    """Foreseen from what an answer takes: exact enough to begin with, where a run is corrected as it goes."""
+    step_s = TRAINING_PASSES * answer_s * recipe.training.batch_size
+    return Pace(step_s=step_s, start_s=1.0 + step_s, answer_s=answer_s)
+
+
+def steps_within(budget: Budget, recipe: Recipe, report: DataReport) -> int:
     """That fit into the time for training; below 0 where there is none."""
     val = report.part("val")
-    # Raw and averaged weights at each validation, and once more at the end.
-    answers = 0 if val is None else val.pictures * (2 * NUM_VALIDATIONS + 1)
+    # Raw and averaged weights at each validation but the last, which is counted with the rest of the end.
+    answers = 0 if val is None else val.pictures * 2 * (NUM_VALIDATIONS - 1)
     left_s = budget.train_s - budget.pace.start_s - budget.pace.answer_s * answers
-    return left_s / (budget.pace.step_s * (report.num_train // recipe.training.batch_size))
+    return int(left_s / budget.pace.step_s)
+
+
+NUM_VALIDATIONS = 5  # along the run, for its curves
 
 
 def measured(
@@ -100,7 +123,7 @@ def measured(
     batch = next(iter(loop.data.inputs(0, 1)))
     images = loop.data.prepare(*batch).images
     encoder = objective.eval().encoder  # a head adds next to nothing
-    with torch.no_grad():
+    with torch.no_grad(), autocast(world.device, recipe.training.precision):
         encoder(images)
         before = now()
         encoder(images)

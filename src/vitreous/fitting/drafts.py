@@ -1,75 +1,47 @@
 """Drafts: what would be done with this data on this machine, without a look at the clock."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
-
-import torch
 
 from vitreous import settings
 from vitreous.data.check import DataReport, Part
-from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
+from vitreous.data.sources import DataSettings, InMemory, Splits, parse_numbers, written_numbers
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
+from vitreous.fitting.budget import NUM_VALIDATIONS
+from vitreous.fitting.course import COOLDOWN
+from vitreous.fitting.transfer import Start
+from vitreous.fitting.wishes import SMALL_PX, Hardware, Wishes
 from vitreous.models import ModelSettings, ViTSettings, model_settings
 from vitreous.recipes.finetune import cell
 from vitreous.recipes.recipe import Recipe, batch_for, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
-from vitreous.training.devices import World
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettings, SGDSettings
 from vitreous.training.schedule import ScheduleSettings
 
-Balance = Literal["auto", "none", "sampling", "weights"]
-
 SHRINK = 1.5  # times the model's picture size: what is left of large training pictures to crop from
 IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances
-SMALL_PX = 40  # pictures up to this size are trained on as they are
 STRONG_EPOCHS = 60  # from which augmentation is strong: fewer passes overfit less than they would be held up
-NUM_VALIDATIONS = 5  # along the run, for its curves
-COOLDOWN = 0.5  # share of a run in which the rate falls; before, its length may still be corrected
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    kind: Literal["cpu", "cuda"]
-    name: str
-
-    @classmethod
-    def here(cls, device: str = "auto") -> "Hardware":
-        place = World.join(device).device
-        if place.type == "cuda":
-            return cls(kind="cuda", name=torch.cuda.get_device_name(place))
-        threads = torch.get_num_threads()
-        return cls(kind="cpu", name=f"{threads} CPU thread{'s' if threads > 1 else ''} of {os.cpu_count()}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What the user asked for."""
-
-    start: str | None = None  # weights to start from
-    balance: Balance = "auto"
-    seconds: float | None = None  # of the whole command
-    changes: Mapping[str, str]  # of the recipe, by dotted name
-
-    def gives(self, *names: str) -> bool:
-        return any(given == name or given.startswith(f"{name}.") for given in self.changes for name in names)
-
-
-def drafts(report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes) -> list[Recipe]:
-    """The first is the default, later ones are larger."""
+def drafts(
+    report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes, start: Start | None = None
+) -> list[Recipe]:
+    """The first is the default, later ones are larger; from trained weights there is one."""
     data = _prepared(data, report, wishes)
-    draft = _finetuning if wishes.start is not None else _from_scratch
-    models = _given_models(wishes.start) if wishes.start is not None else _new_models(report, hardware)
-    if wishes.gives("model"):
-        models = models[:1]
-    if "model" in wishes.changes:
-        models = [_named(wishes.changes["model"], models[0].picture_px[0])]
-    recipes = [draft(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
+    if start is not None:
+        recipes = [_finetuning(start, report, data, hardware, wishes)]
+    else:
+        models = _new_models(report, hardware)
+        if wishes.gives("model"):
+            models = models[:1]
+        if "model" in wishes.changes:
+            models = [_named(wishes.changes["model"], models[0].picture_px[0])]
+        recipes = [_from_scratch(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
     recipes = [_with_its_length(_changed(recipe, wishes), report, wishes) for recipe in recipes]
     _check_balance(recipes[0], wishes)
     return recipes
@@ -159,10 +131,6 @@ def _whole(side: int, patch: int) -> int:
     return max(1, round(side / patch)) * patch
 
 
-def _given_models(start: str) -> list[ModelSettings]:
-    return [Trained.load(start).card.model]
-
-
 def _named(name: str, side: int) -> ModelSettings:
     model = model_settings(name)
     side = _whole(max(side, 32), max(cell(model)))
@@ -188,10 +156,10 @@ def _from_scratch(
     )
 
 
-def _finetuning(
-    model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
-) -> Recipe:
-    assert wishes.start is not None
+def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes) -> Recipe:
+    card = Trained.load(start.where).card
+    model = replace(card.model, picture_px=start.picture_px)
+    data = _shrunk(data, model, report)
     batch = batch_for(report.num_train, 64)
     epochs = min(max(500 * batch / report.num_train, 10.0), 50.0)
     # Layer-wise decay (BEiT) spares the early layers, so that one rate suits most weights; convolutions take SGD (BiT).
@@ -202,12 +170,12 @@ def _finetuning(
         name=f"fit-{short_name(data.where)}",
         data=data,
         model=model,
-        start=wishes.start,
+        start=start.where,
         objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
-        normalise=Trained.load(wishes.start).card.preprocessing,
+        normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=optimizer,
         schedule=_schedule(0.1),
-        training=_training(batch, epochs, report, data, hardware),
+        training=replace(_training(batch, epochs, report, data, hardware), precision=start.precision),
     )
 
 
@@ -239,7 +207,7 @@ def _with_its_length(recipe: Recipe, report: DataReport, wishes: Wishes) -> Reci
 def _planned(recipe: Recipe, epochs: float, report: DataReport) -> Recipe:
     """The recipe with this length, and all that depends on it."""
     training = replace(recipe.training, epochs=round(epochs, 4))
-    steps = training.num_steps(report.num_train // training.batch_size)
+    steps = training.num_steps(max(1, report.num_train // training.batch_size))
     # An average over the last tenth or so.
     average = AverageSettings(kind="ema", factor=round(min(max(1 - 12 / steps, 0.9), 0.9999), 6))
     return replace(
@@ -320,6 +288,28 @@ def _changed(recipe: Recipe, wishes: Wishes) -> Recipe:
 
 def lengthened(recipe: Recipe, epochs: float, report: DataReport, wishes: Wishes) -> Recipe:
     """The recipe with another length, unless one was given."""
-    if wishes.gives("training.epochs", "training.steps"):
-        return recipe
-    return _changed(_planned(recipe, max(epochs, 1.0), report), wishes)
+    return recipe if wishes.gives_a_length else _changed(_planned(recipe, epochs, report), wishes)
+
+
+def usual_steps(recipe: Recipe, report: DataReport) -> int:
+    """That a draft has: what suits the number of pictures, whatever the time."""
+    return recipe.training.num_steps(max(1, report.num_train // recipe.training.batch_size))
+
+
+# ---- the pictures of a draft
+
+
+class Parts:
+    """What a recipe's `data.build()` would give, from pictures that are there already."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+        self._made: dict[int, Splits] = {}  # by the size that train is kept at
+
+    def of(self, recipe: Recipe) -> Splits:
+        px = recipe.data.shrink_px
+        if px is None:
+            return self.splits
+        if px not in self._made:
+            self._made = {px: replace(self.splits, train=InMemory(self.splits.train, px))}
+        return self._made[px]

@@ -6,58 +6,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from vitreous import atomic, jobs, settings
-from vitreous.data.base import Labels
-from vitreous.data.check import DataReport, check
+from vitreous import jobs, settings
+from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
-from vitreous.data.sources import DataSettings, InMemory, Source, Splits, Subset, without
+from vitreous.data.sources import DataSettings, Splits, without
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers, answers
-from vitreous.evaluation.baseline import Baseline
-from vitreous.evaluation.features import pooled_features
-from vitreous.evaluation.full import Evaluation, evaluate_fully
-from vitreous.evaluation.probes import FewShot, few_shot
-from vitreous.fitting.budget import PROBED, Pace, measured
-from vitreous.fitting.costs import Costs, costs
-from vitreous.fitting.drafts import Balance, Hardware, Wishes, check_wishes
-from vitreous.fitting.plan import Plan, corrected, plan, rechecks, run_step_s
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.baseline import Baseline, PixelRegression
+from vitreous.evaluation.full import Evaluation
+from vitreous.evaluation.probes import FewShot
+from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings
+from vitreous.fitting.begun import Begun, Request, begun_before, checked, data_settings, hardware_of, wishes_of, write
+from vitreous.fitting.budget import Pace, measured, num_probed
+from vitreous.fitting.costs import Costs
+from vitreous.fitting.course import Course
+from vitreous.fitting.drafts import Parts, check_wishes, drafts
+from vitreous.fitting.first import FIRST, FirstAnswer, first_answer
+from vitreous.fitting.keep import NEW_HEAD, NEW_HEAD_PICTURES, TRAINED, Candidate, Kept, keep_best, shown_as
+from vitreous.fitting.plan import Plan, length, plan
+from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
+from vitreous.fitting.wishes import DEFAULT_S, Balance
 from vitreous.html import tag, together
-from vitreous.inspection.findings import Findings, look_inside
-from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.inspection.findings import Findings
 from vitreous.recipes.recipe import Recipe, short_name
-from vitreous.tasks.base import Task
+from vitreous.tasks.classify import ClassifySettings
 from vitreous.terminal import duration, table
 from vitreous.trained import Trained
-from vitreous.training.devices import World, autocast
+from vitreous.training.devices import World
+from vitreous.training.loop import DivergedError
 from vitreous.training.run import RunDirectory
+from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.card import Card
 
-NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
-NUM_SHOWN = 8  # pictures whose attention is kept
-UNCALIBRATED = "uncalibrated"  # the model's folder until it is calibrated: only then is there a model to predict with
-LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked for: the same again goes on with the run."""
-
-    data: str
-    start: str | None = None
-    minutes: float | None = None
-    balance: Balance = "auto"
-    changes: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """plan.json: what was asked for, and what was made of it; measured once, so that resuming is exact."""
-
-    request: Request
-    plan: Plan
-    pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
+NEW_HEAD_SHARE = 0.1  # of the time, for a new head on the features that were learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +51,9 @@ class FitResult:
     plan: Plan
     splits: Splits  # what was trained on, chosen on, tested on
     results: Mapping[str, Any]  # results.json of the run
+    card: Card  # of the model that was kept
+    first: FirstAnswer
+    candidates: tuple[Candidate, ...]  # all that could have been kept
     val: Answers | None
     test: Answers
     evaluation: Evaluation
@@ -89,6 +73,11 @@ class FitResult:
         frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
         return together(line, frame).markup
 
+    @property
+    def recipe(self) -> Recipe:
+        """With pictures as the model takes them that was kept."""
+        return shown_as(self.plan.recipe, self.card)
+
 
 def fit(
     data: str,
@@ -100,7 +89,8 @@ def fit(
     changes: Mapping[str, str] | None = None,
     began: float | None = None,
 ) -> FitResult:
-    """Check, split, plan, train, calibrate, evaluate, look inside. The same call again goes on where it stopped.
+    """Check, split, answer at once, plan, train, keep the best, calibrate, evaluate, look inside. The same call again
+    goes on where it stopped.
 
     `minutes` count from `began`, a reading of `time.monotonic()`; without it from now.
     """
@@ -112,48 +102,42 @@ def fit(
     clock = Stages(began)
     clock.begin("data", f"Looking at {data}")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
-    begun = _begun(out, request)
-    source, hardware = _data_settings(request), Hardware.here(dict(request.changes).get("training.device", "auto"))
-    if begun is None:
-        check_wishes(_wishes(request), hardware)
-    splits = source.build()
-    pictures = tuple(names_digest(part) for part in (splits.train, splits.val, splits.test) if part is not None)
-    if begun is not None and not begun.pictures:
-        raise UserError(f"{out}: begun by an earlier version, which did not note its pictures; give another --out")
-    if begun is not None and begun.pictures != pictures:
-        raise UserError(f"the pictures in {data} have changed since the fit in {out} began; give another --out")
-    report = _checked(splits, source, out, resumed=begun is not None)
-    splits = replace(splits, notes=())  # the report has them
-    parts = Parts(replace(splits, train=without(splits.train, report.left_out)) if report.left_out else splits)
-    clock.begin("plan", "Choosing model and recipe")
-    chosen = begun.plan if begun else _planned(request, report, source.located(), hardware, parts=parts, clock=clock)
-    splits = parts.of(chosen.recipe)
-    begins = Begun(request=request, plan=chosen, pictures=pictures)
-    with RunDirectory(out):  # an error where another process trains into it
-        _write(out, "data", settings.to_json(report))
-        _write(out, "plan", settings.to_json(begins))
-    print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
-    clock.begin("train", f"Training on {len(splits.train):,} pictures")
-    chosen, results = _trained(begins, out, report, splits, None if begun else clock)
-    clock.begin("evaluate", "Calibrating on the validation part, testing once")
-    task, val, test, evaluation, shots = _evaluated(chosen.recipe, out, splits)
-    print(evaluation.summary(), flush=True)
+    begun = begun_before(out, request)
+    job = Job.opened(request, out, begun, clock)
+    clock.begin("first", "Answering at once: linear heads on pixels and on frozen features")
+    regression = job.regression()
+    begins = job.planned(regression) if begun is None else begun
+    clock.begin("train", f"Training on {job.report.num_train:,} pictures")
+    begins, results = job.trained(begins, is_resumed=begun is not None)
+    clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
+    begins, kept = job.kept(begins, results, is_resumed=begun is not None)
+    shown, splits = shown_as(begins.plan.recipe, kept.model.card), job.parts.of(begins.plan.recipe)
+    model, found = evaluated(kept.model, shown, splits, job.num_probed(begins))
+    model.save(out / "model")
+    write(out, "evaluation", found.evaluation.to_json())
+    assert splits.test is not None
+    baseline = regression.baseline(splits.test)
+    print(found.evaluation.summary(), flush=True)
     clock.begin("inspect", "Looking inside")
-    findings = inspected_findings(task, chosen.recipe, splits)
+    findings = inspected_findings(found.task, shown, splits)
     return FitResult(
         out=out,
         request=request,
-        data=report,
-        plan=chosen,
+        data=job.report,
+        plan=begins.plan,
         splits=splits,
         results=results,
-        val=val,
-        test=test,
-        evaluation=evaluation,
-        few_shot=shots,
+        card=model.card,
+        first=begins.first,
+        candidates=kept.candidates,
+        val=found.val,
+        test=found.test,
+        evaluation=found.evaluation,
+        few_shot=found.few_shot,
         findings=findings,
         timings=clock.timings(),
-        costs=_costs(out, splits, test),
+        costs=costs_of(out, splits, found.test),
+        baseline=baseline,
         resumed=begun is not None,
     )
 
@@ -161,7 +145,7 @@ def fit(
 class Stages:
     """Says what is being done, and keeps the time of it."""
 
-    names = ("data", "plan", "train", "evaluate", "inspect", "report")  # the last is the caller's
+    names = ("data", "first", "plan", "train", "evaluate", "inspect", "report")  # the last is the caller's
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
@@ -184,220 +168,183 @@ def say(stage: str, what: str) -> None:
     print(f"\n[{Stages.names.index(stage) + 1}/{len(Stages.names)}] {what}", flush=True)
 
 
-# ---- the data
+@dataclass(frozen=True)
+class Job:
+    """One fit: what was asked for, the data, and the stages that need both."""
+
+    request: Request
+    out: Path
+    report: DataReport
+    source: DataSettings
+    pictures: tuple[str, ...]  # digests of names and labels by part
+    parts: Parts
+    clock: Stages
+
+    @classmethod
+    def opened(cls, request: Request, out: Path, begun: Begun | None, clock: Stages) -> "Job":
+        """With the data found, split and checked."""
+        source, hardware = data_settings(request), hardware_of(request)
+        if begun is None:
+            check_wishes(wishes_of(request), hardware)
+        splits = source.build()
+        pictures = tuple(names_digest(part) for part in (splits.train, splits.val, splits.test) if part is not None)
+        if begun is not None and begun.pictures != pictures:
+            raise UserError(
+                f"the pictures in {request.data} have changed since the fit in {out} began; give another --out"
+            )
+        report = checked(splits, source, out, resumed=begun is not None)
+        train = without(splits.train, report.left_out) if report.left_out else splits.train
+        parts = Parts(replace(splits, train=train, notes=()))  # the report has them
+        return cls(request, out, report, source.located(), pictures, parts, clock)
+
+    def regression(self) -> PixelRegression:
+        """The bar that any model has to clear."""
+        splits = self.parts.splits
+        found = PixelRegression(splits.train, splits.val)
+        if found.val_accuracy is not None:
+            print(f"logistic regression on {found.px} px pixels: {found.val_accuracy:.1%} on the validation part")
+        return found
+
+    def planned(self, regression: PixelRegression) -> Begun:
+        """A first model that works, and what to do with the time that is left; both noted."""
+        wishes, report, clock = wishes_of(self.request), self.report, self.clock
+        hardware = hardware_of(self.request)
+        with RunDirectory(self.out):  # an error where another process trains into it
+            write(self.out, "data", settings.to_json(report))
+            start = starting(report, hardware, wishes, clock(), print)
+            draft = drafts(report, self.source, hardware, wishes, start if isinstance(start, Start) else None)[0]
+            seconds = wishes.budget_s or DEFAULT_S
+            first = first_answer(start, draft, self.parts.of(draft), self.out, seconds=seconds, clock=clock)
+        clock.begin("plan", "Choosing model and recipe")
+        start = reconsidered(start, first.val_accuracy, regression.val_accuracy, report)
+
+        def measure(recipe: Recipe, seconds: float) -> Pace:
+            return measured(recipe, self.parts.of(recipe), seconds)
+
+        chosen = plan(report, self.source, hardware, wishes, start, measure=measure, clock=clock)
+        print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
+        chosen = chosen if isinstance(start, Scratch) else self._from_first(chosen, start)
+        begins = Begun(request=self.request, plan=chosen, first=first, pictures=self.pictures)
+        self.note(begins)
+        return begins
+
+    def _from_first(self, chosen: Plan, start: Start) -> Plan:
+        """Fine-tuning starts from the first answer, head and all, where its task is the same."""
+        recipe, task = chosen.recipe, chosen.recipe.objective
+        is_alike = isinstance(task, ClassifySettings) and (task.head, task.loss) == ("linear", "softmax")
+        if not is_alike or recipe.model.picture_px != start.picture_px:
+            return chosen
+        return replace(chosen, recipe=replace(recipe, start=str(self.out / FIRST), start_head=True))
+
+    def trained(self, begun: Begun, *, is_resumed: bool) -> tuple[Begun, dict[str, Any]]:
+        """With a budget, and from its start, the end of the run is aimed by the pace it has."""
+        chosen = begun.plan
+        if not chosen.trains:
+            return begun, self._untrained(chosen.recipe)
+        if (self.out / "recipe.json").is_file() and RunDirectory(self.out).results() is None:
+            # A correction may have been interrupted between the two files.
+            settings.save(chosen.recipe, self.out / "recipe.json")
+        course = None if is_resumed else self._course(begun)
+        splits = self.parts.of(chosen.recipe)
+        try:
+            results = jobs.train(
+                chosen.recipe, self.out, read_test=False, open_data=lambda _: splits, course=course, into=TRAINED
+            )
+        except DivergedError as error:  # there is a model that works
+            print(f"training was given up: {error}", flush=True)
+            return replace(begun, plan=replace(chosen, trains=False)), self._untrained(chosen.recipe)
+        return replace(begun, plan=chosen if course is None else course.plan), results
+
+    def _course(self, begun: Begun) -> "_Recorded | None":
+        if begun.plan.budget is None or not begun.plan.recipe.schedule.falls:
+            return None
+        return _Recorded(self, begun)
+
+    def note(self, begun: Begun) -> None:
+        with RunDirectory(self.out):
+            write(self.out, "plan", settings.to_json(begun))
+            settings.save(begun.plan.recipe, self.out / "recipe.json")
+
+    def _untrained(self, recipe: Recipe) -> dict[str, Any]:
+        """What a run leaves in which nothing was trained."""
+        with RunDirectory(self.out) as directory:
+            directory.write_environment()
+            weights = Trained.load(self.out / FIRST).weights
+            results = {
+                "recipe": recipe.name,
+                "steps": 0,
+                "batch_size": recipe.training.batch_size,
+                "parameters": sum(value.numel() for value in weights.values()),
+                "train_s": 0.0,
+                "wall_s": 0.0,
+            }
+            write(self.out, "results", results)
+        return results
+
+    def num_probed(self, begun: Begun) -> int:
+        budget = begun.plan.budget
+        return num_probed(None if budget is None else budget.total_s, self.report, begun.first.answer_s)
+
+    def kept(self, begun: Begun, results: dict[str, Any], *, is_resumed: bool) -> tuple[Begun, Kept]:
+        """Noted before it is evaluated, so that a run that goes on keeps the same."""
+        recipe, budget = begun.plan.recipe, begun.plan.budget
+        with_new_head = not recipe.start  # weights that were trained before need none
+        if begun.candidates:
+            with_new_head = any(one.name == NEW_HEAD for one in begun.candidates)
+        elif budget is not None and not is_resumed:
+            takes_s = budget.pace.answer_s * min(NEW_HEAD_PICTURES, self.report.num_train)
+            with_new_head &= takes_s <= NEW_HEAD_SHARE * budget.total_s
+        splits = self.parts.of(recipe)
+        found = keep_best(begun.first, self.out, recipe, splits, results, with_new_head=with_new_head)
+        name = next(one.name for one in found.candidates if one.is_kept)
+        noted = replace(begun, plan=begun.plan.with_choice("kept", name, found.why), candidates=found.candidates)
+        self.note(noted)
+        print(f"kept: {name}, {found.why}", flush=True)
+        return noted, found
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Data:
-    data: DataSettings
+class _Recorded:
+    """A course (training.loop.Course) whose every change is written down before it is followed."""
 
-
-def _data_settings(request: Request) -> DataSettings:
-    given = {name: text for name, text in request.changes if name.startswith("data.")}
-    return settings.changed(_Data(data=DataSettings(where=request.data)), given).data
-
-
-def _checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
-    if splits.test is None:
-        raise UserError(
-            f"{source.where}: nothing is left to test on, so nothing could be said of the model. Give every class two "
-            "pictures or more, or a test part"
+    def __init__(self, job: Job, begun: Begun) -> None:
+        assert begun.plan.budget is not None
+        self.job, self.begun, self.plan = job, begun, begun.plan
+        per_epoch = max(1, job.report.num_train // begun.plan.recipe.training.batch_size)
+        self.aim = Course(
+            begun.plan.recipe,
+            begun.plan.budget,
+            clock=job.clock,
+            record=self._record,
+            steps_per_epoch=per_epoch,
+            most_steps=begun.plan.most_steps,
         )
-    path = out / "data.json"
-    report = settings.load(DataReport, path) if resumed and path.is_file() else check(splits, source.where)
-    if len(report.left_out) > LEAKED * len(splits.train):
-        raise UserError(
-            f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also stand in the "
-            f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
-        )
-    print("\n".join(f"  {line}" for line in report.summary()), flush=True)
-    return report
+
+    def __call__(self, step: int) -> tuple[ScheduleSettings, int] | None:
+        return self.aim(step)
+
+    def _record(self, recipe: Recipe) -> None:
+        words = length(recipe, self.job.report)
+        why = f"{1000 * self.aim.step_s:.0f} ms a step of late; the end is aimed anew as the pace changes"
+        self.plan = replace(self.plan, recipe=recipe).with_choice("length", words, why)
+        write(self.job.out, "plan", settings.to_json(replace(self.begun, plan=self.plan)))
+        settings.save(recipe, self.job.out / "recipe.json")
 
 
-# ---- the plan
-
-
-def _begun(out: Path, request: Request) -> Begun | None:
-    """What an earlier call left, if it was the same call."""
-    path = out / "plan.json"
-    # A plan of which nothing was trained binds nobody: it may not even be possible.
-    there = RunDirectory(out)
-    there.check_ours()
-    trained = bool(there.checkpoints.paths()) or there.results() is not None
-    if not (trained and path.is_file()):
-        return None
-    begun = settings.load(Begun, path)
-    if begun.request != request:
-        there, here = settings.to_json(begun.request), settings.to_json(request)
-        differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
-        raise UserError(
-            f"{out} holds another fit ({'; '.join(differing)}). "
-            "Give another --out, or the same options to go on with it"
-        )
-    return begun
-
-
-class Parts:
-    """What a recipe's `data.build()` would give, from pictures that are there already."""
-
-    def __init__(self, splits: Splits) -> None:
-        self.splits = splits
-        self._made: dict[int, Splits] = {}  # by the size that train is kept at
-
-    def of(self, recipe: Recipe) -> Splits:
-        px = recipe.data.shrink_px
-        if px is None:
-            return self.splits
-        if px not in self._made:
-            self._made = {px: replace(self.splits, train=InMemory(self.splits.train, px))}
-        return self._made[px]
-
-
-def _planned(
-    request: Request, report: DataReport, source: DataSettings, hardware: Hardware, *, parts: Parts, clock: Stages
-) -> Plan:
-    def measure(recipe: Recipe, seconds: float) -> Pace:
-        return measured(recipe, parts.of(recipe), seconds)
-
-    return plan(report, source, hardware, _wishes(request), measure=measure, clock=clock)
-
-
-def _wishes(request: Request) -> Wishes:
-    return Wishes(
-        start=request.start,
-        balance=request.balance,
-        seconds=None if request.minutes is None else 60 * request.minutes,
-        changes=dict(request.changes),
-    )
-
-
-# ---- training
-
-
-def _trained(
-    begun: Begun, out: Path, report: DataReport, splits: Splits, clock: Stages | None
-) -> tuple[Plan, dict[str, Any]]:
-    """With a budget, and from its start, the run is stopped now and then, and its length corrected."""
-
-    def train(until: int | None = None) -> dict[str, Any]:
-        return jobs.train(
-            chosen.recipe, out, read_test=False, open_data=lambda _: splits, until=until, into=UNCALIBRATED
-        )
-
-    chosen, done = begun.plan, 0
-    if (out / "recipe.json").is_file() and RunDirectory(out).results() is None:
-        # A correction may have been interrupted between the two files.
-        settings.save(chosen.recipe, out / "recipe.json")
-    while clock is not None:
-        steps = chosen.recipe.training.num_steps(len(splits.train) // chosen.recipe.training.batch_size)
-        until = next(iter(rechecks(chosen, _wishes(begun.request), steps, done)), None)
-        if until is None:
-            break
-        at = clock()
-        train(until)
-        step_s = run_step_s(chosen, until - done, clock() - at)
-        chosen, done = corrected(chosen, report, until, step_s, clock()), until
-        _write(out, "plan", settings.to_json(replace(begun, plan=chosen)))
-        settings.save(chosen.recipe, out / "recipe.json")
-        length = next(one for one in chosen.choices if one.what == "length")
-        print(f"  length: {length.value}; {length.why.partition('; ')[2]}", flush=True)
-    return chosen, train()
-
-
-# ---- after training
-
-
-def _evaluated(
-    recipe: Recipe, out: Path, splits: Splits
-) -> tuple[Task, Answers | None, Answers, Evaluation, tuple[FewShot, ...]]:
-    """Temperature and sets are fitted on val and go into the model's card; test is measured."""
-    assert splits.test is not None
-    world = World.join(recipe.training.device)
-    model = Trained.load(out / UNCALIBRATED if (out / UNCALIBRATED).is_dir() else out)
-    task = model.task().to(world.device)
-    with autocast(world.device, recipe.training.precision):
-        val, test = (
-            None if part is None else answers(task, jobs.eval_batches(part, recipe, world), model.card.classes)
-            for part in (splits.val, splits.test)
-        )
-        shots = _few_shot(task, recipe, splits, world)
-    assert test is not None
-    evaluation = evaluate_fully(val, test)
-    card = replace(model.card, temperature=evaluation.temperature, sets=evaluation.card_sets)
-    replace(model, card=card).save(out / "model")
-    atomic.remove(out / UNCALIBRATED)
-    _write(out, "evaluation", evaluation.to_json())
-    return task, val, test, evaluation, shots
-
-
-def _few_shot(task: Task, recipe: Recipe, splits: Splits, world: World) -> tuple[FewShot, ...]:
-    """From a part of train, spread evenly over each class: a rare one must not give less than it has."""
-    assert splits.test is not None
-    train = splits.train
-    of_classes = [np.flatnonzero(train.labels == label) for label in range(len(train.classes))]
-    some = Subset(train, np.sort(np.concatenate([_spread(places, PROBED) for places in of_classes])))
-    features = [
-        pooled_features(task.encoder, jobs.eval_batches(part, recipe, world), world.device)
-        for part in (some, splits.test)
-    ]
-    return few_shot(features[0], features[1])
-
-
-def _costs(out: Path, splits: Splits, test: Answers) -> Costs:
-    assert splits.test is not None
-    return costs(TorchPredictor(Trained.load(out)), splits.test.read(int(test.ids[0])))
-
-
-def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
-    assert splits.test is not None
-    try:
-        return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
-    except UserError as error:  # a network without attention
-        return str(error)
-
-
-def inspected(source: Source) -> Source:
-    """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
-    ones, which are shown, are spread evenly over these."""
-    places = _spread(np.arange(len(source)), NUM_INSPECTED)
-    shown = _spread(places, NUM_SHOWN)
-    return Subset(source, np.concatenate([shown, np.setdiff1d(places, shown)]))
-
-
-def _spread(places: Labels, num: int) -> Labels:
-    """So many of them, evenly; all where they are fewer."""
-    return places[np.unique(np.linspace(0, len(places) - 1, num).round().astype(np.int64))] if len(places) else places
-
-
-def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:
-    """(P, 3, h, w): those that can be read, as the model takes them."""
-    batches = jobs.eval_batches(inspected(source), recipe, World(0, 1, torch.device("cpu")))
-    return torch.cat([batch.images for batch in batches])
-
-
-# ---- words and files
+# ---- words
 
 
 def ending(result: FitResult, seconds: float) -> str:
     """The last words, after so many seconds."""
     budget = result.plan.budget
-    asked = "" if budget is None else f" of {duration(budget.total_s)} asked for"
+    asked = "" if budget is None else f" of {duration(budget.total_s)}"
     if result.resumed:  # the time before is not known here
         asked = " since it went on"
     return (
         f"\nTest accuracy {result.evaluation.scores.top1.percent()}, {duration(seconds)}{asked}. "
-        f"Everything lies in {result.out}:\n"
+        f"Saved to {result.out}:\n"
         "  report.html the account   model/ the model, calibrated   plan.json the choices   data.json the check   "
         "evaluation.json the numbers"
     )
 
 
-def _write(out: Path, name: str, document: Any) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(document, out / f"{name}.json")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-
-
-__all__ = ["FitResult", "Request", "ending", "fit"]
+__all__ = ["Begun", "FitResult", "Request", "ending", "fit", "inspected", "inspected_findings", "say"]

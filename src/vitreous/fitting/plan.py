@@ -1,21 +1,20 @@
 """Plan: which model, resolution, recipe and length for this data on this machine, and why."""
 
-import math
 from dataclasses import dataclass, replace
 
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings
-from vitreous.errors import UserError
-from vitreous.fitting.budget import FIGURES_S, Budget, Clock, Measure, budget, epochs_within
-from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, Hardware, Wishes, balance_of, drafts, lengthened
+from vitreous.fitting.budget import Budget, Clock, Measure, Pace, budget, pace_of, steps_within
+from vitreous.fitting.course import can_be_paced, paced
+from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, balance_of, drafts, lengthened, usual_steps
+from vitreous.fitting.transfer import Found, Scratch, Start
+from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
-# Shares of the steps before the rate falls after which a run with a budget is corrected by the pace it really has
-RECHECKS = (0.2, 0.5, 0.8)
-TELLING_S, TELLING_STARTS = 3.0, 5  # seconds, and times the start of a run: what is shorter tells no pace of steps
+LEAST_STEPS = 8  # of training: fewer are not worth their time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,105 +29,86 @@ class Plan:
     recipe: Recipe
     choices: tuple[Choice, ...]
     budget: Budget | None = None
+    trains: bool = True  # False: the time is enough for the first answer alone
+    most_steps: int | None = None  # more would not help, whatever the time
+
+    def with_choice(self, what: str, value: str, why: str) -> "Plan":
+        """In its place, or as the last."""
+        new = Choice(what=what, value=value, why=why)
+        if all(one.what != what for one in self.choices):
+            return replace(self, choices=(*self.choices, new))
+        return replace(self, choices=tuple(new if one.what == what else one for one in self.choices))
 
 
 def plan(
-    report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes, *, measure: Measure, clock: Clock
+    report: DataReport,
+    data: DataSettings,
+    hardware: Hardware,
+    wishes: Wishes,
+    start: Found,
+    *,
+    measure: Measure,
+    clock: Clock,
 ) -> Plan:
-    """What to do with this data. Measures only where there is a budget to keep."""
-    drafted = drafts(report, data, hardware, wishes)
-    if wishes.seconds is None:
-        return Plan(recipe=drafted[0], choices=_choices(drafted[0], report, hardware, wishes, None))
-    recipe, kept = _fitted(drafted, report, wishes, measure, clock)
-    return Plan(recipe=recipe, choices=_choices(recipe, report, hardware, wishes, kept), budget=kept)
+    """What to do with this data. Measures only where a model has to be chosen by the time."""
+    encoder = start if isinstance(start, Start) else None
+    drafted = drafts(report, data, hardware, wishes, encoder)
+    seconds = wishes.budget_s
+    if seconds is None:
+        return Plan(recipe=drafted[0], choices=_choices(drafted[0], report, hardware, wishes, start, kept=None))
+    if encoder is not None:
+        recipe, pace = drafted[0], pace_of(drafted[0], encoder.answer_s)
+    else:
+        recipe, pace = _largest(drafted, report, wishes, measure, clock)
+    kept = budget(seconds, report, pace, clock())
+    steps = steps_within(kept, recipe, report)
+    usual = usual_steps(next(draft for draft in drafted if draft.model == recipe.model), report)
+    # Trained weights are spoiled by too many passes; random ones learn for as long as they are given.
+    most = usual if wishes.seconds is None else 2 * usual if encoder is not None else None
+    steps = steps if most is None else min(steps, most)
+    trains = wishes.gives_a_length or steps >= LEAST_STEPS
+    if trains and not wishes.gives_a_length:
+        recipe = _of_length(recipe, steps, report, wishes)
+    choices = _choices(recipe, report, hardware, wishes, start, kept=kept)
+    found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most)
+    if trains:
+        return found
+    why = f"{seconds:.0f} s are used up by reading, the first answer, evaluation and report; --minutes gives more"
+    return found.with_choice("length", "no training", why)
 
 
-# ---- keeping a budget
+def _of_length(recipe: Recipe, steps: int, report: DataReport, wishes: Wishes) -> Recipe:
+    per_epoch = max(1, report.num_train // recipe.training.batch_size)
+    # As it was measured: another length must not change the augmentation now.
+    final = replace(lengthened(recipe, steps / per_epoch, report, wishes), augmentation=recipe.augmentation)
+    return paced(final, steps) if can_be_paced(final) else final
 
 
-def _fitted(
+def _largest(
     drafts: list[Recipe], report: DataReport, wishes: Wishes, measure: Measure, clock: Clock
-) -> tuple[Recipe, Budget]:
-    """The largest draft that the time is enough for, as long as the time allows."""
-    assert wishes.seconds is not None
-    probe_s = min(max(wishes.seconds / 100, 0.5), 4.0)
+) -> tuple[Recipe, Pace]:
+    """The largest draft that the time is enough for, and its pace."""
+    seconds = wishes.budget_s
+    assert seconds is not None
+
+    def epochs(recipe: Recipe, pace: Pace, more_s: float = 0.0) -> float:
+        steps = steps_within(budget(seconds, report, pace, clock() + more_s), recipe, report)
+        return steps / max(1, report.num_train // recipe.training.batch_size)
+
+    probe_s = min(max(seconds / 100, 0.5), 4.0)
     recipe, pace = drafts[0], measure(drafts[0], probe_s)
     for larger in drafts[1:]:
-        if not _is_enough(epochs_within(budget(wishes.seconds, report, pace, clock()), larger, report), report):
+        if not _is_enough(epochs(larger, pace), report):
             break  # not even at the pace of the smaller one
         its_pace = measure(larger, probe_s)
-        if not _is_enough(epochs_within(budget(wishes.seconds, report, its_pace, clock()), larger, report), report):
+        if not _is_enough(epochs(larger, its_pace), report):
             break
         recipe, pace = larger, its_pace
-    # Augmentation depends on the length, and the pace on the augmentation; the second look is longer, and counts.
-    for seconds in (0.0, min(max(wishes.seconds / 30, 1.0), 15.0)):
-        kept = budget(wishes.seconds, report, pace, clock() + seconds)
-        recipe = lengthened(recipe, epochs_within(kept, recipe, report), report, wishes)
-        pace = measure(recipe, seconds) if seconds else pace
-    kept = budget(wishes.seconds, report, pace, clock())
-    epochs = epochs_within(kept, recipe, report)
-    if not wishes.gives("training.epochs", "training.steps") and epochs < 1:
-        epoch_s = pace.step_s * (report.num_train // recipe.training.batch_size)
-        # More time is measured for longer: a twentieth of what is added, or less.
-        least = math.ceil((wishes.seconds + 1.1 * (1 - epochs) * epoch_s) / 6) / 10
-        raise UserError(
-            f"{wishes.seconds / 60:g} minutes are too few: reading and measuring took {kept.before_s:.0f} s, "
-            f"evaluation and report need {kept.after_s:.0f} s, one epoch {epoch_s:.0f} s. Give --minutes {least:.1f} "
-            "or more, or a smaller model or picture size"
-        )
-    # As it was measured: another length must not change the augmentation now.
-    final = replace(lengthened(recipe, epochs, report, wishes), augmentation=recipe.augmentation)
-    return _with_fixed_warmup(final, report), kept
-
-
-def _with_fixed_warmup(recipe: Recipe, report: DataReport) -> Recipe:
-    """In steps, so that it stays when the length is corrected."""
-    if not _is_correctable(recipe):
-        return recipe
-    steps = recipe.training.num_steps(report.num_train // recipe.training.batch_size)
-    warmup, _ = recipe.schedule.phases(steps)
-    return replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
-
-
-def _is_correctable(recipe: Recipe) -> bool:
-    return recipe.schedule.decay == "constant" and recipe.training.steps is None and not recipe.rates
-
-
-def rechecks(chosen: Plan, wishes: Wishes, steps: int, done: int = 0) -> list[int]:
-    """The steps after which the length of a run of so many is corrected, of which some are done."""
-    if chosen.budget is None or wishes.gives("training.epochs") or not _is_correctable(chosen.recipe):
-        return []
-    pace, steady = chosen.budget.pace, (1 - chosen.recipe.schedule.cooldown_fraction) * steps
-    soonest = done + max(TELLING_S, TELLING_STARTS * pace.start_s) / pace.step_s
-    return [int(share * steady) for share in RECHECKS if int(share * steady) >= soonest]
-
-
-def run_step_s(chosen: Plan, steps: int, seconds: float) -> float:
-    """Of a part of the run: without its start, which may take less than it did when it was measured."""
-    assert chosen.budget is not None
-    return max(seconds - chosen.budget.pace.start_s, seconds / 2) / steps
-
-
-def corrected(chosen: Plan, report: DataReport, done: int, step_s: float, clock_s: float) -> Plan:
-    """The plan with the length that fits the pace of the run so far. What was trained is as it would have been with
-    this length from the start: until the rate falls, nothing depends on it."""
-    kept, training = chosen.budget, chosen.recipe.training
-    assert kept is not None
-    # A machine that has slowed down answers slowly, too; figures depend less on it.
-    after_s = FIGURES_S + (kept.after_s - FIGURES_S) * max(1.0, step_s / kept.pace.step_s)
-    left = max(0.0, kept.total_s - clock_s - kept.pace.start_s - after_s) / step_s
-    least = int(done / (1 - chosen.recipe.schedule.cooldown_fraction)) + 1
-    per_epoch = report.num_train // training.batch_size
-    steps = max(done + int(left), least)
-    recipe = replace(chosen.recipe, training=replace(training, epochs=round(steps / per_epoch, 4)))
-    note = f"; corrected after step {done:,} to {1000 * step_s:.0f} ms a step, validations included"
-    choices = tuple(
-        replace(one, value=_length(recipe, report), why=one.why.partition(";")[0] + note)
-        if one.what == "length"
-        else one
-        for one in chosen.choices
-    )
-    return replace(chosen, recipe=recipe, choices=choices)
+    # Augmentation depends on the length, and the pace on the augmentation: where that changes, it is measured anew.
+    longer = lengthened(recipe, max(epochs(recipe, pace), 1.0), report, wishes)
+    if longer.augmentation != recipe.augmentation:
+        pace = measure(longer, probe_s)
+    return longer, pace
 
 
 def _is_enough(epochs: float, report: DataReport) -> bool:
@@ -140,45 +120,19 @@ def _is_enough(epochs: float, report: DataReport) -> bool:
 
 
 def _choices(
-    recipe: Recipe, report: DataReport, hardware: Hardware, wishes: Wishes, kept: Budget | None
+    recipe: Recipe, report: DataReport, hardware: Hardware, wishes: Wishes, start: Found, *, kept: Budget | None
 ) -> tuple[Choice, ...]:
     def choice(what: str, value: str, why: str, *names: str) -> Choice:
         return Choice(what=what, value=value, why="as you asked" if wishes.gives(*names) else why)
 
-    training, side = recipe.training, min(report.heights[1], report.widths[1])
-    pictures = f"{report.num_train:,} training pictures"
-    if kept is None:
-        length = f"the usual number of passes for {pictures}; --minutes sets a time instead"
-    else:
-        length = (
-            f"measured {1000 * kept.pace.step_s:.0f} ms a step: {kept.train_s:.0f} s of {kept.total_s:.0f} s are "
-            f"left, with {kept.before_s:.0f} s gone and {kept.after_s:.0f} s kept for evaluation and report"
-        )
-    height, width = recipe.model.picture_px
+    training = recipe.training
     return (
         choice("hardware", hardware.name, "what is here", "training.device"),
-        choice(
-            "start",
-            recipe.start or "random weights",
-            "the weights you gave, a new head of zeros" if recipe.start else "no weights were given (--from)",
-        ),
+        _start(start),
         choice("model", describe_model(recipe.model), _why_model(recipe, hardware, kept), "model"),
+        choice("resolution", *_resolution(recipe, report), "model.picture_px"),
         choice(
-            "resolution",
-            f"{width} x {height} px",
-            "what the given weights were trained at"
-            if recipe.start
-            else f"the pictures have {side} px on their shorter side"
-            + (", more would be too slow here" if side > max(width, height) else "")
-            + (f"; train is kept at {recipe.data.shrink_px} px" if recipe.data.shrink_px else ""),
-            "model.picture_px",
-        ),
-        choice(
-            "length",
-            _length(recipe, report),
-            length,
-            "training.epochs",
-            "training.steps",
+            "length", length(recipe, report), _why_length(report, wishes, kept), "training.epochs", "training.steps"
         ),
         choice(
             "batch",
@@ -206,15 +160,43 @@ def _choices(
     )
 
 
-def _length(recipe: Recipe, report: DataReport) -> str:
+def _start(start: Found) -> Choice:
+    if isinstance(start, Scratch):
+        return Choice(what="start", value="random weights", why=start.why)
+    return Choice(what="start", value=f"{start.where} (sha256 {start.digest[:12]})", why=start.why)
+
+
+def _resolution(recipe: Recipe, report: DataReport) -> tuple[str, str]:
+    (height, width), side = recipe.model.picture_px, min(report.heights[1], report.widths[1])
+    why = f"the pictures have {side} px on their shorter side"
+    if side > max(width, height):
+        why += ", more would be too slow here"
+    elif side < min(width, height) and recipe.start:
+        why += ", and what the encoder was trained on has more"
+    return f"{width} x {height} px", why + (
+        f"; train is kept at {recipe.data.shrink_px} px" if recipe.data.shrink_px else ""
+    )
+
+
+def _why_length(report: DataReport, wishes: Wishes, kept: Budget | None) -> str:
+    if kept is None:
+        return f"the usual number of passes for {report.num_train:,} training pictures; --minutes sets a time instead"
+    usual = "" if wishes.seconds is not None else ", the usual time; --minutes sets another"
+    return (
+        f"about {1000 * kept.pace.step_s:.0f} ms a step: {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s are "
+        f"left{usual}, with {kept.before_s:.0f} s gone and {kept.after_s:.0f} s kept for evaluation and report"
+    )
+
+
+def length(recipe: Recipe, report: DataReport) -> str:
     batch = recipe.training.batch_size
-    steps = recipe.training.num_steps(report.num_train // batch)
+    steps = usual_steps(recipe, report)
     return f"{steps * batch / report.num_train:.1f} epochs, {steps:,} steps"
 
 
 def _why_model(recipe: Recipe, hardware: Hardware, kept: Budget | None) -> str:
     if recipe.start:
-        return "the one you gave"
+        return "that of the weights it starts from"
     if kept is None:
         return (
             "learns small data in minutes on a CPU"
@@ -241,4 +223,4 @@ def describe_model(model: ModelSettings) -> str:
     return settings.kind(type(model))
 
 
-__all__ = ["IMBALANCE", "RECHECKS", "Choice", "Plan", "corrected", "plan", "rechecks", "run_step_s"]
+__all__ = ["IMBALANCE", "Choice", "Plan", "length", "plan"]

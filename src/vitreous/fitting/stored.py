@@ -23,6 +23,7 @@ from vitreous.evaluation.full import Evaluation
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings
+from vitreous.fitting.keep import shown_as
 from vitreous.trained import Trained
 from vitreous.weights import own
 
@@ -74,6 +75,8 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
     }
     if names_digest(splits.test) != begun.pictures[-1]:  # type: ignore[arg-type]
         raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them anew")
+    model = Trained.load(run)
+    shown = shown_as(begun.plan.recipe, model.card)
     return FitResult(
         out=run,
         request=begun.request,
@@ -81,11 +84,14 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
         plan=begun.plan,
         splits=splits,
         results=atomic.read_json(run / "results.json"),
+        card=model.card,
+        first=begun.first,
+        candidates=begun.candidates,
         val=answers.get("val"),
         test=answers["test"],
         evaluation=settings.load(Evaluation, run / "evaluation.json"),
         few_shot=account.few_shot,
-        findings=inspected_findings(Trained.load(run).task().to(device), begun.plan.recipe, splits),
+        findings=inspected_findings(model.task().to(device), shown, splits),
         timings=dict(account.timings),
         costs=account.costs,
         baseline=account.baseline,

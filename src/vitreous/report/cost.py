@@ -11,6 +11,7 @@ from vitreous.report.words import counted, large, seconds
 
 STAGES = {
     "data": "reading and checking",
+    "first": "the first answer",
     "plan": "planning",
     "train": "training",
     "evaluate": "evaluation",
@@ -19,7 +20,7 @@ STAGES = {
 
 
 def section(result: FitResult) -> Html:
-    recipe, results = result.plan.recipe, result.results
+    recipe, results = result.recipe, result.results
     seen = results["steps"] * recipe.training.batch_size
     with shapes_only():
         encoder = recipe.model.build()
@@ -34,7 +35,7 @@ def section(result: FitResult) -> Html:
                     "FLOPs in training",
                     f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
-                ("training speed", f"{seen / results['wall_s']:,.0f} pictures/s, validations included"),
+                ("training speed", _pace(seen, results["wall_s"])),
                 ("one answer", f"{1000 * result.costs.answer_s:.1f} ms on the CPU, from pixels to probabilities"),
                 ("model on disk", f"{large(_model_bytes(result.out / 'model'))}B"),
                 ("peak memory", _memory(result.costs)),
@@ -49,6 +50,10 @@ def section(result: FitResult) -> Html:
         if result.timings["train"] < 0.9 * results["wall_s"]
         else None,
     )
+
+
+def _pace(seen: int, wall_s: float) -> str:
+    return f"{seen / wall_s:,.0f} pictures/s, validations included" if seen else "nothing was trained"
 
 
 def _model_bytes(folder: Path) -> int:

@@ -70,7 +70,7 @@ def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
     assert test is not None
     some = inspected(test)
     assert isinstance(some, Subset)
-    prepared = result.plan.recipe.preprocessing
+    prepared = result.recipe.preprocessing
     found: list[tuple[int, Picture]] = []
     for index, pixels in readable(some, range(len(some))):
         if len(found) == num:

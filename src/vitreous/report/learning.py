@@ -12,13 +12,13 @@ from vitreous.training.run import RunDirectory
 def section(result: FitResult) -> Html:
     rows, recipe = RunDirectory(result.out).rows(), result.plan.recipe
     if not rows:
-        return paragraph("metrics.jsonl is empty: the run was too short to write into it.")
+        return paragraph("Nothing was trained, or too briefly to be logged: the model is the first answer.")
     notes = []
     smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
     if smoothed or recipe.augmentation.mixup or recipe.augmentation.cutmix:
         notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
     if any("val_average/accuracy" in row for row in rows):
-        notes.append("The model that was kept has the averaged weights.")
+        notes.append("What training left has the averaged weights.")
     curves = [inline(partial(loss_curve, rows), "Loss by epoch", caption="Loss")]
     if any("val/accuracy" in row for row in rows):
         curves.append(inline(partial(accuracy_curve, rows), "Validation accuracy by epoch", caption="Accuracy"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitreous.errors import UserError
 from vitreous.fitting.fit import FitResult
-from vitreous.report import answer, cost, dataset, inside, learning, provenance, results, trust, usage
+from vitreous.report import answer, candidates, cost, dataset, inside, learning, provenance, results, trust, usage
 from vitreous.report.html import Html, tag, together
 
 # Nothing is fetched and nothing runs, whatever the data are called.
@@ -28,6 +28,7 @@ def write_report(result: FitResult, path: Path) -> Path:
 def report(result: FitResult) -> Html:
     sections = (
         ("account", "In plain words", answer.account(result)),
+        ("candidates", "What was tried", candidates.section(result)),
         ("results", "Results", results.scores(result)),
         ("confusion", "Confusions", results.confusions(result)),
         ("mistakes", "Most confident mistakes", results.mistakes(result)),

@@ -89,6 +89,10 @@ class TrainingData(Protocol):
         ...
 
 
+class DivergedError(UserError):
+    """The loss or its gradient is no number any more."""
+
+
 class StoppedError(UserError):
     """A signal asked the run to end; it did, after saving."""
 
@@ -127,6 +131,7 @@ class Loop:
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
+        self.final_scores: dict[str, float] | None = None  # on the validation part, of the weights that are kept
         self.concerned = False  # about what the numbers of the objective say
         is_compiled = compiles(world.device, settings.compile)
         self.losses = torch.compile(objective, dynamic=False) if is_compiled else objective
@@ -169,7 +174,7 @@ class Loop:
 
     def _check_health(self) -> None:
         if int(self.first_bad_step) >= 0:
-            raise UserError(
+            raise DivergedError(
                 f"the loss or its gradient became NaN or infinite at step {int(self.first_bad_step) + 1:,}; that step "
                 "was not taken, and nothing was saved since. Try, with another --out, a lower --optimizer.lr, a longer "
                 "warm-up (--schedule.warmup_steps) or --training.clip 1"
@@ -260,10 +265,13 @@ class Loop:
         self.concerned = concern is not None
 
     def _evaluate(self, directory: RunDirectory, step: int, evaluate: Evaluate) -> None:
-        results = {f"val/{name}": value for name, value in self._quietly(evaluate).items()}
+        scores = self._quietly(evaluate)
+        results = {f"val/{name}": value for name, value in scores.items()}
         if self.average.is_on:
             with self.average.swapped():
-                results |= {f"val_average/{name}": value for name, value in self._quietly(evaluate).items()}
+                scores = self._quietly(evaluate)
+            results |= {f"val_average/{name}": value for name, value in scores.items()}
+        self.final_scores = scores if step == self.num_steps else None
         if self.world.is_first:
             directory.log({"step": step, "epoch": step / self.data.steps_per_epoch, **results})
 

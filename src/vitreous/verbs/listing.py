@@ -2,11 +2,13 @@
 
 import argparse
 
-HELP = "Show the recipes, models, data sets and formats there are."
+HELP = "Show the recipes, models, encoders, data sets and formats there are."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=("recipes", "models", "data", "formats"), help="only these")
+    parser.add_argument(
+        "what", nargs="?", choices=("recipes", "models", "encoders", "data", "formats"), help="only these"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -22,6 +24,13 @@ def run(options: argparse.Namespace) -> None:
 
         title = "Models (vitreous.create_model(NAME); any patch size: vit_s8, vit_b32 ...)"
         print(title + "\n" + table(list(MODELS.items()), ("name", "what")) + "\n")
+    if options.what in (None, "encoders"):
+        from vitreous.trained import Trained
+        from vitreous.weights.describe import describe
+        from vitreous.weights.shipped import megabytes, shipped
+
+        sizes = [(name, f"{megabytes(name):.1f} MB", describe(Trained.load(name).card)) for name in shipped()]
+        print("Encoders that ship (vitreous fit DATA --from NAME)\n" + table(sizes, ("name", "size", "what")) + "\n")
     if options.what in (None, "data"):
         rows = [
             ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),

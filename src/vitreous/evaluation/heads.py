@@ -1,0 +1,124 @@
+"""Linear heads on frozen features, fitted in seconds: least squares in closed form, and logistic regression.
+
+Penalties are chosen, and heads compared, on pictures that a head has not seen: the validation part where it has enough,
+else training pictures that are left out in turn.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.baseline import NotConvergedError, fit
+from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.probes import LINEAR_TOLERANCE, by_class, few_shot_fit, few_shot_left_out, standardised
+from vitreous.evaluation.ridge import Linear
+
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the mean loss on standardised features, strong to weak
+ENOUGH_TO_JUDGE = 100  # validation pictures
+FOLDS = 5
+MOST_FEATURES = 20_000  # pictures a head is fitted to: more tell it little that is new
+WORSE = 1.02  # times the least loss, from where weaker penalties are not tried
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    kind: Literal["least squares", "logistic regression"]
+    penalty: float
+    linear: Linear  # features -> logits
+    accuracy: float  # on pictures it has not seen
+    log_loss: float
+
+
+def least_squares_head(train: FeatureSet, val: FeatureSet | None, num_classes: int) -> FittedHead:
+    """In closed form, its penalty chosen by leaving out each training picture once; its logits sized so that their
+    softmax means something."""
+    linear, penalty = few_shot_fit(train, num_classes)
+    left_out = few_shot_left_out(train, num_classes, penalty)
+    spread = left_out.std().clamp(min=1e-12)  # a temperature is looked for near 1
+    temperature = spread * fit_temperature(_answers(left_out / spread, train.labels))
+    sized = Linear(linear.weights / temperature, linear.bias / temperature)
+    said, labels = (left_out / temperature, train.labels) if val is None else (sized(val.values), val.labels)
+    return FittedHead("least squares", penalty, sized, *_judged(said, labels))
+
+
+def logistic_head(
+    train: FeatureSet, val: FeatureSet | None, num_classes: int, class_weights: Tensor | None = None
+) -> FittedHead | None:
+    """By L-BFGS, from the strongest penalty on for as long as that helps. `train` may hold several views of a picture,
+    under the same id. None where not even the strongest converges."""
+    parts = [(train, val)] if val is not None else [(train.only(~out), train.only(out)) for out in _folds(train)]
+    starts: list[Tensor | None] = [None] * len(parts)
+    found: dict[float, tuple[float, float]] = {}
+    for penalty in PENALTIES:
+        try:
+            heads = [
+                _logistic(part, penalty, num_classes, class_weights, start)
+                for (part, _), start in zip(parts, starts, strict=True)
+            ]
+        except NotConvergedError:
+            break
+        starts = [start for _, start in heads]
+        said = torch.cat([head(unseen.values) for (head, _), (_, unseen) in zip(heads, parts, strict=True)])
+        found[penalty] = _judged(said, torch.cat([unseen.labels for _, unseen in parts]))
+        if found[penalty][1] > WORSE * min(loss for _, loss in found.values()):
+            break
+    if not found:
+        return None
+    best = min(found, key=lambda penalty: found[penalty][1])
+    linear, _ = _logistic(train, best, num_classes, class_weights, None)
+    return FittedHead("logistic regression", best, linear, *found[best])
+
+
+def _logistic(
+    train: FeatureSet, penalty: float, num_classes: int, class_weights: Tensor | None, start: Tensor | None
+) -> tuple[Linear, Tensor]:
+    """For features as they are; and the weights for standardised ones, to start the next from."""
+    data, (centre, size) = standardised(train)
+    weights = fit(data, penalty, start, LINEAR_TOLERANCE, num_classes, class_weights=class_weights)
+    plain = weights[:-1] / size[:, None]
+    return Linear(plain, weights[-1] - centre @ plain), weights
+
+
+def judges(val: FeatureSet | None) -> FeatureSet | None:
+    """The validation part, where it has enough pictures to choose by."""
+    return val if val is not None and len(val) >= ENOUGH_TO_JUDGE else None
+
+
+def limited(train: FeatureSet, most: int = MOST_FEATURES) -> FeatureSet:
+    """So many of them at most, evenly over their order."""
+    if len(train) <= most:
+        return train
+    return train.only(torch.linspace(0, len(train) - 1, most, dtype=torch.float64).round().long())
+
+
+def _folds(train: FeatureSet) -> list[Tensor]:
+    """(N,) masks of what is left out in turn: all views of a picture together, all classes in proportion."""
+    ids, first = _first_places(train.ids)
+    fold_of = torch.zeros(len(ids), dtype=torch.int64)
+    for places in by_class(train.only(first), seed=0):
+        fold_of[places] = torch.arange(len(places)) % FOLDS
+    fold = fold_of[torch.searchsorted(ids, train.ids)]
+    masks = [fold == number for number in range(FOLDS)]
+    return [mask for mask in masks if mask.any() and not mask.all()]
+
+
+def _first_places(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The different ids, rising, and where each stands first."""
+    unique, inverse = torch.unique(ids, return_inverse=True)
+    first = torch.full((len(unique),), len(ids), dtype=torch.int64)
+    return unique, first.scatter_reduce(0, inverse, torch.arange(len(ids)), "amin")
+
+
+def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Accuracy and log-loss."""
+    accuracy = float((logits.argmax(dim=1) == labels).double().mean())
+    return accuracy, float(F.cross_entropy(logits, labels))
+
+
+def _answers(logits: Tensor, labels: Tensor) -> Answers:
+    return Answers(logits, labels, torch.arange(len(labels)), tuple(map(str, range(logits.shape[1]))))

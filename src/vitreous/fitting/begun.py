@@ -1,0 +1,115 @@
+"""Begun: what was asked for and what was made of it, so that the same call again goes on; and the data it is about."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous import atomic, settings
+from vitreous.data.check import DataReport, check
+from vitreous.data.sources import DataSettings, Splits
+from vitreous.errors import UserError
+from vitreous.fitting.first import FirstAnswer
+from vitreous.fitting.keep import Candidate
+from vitreous.fitting.plan import Plan
+from vitreous.fitting.wishes import Balance, Hardware, Wishes
+from vitreous.training.run import RunDirectory
+
+LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for: the same again goes on with the run."""
+
+    data: str
+    start: str | None = None
+    minutes: float | None = None
+    balance: Balance = "auto"
+    changes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """plan.json: what was asked for, and what was made of it; measured once, so that resuming is exact."""
+
+    request: Request
+    plan: Plan
+    first: FirstAnswer
+    candidates: tuple[Candidate, ...] = ()  # what could be kept, once that is known
+    pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
+
+
+def begun_before(out: Path, request: Request) -> Begun | None:
+    """What an earlier call left, if it was the same call."""
+    path = out / "plan.json"
+    # A plan of which nothing was trained binds nobody: it may not even be possible.
+    there = RunDirectory(out)
+    there.check_ours()
+    trained = bool(there.checkpoints.paths()) or there.results() is not None
+    if not (trained and path.is_file()):
+        return None
+    if "first" not in atomic.read_json(path):
+        raise UserError(f"{out}: begun by an earlier version of fit, which cannot be gone on with; give another --out")
+    begun = settings.load(Begun, path)
+    if begun.request != request:
+        there, here = settings.to_json(begun.request), settings.to_json(request)
+        differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        raise UserError(
+            f"{out} holds another fit ({'; '.join(differing)}). "
+            "Give another --out, or the same options to go on with it"
+        )
+    return begun
+
+
+def wishes_of(request: Request) -> Wishes:
+    return Wishes(
+        start=request.start,
+        balance=request.balance,
+        seconds=None if request.minutes is None else 60 * request.minutes,
+        changes=dict(request.changes),
+    )
+
+
+def hardware_of(request: Request) -> Hardware:
+    return Hardware.here(dict(request.changes).get("training.device", "auto"))
+
+
+# ---- the data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    data: DataSettings
+
+
+def data_settings(request: Request) -> DataSettings:
+    given = {name: text for name, text in request.changes if name.startswith("data.")}
+    return settings.changed(_Data(data=DataSettings(where=request.data)), given).data
+
+
+def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
+    if splits.test is None:
+        raise UserError(
+            f"{source.where}: nothing is left to test on, so nothing could be said of the model. Give every class two "
+            "pictures or more, or a test part"
+        )
+    path = out / "data.json"
+    report = settings.load(DataReport, path) if resumed and path.is_file() else check(splits, source.where)
+    if len(report.left_out) > LEAKED * len(splits.train):
+        raise UserError(
+            f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also stand in the "
+            f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
+        )
+    print("\n".join(f"  {line}" for line in report.summary()), flush=True)
+    return report
+
+
+# ---- files
+
+
+def write(out: Path, name: str, document: Any) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic.write_json(document, out / f"{name}.json")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,166 @@
+"""Transfer: which trained encoder a fit starts from, and how large its pictures are; or none, and why."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from vitreous.data.check import DataReport
+from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
+from vitreous.fitting.starts import Work, best_start
+from vitreous.fitting.wishes import DEFAULT_S, Hardware, Wishes
+from vitreous.trained import Trained
+from vitreous.training.devices import Precision, World, autocast
+from vitreous.weights.shipped import shipped
+
+MOST_PX, MEDIUM_PX = 128, 64  # what photographs are shown at, and what smaller pictures are: more shows no more
+SIZES = (128, 96, 64, 48)  # px that the encoders that ship take, the best first
+EMBED_SHARE = 0.35  # of the time, for the features of all training and validation pictures
+TIMED_PX = 64
+TIMED_PICTURES = 16
+ENOUGH_TO_LEARN = 2000  # training pictures, from which random weights may come to better features
+TELLING = 0.8  # of the errors on pixels: an encoder whose features leave more is of little use for these pictures
+NONE = "none"  # --from none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The encoder that a fit begins with."""
+
+    where: str  # as --from takes it
+    why: str
+    digest: str  # sha256 of its tensors, by name
+    picture_px: tuple[int, int]
+    precision: Precision  # the faster one here
+    answer_s: float  # that a picture takes at that size
+    is_chosen: bool  # not given by the user: another may be better
+
+
+class Scratch(NamedTuple):
+    why: str
+
+
+Found = Start | Scratch
+
+
+def starting(
+    report: DataReport, hardware: Hardware, wishes: Wishes, elapsed_s: float, say: Callable[[str], None]
+) -> Found:
+    """What the user gave, what the hub has for this hardware and time, or what ships; or none of these."""
+    if wishes.start == NONE:
+        return Scratch("as you asked (--from none)")
+    left_s = max(1.0, (wishes.budget_s or DEFAULT_S) - elapsed_s)
+    if wishes.start in shipped():
+        return _shipped((wishes.start,), "as you asked", report, hardware, wishes, left_s=left_s)
+    if wishes.start is not None:
+        return _prepared(Trained.load(wishes.start), "as you asked", hardware, wishes)
+    if wishes.gives_a_model:
+        return Scratch("you chose the model; --from NAME would start from trained weights")
+    num_pictures = sum(part.pictures for part in report.parts)
+    work = Work(kind=hardware.kind, threads=torch.get_num_threads(), num_pictures=num_pictures, seconds=left_s)
+    published = best_start(work, say=say)
+    if published.where is not None:
+        return _prepared(Trained.load(published.where), published.why, hardware, wishes)
+    if not shipped():
+        return Scratch(f"no encoder ships with this copy; {published.why}")
+    return _shipped(shipped(), f"ships with the package; {published.why}", report, hardware, wishes, left_s=left_s)
+
+
+def reconsidered(start: Found, val_accuracy: float | None, pixels_accuracy: float | None, report: DataReport) -> Found:
+    """Random weights where a chosen encoder's features tell hardly more than the pixels, as of small grey digits, and
+    there are enough pictures to learn better ones from."""
+    if isinstance(start, Scratch) or not start.is_chosen or val_accuracy is None or pixels_accuracy is None:
+        return start
+    val = report.part("val")
+    if val is None or val.pictures < ENOUGH_TO_JUDGE or report.num_train < ENOUGH_TO_LEARN:
+        return start
+    if 1 - val_accuracy <= TELLING * (1 - pixels_accuracy):
+        return start
+    return Scratch(
+        f"features of {start.where} have {val_accuracy:.1%} on the validation part, the pixels themselves "
+        f"{pixels_accuracy:.1%}: too little ahead to start from; --from {start.where} does all the same"
+    )
+
+
+def _shipped(
+    names: tuple[str, ...], why: str, report: DataReport, hardware: Hardware, wishes: Wishes, *, left_s: float
+) -> Start:
+    """The largest pictures that the time allows, then the larger encoder: its features of 64 px are better than the
+    smaller one's of 128, and cheaper."""
+    largest = MOST_PX if min(report.heights[1], report.widths[1]) > MEDIUM_PX else MEDIUM_PX
+    sizes = [px for px in SIZES if px <= largest]
+    for name in reversed(names):
+        trained = Trained.load(name, picture_px=TIMED_PX)
+        answer_s = _timed(trained, hardware).seconds
+        for px in sizes:
+            cost_s = answer_s * (px / TIMED_PX) ** 2 * _num_embedded(report)
+            is_least = (name, px) == (names[0], sizes[-1])
+            if cost_s <= EMBED_SHARE * left_s or is_least or wishes.gives("model.picture_px"):
+                why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
+                return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)
+    raise AssertionError("the least one is always taken")
+
+
+def _num_embedded(report: DataReport) -> int:
+    val = report.part("val")
+    return report.num_train + (0 if val is None else val.pictures)
+
+
+def _prepared(trained: Trained, why: str, hardware: Hardware, wishes: Wishes) -> Start:
+    size = trained.card.preprocessing.size_px
+    if wishes.gives("model.picture_px"):
+        given = [int(side) for side in wishes.changes["model.picture_px"].split(",")]
+        size = (given[0], given[-1])
+    timed = _timed(trained.resized(size), hardware)
+    return Start(
+        where=trained.where,
+        why=why,
+        digest=_digest(trained),
+        picture_px=size,
+        precision=timed.precision,
+        answer_s=timed.seconds,
+        is_chosen=wishes.start is None,
+    )
+
+
+class _Timed(NamedTuple):
+    seconds: float  # a picture
+    precision: Precision
+
+
+def _timed(trained: Trained, hardware: Hardware) -> _Timed:
+    """On a few pictures of noise; a CPU may be faster in bfloat16 or slower, so both are tried."""
+    device = World.join(hardware.kind).device
+    encoder = trained.encoder().to(device).eval()
+    images = torch.randn(TIMED_PICTURES, 3, *trained.card.preprocessing.size_px, device=device)
+    if hardware.kind == "cuda":
+        return _Timed(_seconds(encoder, images, "bf16"), "bf16")
+    kinds: tuple[Precision, ...] = ("fp32", "bf16")
+    times = {kind: _seconds(encoder, images, kind) for kind in kinds}
+    fastest = min(kinds, key=lambda kind: times[kind])
+    return _Timed(times[fastest], fastest)
+
+
+@torch.no_grad()
+def _seconds(encoder: torch.nn.Module, images: torch.Tensor, precision: Precision) -> float:
+    def once() -> float:
+        began = time.perf_counter()
+        with autocast(images.device, precision):
+            encoder(images)
+        if images.is_cuda:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - began) / len(images)
+
+    once()
+    return min(once() for _ in range(2))
+
+
+def _digest(trained: Trained) -> str:
+    found = hashlib.sha256()
+    for name in sorted(name for name in trained.weights if name.startswith("encoder.")):
+        found.update(name.encode())
+        found.update(trained.weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,127 @@
+"""Which encoder a fit starts from, and that it does: with two small ones in place of those that ship."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from test_plan import CPU, report
+
+from scenes import write_scenes
+from vitreous.data.transforms import Preprocessing
+from vitreous.fitting import transfer
+from vitreous.fitting.fit import fit
+from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
+from vitreous.fitting.wishes import Wishes
+from vitreous.models import ViTSettings
+from vitreous.prediction.predictor import Predictor
+from vitreous.trained import Trained
+from vitreous.weights import shipped
+from vitreous.weights.card import Card
+
+
+@pytest.fixture
+def encoders(tmp_path, monkeypatch):
+    folder = tmp_path / "encoders"
+    for name, width in (("vitreous-s", 24), ("vitreous-xs", 12)):
+        torch.manual_seed(0)
+        model = ViTSettings(
+            picture_px=(64, 64), patch=16, width=width, depth=1, heads=2, pool="mean", num_prefix=0, positions="sincos"
+        )
+        weights = {name: value.half() for name, value in model.build().state_dict(prefix="encoder.").items()}
+        Trained(Card(model=model, preprocessing=Preprocessing(size_px=(64, 64))), weights, name).save(folder / name)
+    monkeypatch.setattr(shipped, "ENCODERS", folder)
+    return folder
+
+
+def start(data, monkeypatch, answer_s, **wishes):
+    """As if a picture of 64 px took so long."""
+    monkeypatch.setattr(transfer, "_timed", lambda trained, hardware: transfer._Timed(answer_s[trained.where], "fp32"))
+    return starting(data, CPU, Wishes(**{"changes": {}, **wishes}), 0.0, print)
+
+
+@pytest.mark.parametrize(
+    ("side", "ms", "expected"),
+    [
+        (224, 1, ("vitreous-s", 128)),
+        (224, 8, ("vitreous-s", 64)),
+        (224, 100, ("vitreous-xs", 48)),
+        (28, 1, ("vitreous-s", 64)),
+    ],
+)
+def test_the_largest_that_the_time_allows(side, ms, expected, encoders, monkeypatch):
+    pace = {"vitreous-s": ms / 1000, "vitreous-xs": ms / 4000}
+    found = start(report(side=side), monkeypatch, pace, seconds=300.0)
+    assert (found.where, found.picture_px[0]) == expected and found.is_chosen and len(found.digest) == 64
+
+
+def test_what_the_user_says_goes(encoders, monkeypatch):
+    pace = {"vitreous-s": 0.001, "vitreous-xs": 0.001}
+    assert isinstance(start(report(), monkeypatch, pace, start="none"), Scratch)
+    assert isinstance(start(report(), monkeypatch, pace, changes={"model.width": "16"}), Scratch)
+    given = start(report(), monkeypatch, pace, start="vitreous-xs", changes={"model.picture_px": "80,80"})
+    assert (given.where, given.picture_px, given.is_chosen) == ("vitreous-xs", (80, 80), False)
+
+
+def test_features_that_tell_no_more_than_pixels_are_no_start():
+    encoder = Start(
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", answer_s=0.01, is_chosen=True
+    )
+    assert isinstance(reconsidered(encoder, 0.86, 0.85, report()), Scratch)
+    assert reconsidered(encoder, 0.95, 0.85, report()) is encoder
+    assert reconsidered(encoder, 0.86, 0.85, report(num=500)) is encoder, "too few pictures to learn better ones from"
+    given = replace(encoder, is_chosen=False)
+    assert reconsidered(given, 0.86, 0.85, report()) is given
+
+
+def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):
+    """Five pictures a class, and less time than reading them takes: the first answer is delivered."""
+    root = write_scenes(tmp_path / "pictures", {"dark": 5, "grey": 5, "light": 5}, size=(30, 20))
+    found = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
+    assert not found.plan.trains and found.results["steps"] == 0
+    assert [one.name for one in found.candidates] == ["first answer"] and found.candidates[0].is_kept
+    assert found.first.start == "vitreous-s" and found.plan.choices[1].value.startswith("vitreous-s (sha256 ")
+    assert Predictor.load(tmp_path / "out")(root / "dark" / "0000.png").best in ("dark", "grey", "light")
+    again = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
+    assert again.resumed and again.evaluation.to_json() == found.evaluation.to_json()
+
+
+def test_a_loss_that_is_no_number_leaves_the_first_answer(encoders, tmp_path, capsys):
+    root = write_scenes(tmp_path / "pictures", {"dark": 40, "light": 40}, size=(30, 20))
+    changes = {"training.device": "cpu", "training.steps": "6", "optimizer.lr": "1e38", "training.log_every_steps": "1"}
+    found = fit(str(root), tmp_path / "out", changes=changes)
+    assert "training was given up: the loss or its gradient became NaN" in capsys.readouterr().out
+    assert found.results["steps"] == 0 and found.candidates[0].is_kept
+
+
+SLOW_FIT = """
+import sys, time
+from pathlib import Path
+from vitreous.weights import shipped
+shipped.ENCODERS = Path(sys.argv[3])
+from vitreous.fitting import fit
+from vitreous.training.loop import Loop
+step = Loop.step
+Loop.step = lambda self, *inputs: (step(self, *inputs), time.sleep(0.5))[0]
+fit.fit(sys.argv[1], sys.argv[2], changes={"training.device": "cpu", "training.steps": "1000"})
+"""
+
+
+def test_killed_while_it_is_fine_tuned_there_is_a_model(encoders, tmp_path):
+    root, out = write_scenes(tmp_path / "pictures", {"dark": 30, "light": 30}, size=(30, 20)), tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-c", SLOW_FIT, str(root), str(out), str(encoders)])
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "environment.json").is_file() and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    assert not (out / "results.json").exists()
+    recipe = json.loads((out / "recipe.json").read_text())
+    assert recipe["start"] == str(out / "first") and recipe["start_head"]
+    assert Predictor.load(out)(root / "dark" / "0000.png").best == "dark"
