@@ -4,7 +4,7 @@ import argparse
 
 from vitreous.verbs import add_quiet
 
-HELP = "Pre-train on the embedded data, then fit from it at a higher resolution; five minutes on two cores."
+HELP = "Fit a few embedded pictures from the encoder that ships, and from random weights; five minutes on two cores."
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -20,9 +20,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
     parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/fit- and the data's name)")
     parser.add_argument(
-        "--from", dest="start", metavar="WEIGHTS", help="start from a run, or any weights that can be read"
+        "--from",
+        dest="start",
+        metavar="WEIGHTS",
+        help="start from a run, an encoder of `vitreous list encoders`, or any weights that can be read; none: from "
+        "random weights (default: the best encoder that suits the hardware and the time)",
     )
-    parser.add_argument("--minutes", type=float, metavar="N", help="the time that all of it may take")
+    parser.add_argument("--minutes", type=float, metavar="N", help="the time that all of it may take (default: 10)")
     parser.add_argument(
         "--balance",
         choices=("auto", "none", "sampling", "weights"),
