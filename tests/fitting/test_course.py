@@ -92,6 +92,11 @@ def test_more_steps_than_help_are_not_taken():
     assert found.steps == 2000 and found.rates[-1] < 0.01
 
 
+def test_a_machine_that_is_far_slower_ends_the_run_while_it_warms_up():
+    found = Machine(0.1, lambda now: 30.0)
+    assert found.steps < found.recipe.schedule.warmup_steps and found.now < TOTAL_S
+
+
 def test_a_machine_that_stands_still_ends_the_run():
     found = Machine(0.1, lambda now: 0.1 if now < 100 else 60.0)
     assert found.steps < 700 and found.now < TOTAL_S + 60

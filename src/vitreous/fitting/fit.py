@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitreous import jobs, settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
@@ -24,6 +26,7 @@ from vitreous.fitting.drafts import Parts, check_wishes, drafts
 from vitreous.fitting.first import FIRST, FirstAnswer, first_answer
 from vitreous.fitting.keep import NEW_HEAD, NEW_HEAD_PICTURES, TRAINED, Candidate, Kept, keep_best, shown_as
 from vitreous.fitting.plan import Plan, length, plan
+from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import DEFAULT_S, Balance
 from vitreous.html import tag, together
@@ -104,6 +107,10 @@ def fit(
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
     begun = begun_before(out, request)
     job = Job.opened(request, out, begun, clock)
+    if begun is None:
+        settled()
+    elif begun.plan.threads is not None:
+        torch.set_num_threads(begun.plan.threads)
     clock.begin("first", "Answering at once: linear heads on pixels and on frozen features")
     regression = job.regression()
     begins = job.planned(regression) if begun is None else begun
@@ -224,6 +231,7 @@ class Job:
         chosen = plan(report, self.source, hardware, wishes, start, measure=measure, clock=clock)
         print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
         chosen = chosen if isinstance(start, Scratch) else self._from_first(chosen, start)
+        chosen = replace(chosen, threads=torch.get_num_threads())
         begins = Begun(request=self.request, plan=chosen, first=first, pictures=self.pictures)
         self.note(begins)
         return begins

@@ -31,6 +31,7 @@ class Plan:
     budget: Budget | None = None
     trains: bool = True  # False: the time is enough for the first answer alone
     most_steps: int | None = None  # more would not help, whatever the time
+    threads: int | None = None  # that torch computes with: others would round differently
 
     def with_choice(self, what: str, value: str, why: str) -> "Plan":
         """In its place, or as the last."""

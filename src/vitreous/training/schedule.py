@@ -59,7 +59,8 @@ class ScheduleSettings:
             raise UserError(f"schedule.falls: {self.falls} are not in order, each ending after its step")
         warmup = round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
         cooldown = round(self.cooldown_fraction * total_steps)
-        if warmup < 0 or warmup + cooldown > total_steps:
+        # A run that aims its end by the clock may end while it warms up.
+        if warmup < 0 or (warmup + cooldown > total_steps and not self.falls):
             parts = f"{warmup} steps of warm-up" + (f" and {cooldown} of cooldown" if cooldown else "")
             raise UserError(
                 f"schedule: {parts} do not fit into {total_steps} steps; change schedule.warmup_steps or train longer"
