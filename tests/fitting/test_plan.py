@@ -235,6 +235,12 @@ def test_too_little_time_leaves_the_first_answer(seconds, step_s):
     assert told.value == "no training" and "--minutes gives more" in told.why
 
 
+def test_validations_along_the_run_are_left_out_where_they_would_take_the_time_of_training():
+    slow = Pace(step_s=1.0, start_s=1.0, answer_s=0.01)  # a validation of 1,000 pictures takes 20 s
+    short, long = (planned(measure=lambda *_: slow, seconds=seconds).recipe.training for seconds in (150.0, 3000.0))
+    assert short.evaluate_every_epochs == 0 and short.steps > 50 and long.evaluate_every_epochs > 0
+
+
 def test_a_given_length_is_kept():
     found = planned(measure=by_size(0.05), seconds=60.0, changes={"training.epochs": "3"})
     assert found.recipe.training.epochs == 3 and not found.recipe.schedule.falls and found.trains

@@ -18,6 +18,8 @@ FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend l
 PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from
 PROBED_SHARE = 0.03  # of the time, at most, for embedding them
 VAL_PASSES = 4  # after the last step: raw and averaged weights, the mean of two models, calibration
+NUM_VALIDATIONS = 5  # along the run, for its curves
+VALIDATIONS_SHARE = 0.15  # of the time for training, at most
 TRAINING_PASSES = 3.3  # forward passes that a training step takes the time of
 
 
@@ -83,14 +85,19 @@ def pace_of(recipe: Recipe, answer_s: float) -> Pace:
 
 def steps_within(budget: Budget, recipe: Recipe, report: DataReport) -> int:
     """That fit into the time for training; below 0 where there is none."""
+    val_s = _validations_s(budget, report) if has_validations(budget, report) else 0.0
+    return int((budget.train_s - budget.pace.start_s - val_s) / budget.pace.step_s)
+
+
+def has_validations(budget: Budget, report: DataReport) -> bool:
+    """Whether there is time for them along the run; the one at its end is always taken."""
+    return _validations_s(budget, report) <= VALIDATIONS_SHARE * budget.train_s
+
+
+def _validations_s(budget: Budget, report: DataReport) -> float:
+    """Raw and averaged weights at each validation but the last, which is counted with the rest of the end."""
     val = report.part("val")
-    # Raw and averaged weights at each validation but the last, which is counted with the rest of the end.
-    answers = 0 if val is None else val.pictures * 2 * (NUM_VALIDATIONS - 1)
-    left_s = budget.train_s - budget.pace.start_s - budget.pace.answer_s * answers
-    return int(left_s / budget.pace.step_s)
-
-
-NUM_VALIDATIONS = 5  # along the run, for its curves
+    return 0.0 if val is None else budget.pace.answer_s * val.pictures * 2 * (NUM_VALIDATIONS - 1)
 
 
 def measured(

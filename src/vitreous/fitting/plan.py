@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings
-from vitreous.fitting.budget import Budget, Clock, Measure, Pace, budget, pace_of, steps_within
+from vitreous.fitting.budget import Budget, Clock, Measure, Pace, budget, has_validations, pace_of, steps_within
 from vitreous.fitting.course import can_be_paced, paced
 from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, balance_of, drafts, lengthened, usual_steps
 from vitreous.fitting.transfer import Found, Scratch, Start
@@ -70,6 +70,8 @@ def plan(
     trains = wishes.gives_a_length or steps >= LEAST_STEPS
     if trains and not wishes.gives_a_length:
         recipe = _of_length(recipe, steps, report, wishes)
+        if not has_validations(kept, report) and not wishes.gives("training.evaluate_every_epochs"):
+            recipe = replace(recipe, training=replace(recipe.training, evaluate_every_epochs=0.0))
     choices = _choices(recipe, report, hardware, wishes, start, kept=kept)
     found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most)
     if trains:
