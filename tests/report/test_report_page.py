@@ -15,7 +15,6 @@ from vitreous.evaluation.metrics import Estimate
 from vitreous.report import inside, report
 from vitreous.report.answer import account
 from vitreous.report.judgement import Fall, fall
-from vitreous.report.words import percent
 
 SECTIONS = [
     *("answer", "account", "candidates", "results", "confusion", "mistakes", "data", "training", "calibration", "sets"),
@@ -277,6 +276,6 @@ def test_captions_name_the_folder(page, reported):
 def test_what_was_tried_stands_side_by_side(page, reported):
     result, words = reported.result, plain(page.by_id("candidates"))
     for one in result.candidates:
-        assert one.name in words and percent(one.score) in words
-    assert "logistic regression on pixels" in words and percent(result.baseline.accuracy) in words
+        assert one.name in words and f"{100 * one.score:.1f} %" in words
+    assert "logistic regression on pixels" in words and f"{100 * result.baseline.accuracy:.1f} %" in words
     assert result.first.start in words
