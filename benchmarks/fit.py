@@ -27,12 +27,12 @@ STARTS = {"shipped": (), "scratch": ("--from", "none")}
 def sets() -> dict[str, tuple[str, ...]]:
     """Name -> data and settings of `fit`."""
     few = {
-        f"{name}-{num}-a-class": (where, "--data.train_limit", str(num * classes))
+        f"{name}-{num}-per-class": (where, "--data.train_limit", str(num * classes))
         for name, where, classes in (("imagenette", "imagenette224", 10), ("cifar10", "cifar10", 10))
         for num in PER_CLASS
     }
     return {
-        "imagenette": ("imagenette224",),
+        "imagenette": ("imagenette224", "--data.test_split", "val"),
         "pets": ("oxford_pets",),
         "cifar10-5000": ("cifar10", "--data.train_limit", "5000"),
         "fashion": ("fashion",),
