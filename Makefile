@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 .PHONY: demo test lint types slow stress-serve package clean
 
-demo: .venv/core  ## pre-train, fine-tune and evaluate on the embedded data
+demo: .venv/core  ## fit a model to a few embedded pictures, from an encoder that ships and from none
 	$(BIN)/vitreous demo
 
 test: lint types  ## lint, types and tests

@@ -16,9 +16,10 @@ def demo(out: str | Path) -> str:
     """`fit` from the encoder that ships, and from random weights; and the bar that both have to clear.
 
     Returns what came of it, to be printed."""
-    began, out = time.monotonic(), Path(out)
-    print(f"Pictures of clothes, {PER_CLASS} for each of 10 classes. First from random weights, then from an encoder")
+    out = Path(out)
+    print(f"Pictures of clothes, {PER_CLASS} for each of 10 classes. First from random weights, then from an encoder.")
     scratch = fit("fashion", out / "scratch", start="none", minutes=MINUTES, changes=CHANGES)
+    began = time.monotonic()
     result = fit("fashion", out / "fit", minutes=MINUTES, changes=CHANGES)
     say("report", "Writing the report")
     account_for(result)

@@ -10,7 +10,7 @@ from vitreous.errors import UserError, did_you_mean
 from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser, tokeniser_imagenet
 from vitreous.recipes.cifar10 import cifar10_finetune, cifar10_hybrid, cifar10_resnet, cifar10_vit
 from vitreous.recipes.contrastive import cifar10_byol, cifar10_mocov3, cifar10_simclr, mocov3_imagenet
-from vitreous.recipes.distill import cifar10_deit, deit_imagenet
+from vitreous.recipes.distill import cifar10_deit, cifar10_matching, deit_imagenet
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
 from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
@@ -54,6 +54,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         beit_imagenet,
         cifar10_tuned,
         cifar10_deit,
+        cifar10_matching,
         deit_imagenet,
         tiny_imagenet_vit,
         tiny_imagenet_hybrid,

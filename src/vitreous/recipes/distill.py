@@ -10,6 +10,7 @@ from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import small_vit
 from vitreous.tasks.distill import DistillSettings
+from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -27,6 +28,24 @@ def cifar10_deit(teacher: str = "runs/cifar10_resnet", epochs: float = 200.0) ->
     """
     model = replace(small_vit("class"), num_prefix=2, stochastic_depth=0.1)
     return replace(small_pictures("cifar10_deit", model, epochs), objective=DistillSettings(), teacher=teacher)
+
+
+def cifar10_matching(teacher: str = "vitreous-s", picture_px: int = 32, epochs: float = 200.0) -> Recipe:
+    """Function matching without labels: a small ViT learns to give the features of any encoder, for any pictures.
+
+    Command:  vitreous train cifar10_matching --teacher vitreous-s --data.where my_pictures --picture_px 64
+              for a classifier as the teacher: --objective.match logits
+    Cost:     not measured
+    Score:    not measured on CIFAR-10; how the encoders that ship were made by it: docs/RESULTS.md
+    Section:  Beyer et al. 2022, section 3: consistent views, mixed pictures, a patient schedule
+    """
+    recipe = small_pictures("cifar10_matching", small_vit("mean", picture_px), epochs)
+    return replace(
+        recipe,
+        data=replace(recipe.data, need_labels=False),
+        objective=FunctionMatchingSettings(match="features"),
+        teacher=teacher,
+    )
 
 
 def deit_imagenet(

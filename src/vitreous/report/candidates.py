@@ -2,7 +2,7 @@
 
 from vitreous.fitting.fit import FitResult
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
-from vitreous.report.words import DASH, counted, percent, seconds, share
+from vitreous.report.words import DASH, counted, percent, seconds
 
 MEANINGS = {
     "first answer": "a linear head on frozen features",
@@ -21,7 +21,7 @@ def section(result: FitResult) -> Html:
         fitted = f"{baseline.px} px, {counted(baseline.pictures, 'picture')}"
         rows.append(("logistic regression on pixels", fitted, _score(best), percent(baseline.accuracy)))
     for one in result.candidates:
-        tested = share(result.evaluation.scores.top1) if one.is_kept else DASH
+        tested = percent(result.evaluation.scores.top1.value) if one.is_kept else DASH
         cells = (one.name, MEANINGS.get(one.name, ""), _score(one.score), tested)
         rows.append(tuple(tag.b(cell) for cell in cells) if one.is_kept else cells)
     height, width = first.picture_px
