@@ -165,7 +165,11 @@ def test_the_end_loses_no_accepted_request_and_leaves_no_process(model):
 
 def test_accepted_requests_are_answered_after_the_signal(model):
     """The model stands still while the signal comes: all that was admitted is answered all the same."""
-    running = Running(model, "--queue", 8, "--neighbours", 0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here and in the server
+    try:
+        running = Running(model, "--queue", 8, "--neighbours", 0)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     running.signal_workers(signal.SIGSTOP)
     workers = running.workers()
     asking = Asking(running.url, 8)
