@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from vitreous import jobs
 from vitreous.cli import dotted, one_line_errors
+from vitreous.jobs.data import OpenData
+from vitreous.jobs.train import train
 from vitreous.models.flops import training_flops
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes import Recipe, find_recipe
@@ -27,9 +28,9 @@ from vitreous.studies.grid import DecodedOnce
 from vitreous.training.environment import environment
 
 
-def run(recipe: Recipe, folder: Path, choose: bool, open_data: jobs.OpenData) -> dict[str, Any]:
+def run(recipe: Recipe, folder: Path, choose: bool, open_data: OpenData) -> dict[str, Any]:
     recipe = replace(recipe, data=replace(recipe.data, val_fraction=0.1 if choose else 0.0))
-    results = jobs.train(recipe, folder, read_test=not choose, open_data=open_data)
+    results = train(recipe, folder, read_test=not choose, open_data=open_data)
     with shapes_only():
         per_picture = training_flops(recipe.model.build())
     pictures = results["steps"] * recipe.training.batch_size

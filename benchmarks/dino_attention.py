@@ -28,17 +28,17 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitreous import figures
 from vitreous import keys as K
 from vitreous.cli import one_line_errors
 from vitreous.data.images import read_picture
 from vitreous.data.rendered import open_rendered
+from vitreous.display import figures
 from vitreous.errors import UserError
 from vitreous.inspection.attention import attention
 from vitreous.inspection.figures import attention_figure, heads_figure
 from vitreous.models.base import Encoder
-from vitreous.trained import Trained
 from vitreous.training.environment import environment
+from vitreous.weights.trained import Trained
 
 SHARE = 0.6  # of the attention that falls on patches
 BATCH = 64

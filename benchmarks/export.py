@@ -29,9 +29,9 @@ from vitreous.export.job import export
 from vitreous.export.runtime import ExportedPredictor, open_session
 from vitreous.models import model_settings
 from vitreous.tasks import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.environment import environment
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 # torchvision, which timm imports, needs these two beside a CPU build of torch.
 LIBRARY = torch.library.Library("torchvision", "DEF")

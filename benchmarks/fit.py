@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from vitreous import atomic
+from vitreous.storage import atomic
 from vitreous.terminal import table
 
 PER_CLASS = (5, 20, 100)

@@ -33,17 +33,18 @@ from vitreous.export.graph import Graph
 from vitreous.export.job import export
 from vitreous.export.parts import write_task
 from vitreous.export.runtime import open_session
-from vitreous.jobs import data_of, train
+from vitreous.jobs.data import data_of
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.environment import environment
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import MuonSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 Array = NDArray[np.float32]
 

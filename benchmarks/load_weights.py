@@ -36,11 +36,11 @@ model = timm.create_model(path.rsplit("/", 1)[-1].removesuffix(".safetensors"))
 save_file({name: torch.randn_like(value) * 0.02 for name, value in model.state_dict().items()}, path)
 """
 OURS = """
-import vitreous.trained
+import vitreous.weights.trained
 from vitreous.weights import formats
 formats.formats()
 before, begin = memory("VmRSS"), time.perf_counter()
-model = vitreous.trained.load(path).task()
+model = vitreous.weights.trained.load(path).task()
 """
 TIMM = """
 import timm

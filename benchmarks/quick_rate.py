@@ -8,8 +8,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from vitreous import atomic, jobs
 from vitreous.cli import one_line_errors
+from vitreous.jobs.train import train
+from vitreous.storage import atomic
 from vitreous.studies.grid import DecodedOnce
 from vitreous.studies.models import study_model
 from vitreous.studies.study import Study
@@ -34,7 +35,7 @@ def main() -> None:
                 model = study_model(name, study.picture_px, study.patch).settings
                 with tempfile.TemporaryDirectory() as folder:
                     recipe = study.recipe(name, model, seed)
-                    found.append(jobs.train(recipe, folder, read_test=False, open_data=open_data)["val"]["accuracy"])
+                    found.append(train(recipe, folder, read_test=False, open_data=open_data)["val"]["accuracy"])
             accuracies.setdefault(name, {})[f"{rate:g}"] = statistics.fmean(found)
             print(f"{name} {rate:g}: {statistics.fmean(found):.2%}", flush=True)
     atomic.write_json({"environment": environment(), "held_out_accuracies": accuracies}, options.out)

@@ -20,15 +20,17 @@ from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vitreous import figures, jobs, settings
 from vitreous import keys as K
+from vitreous import settings
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
 from vitreous.data.images import read_picture
 from vitreous.data.loader import EvalLoader
 from vitreous.data.transforms import Preprocessing
+from vitreous.display import figures
 from vitreous.errors import UserError
 from vitreous.inspection.completions import as_pixels, complete, completions_figure
+from vitreous.jobs.build import build_objective
 from vitreous.objectives.base import Objective
 from vitreous.objectives.igpt import NextPixel
 from vitreous.objectives.mae import MAE
@@ -47,7 +49,7 @@ def redrawn(run: Path, num: int, folder: Path | None) -> Figure:
     splits, checkpoint = recipe.data.build(), RunDirectory(run).latest_checkpoint()
     if checkpoint is None:
         raise UserError(f"{run}: a run without a checkpoint")
-    objective = jobs.build_objective(recipe, splits.train.classes).eval()
+    objective = build_objective(recipe, splits.train.classes).eval()
     objective.load_state_dict(checkpoint.tensors["objective"])
     average = recipe.average.build(objective)
     average.load_state(checkpoint.tensors["average"])

@@ -52,8 +52,8 @@ def save_model(folder: Path) -> None:
     from vitreous.data.transforms import Preprocessing
     from vitreous.models import ViTSettings
     from vitreous.tasks.classify import ClassifySettings
-    from vitreous.trained import Trained
     from vitreous.weights.card import Card
+    from vitreous.weights.trained import Trained
 
     torch.manual_seed(0)
     model, classes = ViTSettings(width=384, heads=6), tuple(f"class {number}" for number in range(1000))
@@ -79,7 +79,7 @@ def pictures() -> list[bytes]:
 
 BARE = """
 import json, os, sys, threading, time, torch
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 task = Trained.load(sys.argv[1]).task()
 
 def lane(threads, size, until, ends):

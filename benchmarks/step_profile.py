@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from vitreous import jobs
 from vitreous.cli import dotted, one_line_errors
+from vitreous.jobs.build import build_loop, build_objective
+from vitreous.jobs.data import OpenData
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.studies.grid import DecodedOnce
 from vitreous.terminal import table
@@ -29,10 +30,10 @@ STEPS = 20  # that are profiled
 SHOWN = 25  # kernels
 
 
-def profiled(recipe: Recipe, open_data: jobs.OpenData) -> dict[str, Any]:
+def profiled(recipe: Recipe, open_data: OpenData) -> dict[str, Any]:
     world, splits = World.join(recipe.training.device), open_data(recipe.data)
-    objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
-    loop = jobs.build_loop(recipe, splits, objective, world)
+    objective = build_objective(recipe, splits.train.classes).to(world.device)
+    loop = build_loop(recipe, splits, objective, world)
     on_gpu = world.device.type == "cuda"
 
     def wait() -> float:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from vitreous import figures, settings
+from vitreous import settings
 from vitreous.cli import dotted, one_line_errors
+from vitreous.display import figures
 from vitreous.studies import STUDIES, find_study
 from vitreous.studies.study import Study, run_study
 from vitreous.terminal import table

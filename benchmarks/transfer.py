@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from vitreous import figures
 from vitreous.cli import one_line_errors
 from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings, Source, Splits
+from vitreous.display import figures
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.probes import few_shot, linear_probe
 from vitreous.models.base import Encoder
 from vitreous.studies.grid import DecodedOnce
-from vitreous.trained import Trained
 from vitreous.training.environment import environment
+from vitreous.weights.trained import Trained
 
 SETS = {
     "imagenette224": DataSettings(where="imagenette224", val_fraction=0.2, test_split="val"),

@@ -37,11 +37,15 @@ from matplotlib.ticker import PercentFormatter
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous import assess, atomic, figures, jobs, locks
 from vitreous.cli import dotted, one_line_errors
+from vitreous.display import figures
 from vitreous.fitting.budget import measured
+from vitreous.jobs.build import build_loop, build_objective
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train
 from vitreous.objectives.base import Objective
 from vitreous.recipes import Recipe, find_recipe
+from vitreous.storage import atomic, locks
 from vitreous.studies.grid import DecodedOnce
 from vitreous.training.devices import World
 from vitreous.training.environment import environment
@@ -139,7 +143,7 @@ class Table:
         recipe, pace = self.recipe(method), self.pace(method)
         recipe = replace(recipe, training=replace(recipe.training, steps=max(20, round(self.options.seconds / pace))))
         read_test = METHODS[method].labels and not self.options.choose
-        results = jobs.train(recipe, run, read_test=read_test, open_data=self.open_data)
+        results = train(recipe, run, read_test=read_test, open_data=self.open_data)
         steps, batch = results["steps"], recipe.training.batch_size
         per_picture = flops_a_picture(recipe, self.open_data)
         self.note(
@@ -158,7 +162,7 @@ class Table:
         if self.has(method, "knn"):
             return
         began = time.monotonic()
-        (found,) = assess.evaluate(
+        (found,) = evaluate(
             self.options.runs / method,
             split=self.part,
             probes=("knn", "linear", "fewshot"),
@@ -193,7 +197,7 @@ class Table:
             own = recipe.training.num_steps(len(self.open_data(recipe.data).train) // recipe.training.batch_size)
             longer = own + round(self.options.seconds / self.pace(method))
             recipe = replace(recipe, training=replace(recipe.training, steps=longer))
-        results = jobs.train(
+        results = train(
             recipe, self.options.runs / "tuned" / method, read_test=not self.options.choose, open_data=self.open_data
         )
         self.note(
@@ -217,8 +221,8 @@ def flops_a_picture(recipe: Recipe, open_data: Callable[..., Any]) -> float:
     """Of a training step: counted, forward and backward, teachers and decoders included. A multiply-add counts 2."""
     few = replace(recipe, training=replace(recipe.training, batch_size=8, compile=False, cuda_graph=False))
     splits, world = open_data(recipe.data), World(rank=0, size=1, device=torch.device("cpu"))
-    objective: Objective = jobs.build_objective(few, splits.train.classes)
-    batch = next(iter(jobs.build_loop(few, splits, objective, world).data.batches(0, 1)))  # type: ignore[attr-defined]
+    objective: Objective = build_objective(few, splits.train.classes)
+    batch = next(iter(build_loop(few, splits, objective, world).data.batches(0, 1)))  # type: ignore[attr-defined]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         objective(batch, torch.tensor(0.5))["loss"].backward()
     return counter.get_total_flops() / 8

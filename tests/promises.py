@@ -5,16 +5,19 @@ from dataclasses import replace
 
 import torch
 
-from vitreous import assess, jobs, settings
+from vitreous import settings
+from vitreous.jobs.build import build_loop, build_objective, eval_batches
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.recipes import finetune_recipe
 from vitreous.recipes.recipe import Recipe
 from vitreous.studies.grid import DecodedOnce
 from vitreous.tasks.base import Task
-from vitreous.trained import Trained
 from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
+from vitreous.weights.trained import Trained
 
 OPEN = DecodedOnce()  # the same pictures for all who promise
 WORLD = World(rank=0, size=1, device=torch.device("cpu"))
@@ -47,13 +50,13 @@ def keep_promises(recipe: Recipe, tmp_path, falls_to: float = 0.95, finetune: bo
     """Train it in one go and in two; fine-tune and probe what remains. Answers what was logged."""
     assert settings.from_json(Recipe, json.loads(json.dumps(settings.to_json(recipe)))) == recipe
     one, two = tmp_path / "one", tmp_path / "two"
-    jobs.train(recipe, one, read_test=False, open_data=OPEN)
+    train(recipe, one, read_test=False, open_data=OPEN)
     rows = [row for row in RunDirectory(one).rows() if "loss" in row]
     assert rows[-1]["loss"] < falls_to * rows[0]["loss"], [row["loss"] for row in rows]
 
     # Stopped halfway, it goes on as if nothing had happened: teachers, queues and centres included.
-    jobs.train(recipe, two, read_test=False, open_data=OPEN, until=recipe.training.steps // 2 + 3)
-    jobs.train(recipe, two, read_test=False, open_data=OPEN)
+    train(recipe, two, read_test=False, open_data=OPEN, until=recipe.training.steps // 2 + 3)
+    train(recipe, two, read_test=False, open_data=OPEN)
     assert RunDirectory(two).rows() == RunDirectory(one).rows()
     (weights, _), (again, _) = (own.load_model(run / "model") for run in (one, two))
     assert weights.keys() == again.keys()
@@ -61,9 +64,9 @@ def keep_promises(recipe: Recipe, tmp_path, falls_to: float = 0.95, finetune: bo
 
     # No gradient is forgotten, and the whole of it is one graph: torch.compile and CUDA graphs need that.
     splits = OPEN(recipe.data)
-    objective = jobs.build_objective(recipe, splits.train.classes)
-    objective.look(jobs.eval_batches(splits.train, recipe, WORLD))
-    loop = jobs.build_loop(recipe, splits, objective, WORLD)
+    objective = build_objective(recipe, splits.train.classes)
+    objective.look(eval_batches(splits.train, recipe, WORLD))
+    loop = build_loop(recipe, splits, objective, WORLD)
     batch = next(iter(loop.data.batches(0, 1)))
     whole = torch.compile(objective, backend="eager", fullgraph=True, dynamic=False)
     losses = whole(batch, torch.tensor(0.5))
@@ -74,11 +77,11 @@ def keep_promises(recipe: Recipe, tmp_path, falls_to: float = 0.95, finetune: bo
 
     # What remains is a model like any other.
     trained = Trained.load(one)
-    (probed,) = assess.evaluate(one, split="val", probes=("knn",), open_data=OPEN).probes
+    (probed,) = evaluate(one, split="val", probes=("knn",), open_data=OPEN).probes
     assert probed.knn[0].accuracy.value > 0.2  # chance is 0.1
     assert (trained.card.task is not None) == isinstance(objective.task, Task)
     if finetune:
         changes = {"training.steps": "2", "training.batch_size": "20", "data.train_limit": "80", "picture_px": "28"}
         tuned = finetune_recipe(str(one), "fashion", changes)
-        assert "val" in jobs.train(tuned, tmp_path / "tuned", read_test=False, open_data=OPEN)
+        assert "val" in train(tuned, tmp_path / "tuned", read_test=False, open_data=OPEN)
     return rows

@@ -13,8 +13,8 @@ from vitreous.cli import VERBS, dotted, main, separated
 from vitreous.errors import UserError
 from vitreous.recipes import RECIPES
 from vitreous.settings import load
-from vitreous.trained import Trained
 from vitreous.verbs import DEVICES
+from vitreous.weights.trained import Trained
 
 TINY = [
     *("--data.train_limit", "200", "--data.val_fraction", "0.02", "--training.batch_size", "50"),
@@ -293,7 +293,7 @@ def test_finetuning_on_few_pictures_takes_a_batch_that_fits(capsys, run, folder,
 
 
 def test_finetuning_starts_from_resized_positions_and_a_head_of_zeros(run):
-    from vitreous.jobs import build_objective
+    from vitreous.jobs.build import build_objective
     from vitreous.recipes import finetune_recipe
 
     recipe = finetune_recipe(str(run), "fashion", {})

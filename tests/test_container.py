@@ -31,9 +31,9 @@ from vitreous.models import ViTSettings
 from vitreous.serve.guard import PROBES
 from vitreous.serve.server import GRACE_S
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.verbs import serve
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 ROOT = Path(__file__).parents[1]
 

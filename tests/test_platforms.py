@@ -17,9 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from promises import OPEN, shrunk
 from scenes import encoded, scene, write_scenes
-from vitreous import jobs, platforms
+from vitreous import platforms
 from vitreous.data.sources import DataSettings, InMemory
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_loader, build_objective
+from vitreous.jobs.train import train
 from vitreous.models.base import Grid
 from vitreous.objectives.beit import draw_blocks
 from vitreous.recipes import find_recipe
@@ -65,7 +67,7 @@ def test_elsewhere_everything_is_imported_and_trains_with_spawned_readers(tmp_pa
     assert ended.returncode == 0, ended.stderr
     # Readers are started anew, and read the same.
     here = find_recipe(str(tmp_path / "run" / "recipe.json"), {})
-    jobs.train(replace(here, training=replace(here.training, workers=0)), tmp_path / "here")
+    train(replace(here, training=replace(here.training, workers=0)), tmp_path / "here")
     weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("run", "here")]
     assert weights[0] == weights[1]
 
@@ -151,8 +153,8 @@ CASES = {
 def test_a_step_makes_no_float64_on_a_device_that_has_none(lacking, name):
     recipe = shrunk(find_recipe(name, CASES[name]))
     splits = OPEN(recipe.data)
-    objective = jobs.build_objective(recipe, splits.train.classes).to(lacking.device)
-    loader, meter = jobs.build_loader(recipe, splits.train, lacking), Meter(lacking)
+    objective = build_objective(recipe, splits.train.classes).to(lacking.device)
+    loader, meter = build_loader(recipe, splits.train, lacking), Meter(lacking)
     with Watch():
         inputs = next(loader.inputs(0, 1))
         batch = loader.prepare(*inputs)

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from scenes import write_scenes
-from vitreous import jobs
 from vitreous.errors import UserError
 from vitreous.fitting.fit import fit
+from vitreous.jobs.train import train
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes import find_recipe
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 STEPS_PER_EPOCH = 10
 COMMAND = [
@@ -191,19 +191,19 @@ def test_other_pictures_are_refused_or_taken_knowingly(tmp_path):
     write_scenes(folder, {"dark": 30, "light": 30}, size=(28, 28))
     changes = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.batch_size": "8"}
     recipe = find_recipe("fashion_vit", {**changes, "data.where": str(folder), "training.steps": "6"})
-    jobs.train(recipe, out, until=3)
+    train(recipe, out, until=3)
     for name in ("x", "y"):
         shutil.copy(folder / "dark" / "0000.png", folder / "dark" / f"{name}.png")
     with pytest.raises(UserError, match=r"have changed since the run in .*; or remove .*pictures\.json to go on"):
-        jobs.train(recipe, out)
+        train(recipe, out)
     (out / "pictures.json").unlink()
-    assert jobs.train(recipe, out)["steps"] == 6
+    assert train(recipe, out)["steps"] == 6
     # Where the model does not fit the classes any more, that is one line too.
     for name in ("results.json", "pictures.json"):
         (out / name).unlink()
     write_scenes(folder, {"grey": 30}, size=(28, 28))
     with pytest.raises(UserError, match=r"its checkpoint is of another model \(size mismatch for head.*\)\. Give"):
-        jobs.train(recipe, out)
+        train(recipe, out)
 
 
 def one_line(process: subprocess.Popen, *words: str) -> None:

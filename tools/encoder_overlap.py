@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pretrain_encoders import unlabelled
 
-from vitreous import atomic
 from vitreous.cli import one_line_errors
 from vitreous.data.duplicates import overlaps
 from vitreous.data.sources import open_sources
+from vitreous.storage import atomic
 from vitreous.training.environment import environment
 
 TESTS = {"tiny_imagenet": "test", "imagenette224": "val", "oxford_pets": "test", "cifar10": "test", "fashion": "test"}

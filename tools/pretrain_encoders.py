@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous import atomic, jobs, settings
+from vitreous import settings
 from vitreous.cli import one_line_errors
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
@@ -32,14 +32,16 @@ from vitreous.data.names import Layout
 from vitreous.data.resample import resize
 from vitreous.data.sources import DataSettings, Splits, open_sources
 from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.jobs.build import build_encoder, build_loop
+from vitreous.jobs.train import trained
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
 from vitreous.recipes.cifar10 import plain_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.tiny_imagenet import NORMALISE
+from vitreous.storage import atomic
 from vitreous.tasks.matching import FunctionMatching, FunctionMatchingSettings
-from vitreous.teachers import Teacher
-from vitreous.trained import Trained
+from vitreous.teaching.teachers import Teacher
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
 from vitreous.training.environment import environment
@@ -47,6 +49,7 @@ from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import MuonSettings
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 PX = 128  # all pictures are kept at this size, on the device
 TEACHER_PX = 160  # its accuracy among the 200 classes, on Tiny ImageNet: 49 % at 128 px, 55 % at 160, 59 % at 224
@@ -172,7 +175,7 @@ def phases(name: str, options: argparse.Namespace) -> list[Recipe]:
 
 
 def run(recipe: Recipe, folder: Path, splits: Splits, teacher: Encoder) -> dict[str, Any]:
-    """As `jobs.train` does it, with a teacher that none of our formats holds."""
+    """As `train` does it, with a teacher that none of our formats holds."""
     finished = folder / "results.json"
     if finished.is_file():
         return dict(json.loads(finished.read_text()))
@@ -181,11 +184,11 @@ def run(recipe: Recipe, folder: Path, splits: Splits, teacher: Encoder) -> dict[
         settings.save(recipe, folder / "recipe.json")
         directory.write_environment()
         shown = Teacher(teacher, TEACHER_SEES, recipe.preprocessing, where="EfficientNet-lite2")
-        objective = recipe.objective.build(jobs.build_encoder(recipe), splits.train.classes, shown).to(world.device)
-        loop = jobs.build_loop(recipe, splits, objective, world)
+        objective = recipe.objective.build(build_encoder(recipe), splits.train.classes, shown).to(world.device)
+        loop = build_loop(recipe, splits, objective, world)
         loop.run(directory, None)
         with loop.average.swapped():
-            jobs.trained(recipe, objective.eval(), splits.train.classes, str(folder)).save(folder / "model")
+            trained(recipe, objective.eval(), splits.train.classes, str(folder)).save(folder / "model")
         seconds = time.monotonic() - began
         results = {
             "steps": loop.num_steps,

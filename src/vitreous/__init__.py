@@ -8,32 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitreous.assess import evaluate as evaluate
     from vitreous.commands import attention as attention
     from vitreous.commands import fit as fit
     from vitreous.commands import predict as predict
-    from vitreous.create import create_model as create_model
     from vitreous.errors import UserError as UserError
-    from vitreous.jobs import train as train
+    from vitreous.jobs.evaluate import evaluate as evaluate
+    from vitreous.jobs.train import train as train
     from vitreous.prediction.predictor import Predictor as Predictor
     from vitreous.recipes.recipe import Recipe as Recipe
-    from vitreous.trained import Trained as Trained
-    from vitreous.trained import load as load
+    from vitreous.weights.create import create_model as create_model
+    from vitreous.weights.trained import Trained as Trained
+    from vitreous.weights.trained import load as load
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "Predictor": "vitreous.prediction.predictor",
     "Recipe": "vitreous.recipes.recipe",
-    "Trained": "vitreous.trained",
+    "Trained": "vitreous.weights.trained",
     "UserError": "vitreous.errors",
     "attention": "vitreous.commands",
-    "create_model": "vitreous.create",
-    "evaluate": "vitreous.assess",
+    "create_model": "vitreous.weights.create",
+    "evaluate": "vitreous.jobs.evaluate",
     "fit": "vitreous.commands",
-    "load": "vitreous.trained",
+    "load": "vitreous.weights.trained",
     "predict": "vitreous.commands",
-    "train": "vitreous.jobs",
+    "train": "vitreous.jobs.train",
 }
 __all__ = [
     "Predictor",

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vitreous import atomic
 from vitreous.errors import UserError, did_you_mean, shown
+from vitreous.storage import atomic
 
 S = TypeVar("S")
 

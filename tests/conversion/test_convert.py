@@ -16,11 +16,11 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights import carrying, formats
 from vitreous.weights.card import Card
 from vitreous.weights.folding import Folded
 from vitreous.weights.peers import imported
+from vitreous.weights.trained import Trained
 
 MODEL = ViTSettings(picture_px=(32, 32), patch=16, width=128, depth=2, heads=2)
 CLASSES = ("cat", "dog", "tree frog")

@@ -18,8 +18,8 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = tuple("abc")
 PLAIN = ViTSettings(picture_px=(32, 32), patch=16, width=128, depth=2, heads=2, norm_epsilon=1e-6)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.data.base import Source
 from vitreous.data.loader import TrainLoader
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings, build_views
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_loop
 from vitreous.objectives.base import Objective
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
@@ -179,6 +180,6 @@ def test_a_recipe_s_views_reach_its_objective(tmp_path):
 
     objective = Looks(recipe.model.build())
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    loop = jobs.build_loop(recipe, recipe.data.build(), objective, world)
+    loop = build_loop(recipe, recipe.data.build(), objective, world)
     loop.step(*next(loop.data.inputs(0, 1)))
     assert objective.seen == [(8, 3, 28, 28)] * 2 + [(8, 3, 14, 14)] * 2

@@ -6,13 +6,13 @@ import pytest
 import torch
 from invented import blobs, simulated
 
+from vitreous.display.figures import svg
 from vitreous.evaluation import figures
 from vitreous.evaluation.abstention import abstention
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.metrics import scores
 from vitreous.evaluation.probes import few_shot
-from vitreous.figures import svg
 
 
 def test_reliability_before_and_after():

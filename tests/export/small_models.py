@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = ("cat", "dog", "emu")
 

@@ -13,7 +13,7 @@ from vitreous.export import graph
 from vitreous.export.job import export
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from vitreous.export.job import export
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 NUM = 200
 

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from scenes import encoded, recompressed, scene, write_scenes
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.fitting import after
 from vitreous.fitting.fit import ending, fit
+from vitreous.jobs.train import train
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.recipe import Recipe
-from vitreous.trained import Trained
 from vitreous.training.run import RunDirectory
 from vitreous.verbs import fit as verb
+from vitreous.weights.trained import Trained
 
 TINY = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.epochs": "4", "training.device": "cpu"}
 
@@ -68,7 +69,7 @@ def test_the_model_is_calibrated(run, folder):
 
 
 def test_the_recipe_alone_gives_the_same_model(run, tmp_path):
-    jobs.train(settings.load(Recipe, run.out / "recipe.json"), tmp_path)
+    train(settings.load(Recipe, run.out / "recipe.json"), tmp_path)
     ours, again = Trained.load(run.out / "trained").weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 
@@ -86,7 +87,7 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder,
 
 
 def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
-    jobs.train(run.plan.recipe, tmp_path, read_test=False, until=30)
+    train(run.plan.recipe, tmp_path, read_test=False, until=30)
     for name in ("plan.json", "data.json"):
         shutil.copy(run.out / name, tmp_path)
     shutil.copytree(run.out / "first", tmp_path / "first")
@@ -144,7 +145,7 @@ def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):
     assert found.plan.recipe.data.shrink_px == 96 == found.splits.train.read(0).shape[0]
     assert found.splits.train.pictures.shape[1:] == (96, 108, 3)
     assert found.splits.test.read(0).shape == (160, 180, 3), "what is tested on stays as it is"
-    jobs.train(settings.load(Recipe, tmp_path / "out" / "recipe.json"), tmp_path / "again")
+    train(settings.load(Recipe, tmp_path / "out" / "recipe.json"), tmp_path / "again")
     ours, again = (Trained.load(tmp_path / name).weights for name in ("out/trained", "again"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scenes import write_scenes
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.data.check import DataReport, Part, check
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
@@ -14,11 +14,12 @@ from vitreous.fitting.budget import Budget, Pace, measured
 from vitreous.fitting.plan import Plan, plan
 from vitreous.fitting.transfer import Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
+from vitreous.jobs.build import build_loop
 from vitreous.models import ResNetSettings, ViTSettings
-from vitreous.trained import Trained
 from vitreous.training.devices import WARM_UP_STEPS
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CPU, GPU = Hardware(kind="cpu", name="2 CPU threads"), Hardware(kind="cuda", name="a GPU")
 
@@ -285,8 +286,8 @@ def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):
     recipe = planned(check(splits), changes=TINY).recipe
     events = []
 
-    def build_loop(*given):
-        loop = build(*given)
+    def build_watched(*given):
+        loop = build_loop(*given)
         step = loop.run_step
         loop.run_step = lambda *inputs: [events.append("step"), step(*inputs)]
         return loop
@@ -297,8 +298,7 @@ def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):
         yield
         events.append("out")
 
-    build = jobs.build_loop
-    monkeypatch.setattr(jobs, "build_loop", build_loop)
+    monkeypatch.setattr("vitreous.fitting.budget.build_loop", build_watched)
     measured(recipe, splits, 0.01, alone=turn())
     begins = events.index("in")
     assert events[:begins] == ["step"] * (WARM_UP_STEPS + 1)

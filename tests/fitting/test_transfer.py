@@ -18,9 +18,9 @@ from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import Wishes
 from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Predictor
-from vitreous.trained import Trained
 from vitreous.weights import shipped
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 
 @pytest.fixture

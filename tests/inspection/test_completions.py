@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous import figures
 from vitreous import keys as K
+from vitreous.display import figures
 from vitreous.errors import UserError
 from vitreous.inspection.completions import as_pixels, complete, completions_figure, drawn
 from vitreous.models import IGPTSettings

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.display.figures import save, svg
 from vitreous.errors import UserError
-from vitreous.figures import save, svg
 from vitreous.inspection.attention import attention
 from vitreous.inspection.figures import biases_figure, distances_figure, figures, filters_figure, positions_figure
 from vitreous.inspection.findings import Look, look_inside

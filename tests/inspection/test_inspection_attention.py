@@ -11,7 +11,7 @@ from vitreous.inspection.attention import attention, watching
 from vitreous.inspection.layout import layout
 from vitreous.models import ConvStem, ResNetSettings, ViTSettings
 from vitreous.nn.attention import Attention
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 24, "patch_size": 8}
 PLAIN = SMALL | {"intermediate_size": 48}

@@ -25,7 +25,7 @@ def test_the_compiler_is_not_imported():
 import sys
 from vitreous.models import ViTSettings
 from vitreous.models.shapes import shapes_only
-import vitreous.trained
+import vitreous.weights.trained
 with shapes_only():
     for positions in ("learned", "learned-2d", "sincos", "relative", "bias", "bias-shared"):
         ViTSettings(depth=1, positions=positions).build()

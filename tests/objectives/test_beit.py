@@ -9,11 +9,11 @@ from torch import nn
 
 import vitreous
 from promises import keep_promises, shrunk
-from vitreous import jobs
 from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_objective
 from vitreous.models import ResNetSettings, TokeniserSettings, ViTSettings
 from vitreous.models.base import Grid
 from vitreous.models.shapes import shapes_only
@@ -21,8 +21,8 @@ from vitreous.models.stems import ConvStem
 from vitreous.objectives.beit import BLOCKS, BEiTSettings, _block, draw_blocks
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser
-from vitreous.teachers import Teacher
-from vitreous.trained import Trained
+from vitreous.teaching.teachers import Teacher
+from vitreous.weights.trained import Trained
 
 WORDS = TokeniserSettings(picture_px=(24, 24), stride=8, width=16, vocabulary=12, blocks=1)
 VIT = ViTSettings(picture_px=(24, 24), patch=8, width=16, depth=2, heads=2, pool="mean")
@@ -71,7 +71,7 @@ def test_promises(words_run, tmp_path):
 
     # The teacher is the run's own tokeniser, and has not moved; what is saved is the ViT alone.
     (words, _), (saved, _) = (vitreous.weights.own.load_model(run / "model") for run in (words_run, tmp_path / "one"))
-    objective = jobs.build_objective(recipe, ())
+    objective = build_objective(recipe, ())
     assert all(
         torch.equal(objective.teacher.model.state_dict()[name.removeprefix("encoder.")], words[name]) for name in words
     )
@@ -81,12 +81,12 @@ def test_promises(words_run, tmp_path):
 def test_the_grids_must_be_equal(words_run):
     recipe = shrunk(cifar10_beit(teacher=str(words_run)))  # patches of 7 px, where a word has 4
     with pytest.raises(UserError, match=r"grid of 7 x 7 words and the ViT one of 4 x 4 patches: choose --model.patch"):
-        jobs.build_objective(replace(recipe, objective=BEiTSettings(least_block=2)), ())
+        build_objective(replace(recipe, objective=BEiTSettings(least_block=2)), ())
 
 
 def test_a_run_without_a_teacher_is_refused():
     with pytest.raises(UserError, match="--teacher"):
-        jobs.build_objective(replace(shrunk(cifar10_beit()), teacher=None), ())
+        build_objective(replace(shrunk(cifar10_beit()), teacher=None), ())
 
 
 def test_the_papers_recipe_hides_75_patches():

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from promises import WORLD, keep_promises, shrunk
-from vitreous import jobs
 from vitreous.batch import Batch
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_loop
 from vitreous.models import ViTSettings
 from vitreous.objectives.byol import BYOL, BYOLSettings, distance
 from vitreous.objectives.heads import projector
@@ -79,7 +79,7 @@ def test_a_forced_collapse_is_noticed(tmp_path, capsys):
     splits = recipe.data.build()
     torch.manual_seed(0)
     forced = BYOL(recipe.model.build(), projector(32, 64, 32), nn.Identity(), momentum=0.0)
-    loop = jobs.build_loop(recipe, splits, forced, WORLD)
+    loop = build_loop(recipe, splits, forced, WORLD)
     with RunDirectory(tmp_path, tensorboard=False) as directory:
         loop.run(directory, None)
     last = directory.rows()[-1]

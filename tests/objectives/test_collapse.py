@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from promises import WORLD, shrunk
-from vitreous import jobs
+from vitreous.jobs.build import build_loop, build_objective
 from vitreous.objectives.collapse import LEAST_RANK, LEAST_STD, collapsed, spread
 from vitreous.recipes.contrastive import cifar10_simclr
 from vitreous.training.run import RunDirectory
@@ -72,7 +72,7 @@ def test_no_gradient_and_float32():
 
 def loop_of(recipe):
     splits = recipe.data.build()
-    return jobs.build_loop(recipe, splits, jobs.build_objective(recipe, splits.train.classes), WORLD)
+    return build_loop(recipe, splits, build_objective(recipe, splits.train.classes), WORLD)
 
 
 def test_a_collapse_is_told_once_for_as_long_as_it_lasts(capsys):

@@ -16,11 +16,11 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.objectives.mae import MAESettings
 from vitreous.recipes.masked import cifar10_mae
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 VIT = ViTSettings(picture_px=(16, 16), patch=8, width=16, depth=1, heads=2)
 

@@ -145,10 +145,11 @@ def test_no_crop_is_compared_with_itself():
 RANK = """
 import sys
 from pathlib import Path
-from vitreous import jobs, settings
+from vitreous import settings
+from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
 for path in sys.argv[1:]:
-    jobs.train(settings.load(Recipe, Path(path + ".json")), path, read_test=False)
+    train(settings.load(Recipe, Path(path + ".json")), path, read_test=False)
 """
 
 

@@ -8,16 +8,16 @@ import torch
 
 import vitreous
 from promises import keep_promises, shrunk
-from vitreous import jobs
 from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.errors import UserError
+from vitreous.jobs.train import train
 from vitreous.models import IGPTSettings, ViTSettings
 from vitreous.objectives.igpt import NextPixelSettings, found_colours
 from vitreous.recipes import finetune_recipe
 from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 TINY = IGPTSettings(picture_px=(4, 6), clusters=8, width=16, depth=2, heads=2)
 HALFWAY = torch.tensor(0.5)
@@ -154,7 +154,7 @@ def test_settings_that_cannot_be():
 def test_another_objective_has_no_use_for_colours_that_nobody_found(tmp_path):
     recipe = replace(shrunk(cifar10_igpt()), model=TINY, objective=ClassifySettings())
     with pytest.raises(UserError, match=r"a palette, and this one has none yet.*NextPixel.*\(--start\)") as error:
-        jobs.train(recipe, tmp_path / "run")
+        train(recipe, tmp_path / "run")
     assert "\n" not in str(error.value)
 
 

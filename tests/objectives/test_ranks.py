@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from promises import WORLD, shrunk
-from vitreous import jobs
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_loop, build_objective
+from vitreous.jobs.train import train
 from vitreous.recipes import RECIPES
 from vitreous.settings import save
 from vitreous.training.optim import SGDSettings
@@ -30,13 +31,16 @@ DATA = DataSettings(where="fashion", train_limit=120)
 RANK = """
 import sys
 from pathlib import Path
-from vitreous import jobs, settings
+from vitreous import settings
+from vitreous.jobs.build import build_loop
+from vitreous.jobs.build import build_objective
+from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
 folder = Path(sys.argv[1])
 recipes = {path.stem: settings.load(Recipe, path) for path in sorted(folder.glob("*.json"))}
 splits = next(iter(recipes.values())).data.build()
 for name, recipe in recipes.items():
-    jobs.train(recipe, folder / "two" / name, read_test=False, open_data=lambda _: splits)
+    train(recipe, folder / "two" / name, read_test=False, open_data=lambda _: splits)
 """
 
 
@@ -84,7 +88,7 @@ def runs(tmp_path_factory, splits):
     ranks = start_ranks(folder)
     try:
         for name in COMPARING:
-            jobs.train(tiny(name), folder / "one" / name, read_test=False, open_data=lambda _: splits)
+            train(tiny(name), folder / "one" / name, read_test=False, open_data=lambda _: splits)
         ended = [process.communicate(timeout=100) for process in ranks]
     finally:
         for process in ranks:
@@ -107,7 +111,7 @@ def test_two_ranks_equal_one(runs, name):
 def test_a_batch_is_not_cut(splits, name):
     recipe = tiny(name)
     cut = replace(recipe, training=replace(recipe.training, accumulate=2))
-    objective = jobs.build_objective(cut, splits.train.classes)
+    objective = build_objective(cut, splits.train.classes)
     with pytest.raises(UserError, match="compares the samples of a batch") as raised:
-        jobs.build_loop(cut, splits, objective, WORLD)
+        build_loop(cut, splits, objective, WORLD)
     assert "\n" not in str(raised.value)

@@ -19,8 +19,8 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks import TaughtSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Card, Trained
 from vitreous.training.optim import AdamWSettings, SGDSettings
+from vitreous.weights.trained import Card, Trained
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from parsed_page import read
 from PIL import Image
 
 from scenes import Pictures, scene
+from vitreous.display.thumbnails import enlarged, picture
 from vitreous.report.pictures import readable
-from vitreous.thumbnails import enlarged, picture
 
 
 def shown(made) -> tuple[dict[str, str], Image.Image]:

@@ -1,5 +1,5 @@
+from vitreous.display.html import tag, together
 from vitreous.evaluation.metrics import Estimate
-from vitreous.html import tag, together
 from vitreous.report.words import caption, cell, counted, large, seconds, share, short
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = ("red", "green", "blue", "<img src=x onerror=alert(1)>")
 

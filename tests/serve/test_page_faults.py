@@ -16,7 +16,7 @@ from running import Running, png, save_model
 from browser import chromium, chromium_page  # noqa: F401 - fixtures
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve.guard import SECURITY_HEADERS
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 PAYLOADS = (
     "<img src=x onerror=alert({n})>",

@@ -12,7 +12,7 @@ from vitreous.export.job import export
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve import served_torch
 from vitreous.serve.served import as_json, open_served
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 PLAIN = {"top": 2, "coverage": None, "abstain": None}
 

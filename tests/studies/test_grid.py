@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from small_sets import SMALL, write_set
 
-from vitreous import jobs, settings
-from vitreous.assess import evaluate
+from vitreous import settings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
 from vitreous.studies.grid import LOCK, Cell, DecodedOnce, Grid
 from vitreous.studies.positions import Positions
@@ -131,14 +132,14 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     recipe = study.recipe("best", study.model("vit-t").settings, seed=0)
     training = replace(recipe.training, steps=8, keep="best", evaluate_every_epochs=0.25)
     recipe = replace(recipe, training=training, data=replace(recipe.data, val_fraction=0.4))
-    results = jobs.train(recipe, tmp_path / "run")
+    results = train(recipe, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     seen = [line[name] for line in lines for name in line if name.endswith("/accuracy")]
     assert len(seen) == 2 * 8
     assert results["val"]["accuracy"] == max(seen) > min(seen)
     assert evaluate(tmp_path / "run", split="val").evaluation.scores.top1.value == max(seen)
     with pytest.raises(UserError, match="validation part"):
-        jobs.train(replace(recipe, data=replace(recipe.data, val_fraction=0.0)), tmp_path / "none")
+        train(replace(recipe, data=replace(recipe.data, val_fraction=0.0)), tmp_path / "none")
 
 
 TOGETHER = """
@@ -172,7 +173,7 @@ def test_what_starts_from_a_cell_of_another_process_waits_for_it(study, tmp_path
     later = replace(first, name="later", recipe=replace(first.recipe, start=str(grid.path(first))))
     grid.path(first).mkdir(parents=True)
     code = (
-        "import sys; from pathlib import Path; from vitreous import locks; "
+        "import sys; from pathlib import Path; from vitreous.storage import locks; "
         f"lock = locks.take(Path({str(grid.path(first) / LOCK)!r})); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from promises import keep_promises, shrunk
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.batch import Batch
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_objective
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.recipes import find_recipe
 from vitreous.recipes.distill import cifar10_deit, deit_imagenet
@@ -22,10 +24,10 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import task_settings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings, kept, teacher_loss
-from vitreous.trained import Trained
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = ("a", "b", "c")
 MODEL = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2, num_prefix=2)
@@ -109,7 +111,7 @@ def peer_and_ours(tmp_path, distillation):
         objective=DistillSettings(distillation=distillation),
         normalise=ours.card.preprocessing,
     )
-    objective = jobs.build_objective(recipe, tuple("01234"))
+    objective = build_objective(recipe, tuple("01234"))
     objective.student.load_state_dict(ours.task().state_dict())
     return theirs.train(), objective.train()
 
@@ -267,7 +269,7 @@ def test_more_that_cannot_be():
         several = replace(batch(), targets={"labels": torch.zeros(4, 3)})
         distill(Fixed(TEACHER))(several, NOW)
     with pytest.raises(UserError, match="name its run or weights with --teacher"):
-        jobs.build_objective(replace(cifar10_deit(), teacher=None), CLASSES)
+        build_objective(replace(cifar10_deit(), teacher=None), CLASSES)
 
 
 def test_the_command_line_reaches_every_setting():
@@ -291,7 +293,7 @@ def teacher(tmp_path_factory):
     )
     recipe = replace(recipe, training=replace(recipe.training, steps=20, batch_size=50, workers=0))
     folder = tmp_path_factory.mktemp("runs") / "teacher"
-    jobs.train(recipe, folder, read_test=False)
+    train(recipe, folder, read_test=False)
     return str(folder)
 
 
@@ -315,11 +317,11 @@ def test_it_keeps_its_promises(tmp_path, teacher):
     other, state = tmp_path / "other", tmp_path / "state"
     weights, card = own.load_model(Path(teacher) / "model")
     own.save_model(other, {name: value + 0.01 for name, value in weights.items()}, card)
-    jobs.train(recipe, state, read_test=False, until=3)
+    train(recipe, state, read_test=False, until=3)
     renamed = replace(recipe, teacher=str(other))
     settings.save(renamed, state / "recipe.json")  # as if the weights had been exchanged where they lie
     with pytest.raises(UserError, match="not the teacher that this run began with"):
-        jobs.train(renamed, state, read_test=False)
+        train(renamed, state, read_test=False)
 
 
 def test_the_papers_numbers():

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from promises import keep_promises, shrunk
-from vitreous import jobs
 from vitreous.batch import Batch
 from vitreous.errors import UserError
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.models.base import Features
 from vitreous.recipes.fashion import fashion_vit
@@ -90,7 +90,7 @@ def test_wrong_settings_are_refused():
 
 def test_keeps_the_promises_of_an_objective(tmp_path):
     start = shrunk(replace(fashion_vit(), name="teacher"), steps=4)
-    jobs.train(start, tmp_path / "teacher", read_test=False)
+    train(start, tmp_path / "teacher", read_test=False)
     objective = FunctionMatchingSettings(label_share=0.3, student_px=(14, 28))
     recipe = shrunk(replace(fashion_vit(), objective=objective, teacher=str(tmp_path / "teacher")))
     rows = keep_promises(recipe, tmp_path)

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from vitreous import atomic
 from vitreous.errors import UserError
+from vitreous.storage import atomic
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.weights import own
 
@@ -129,7 +129,7 @@ WRITER = """
 import os, sys, torch
 from pathlib import Path
 from vitreous.training.checkpoint import Checkpoints
-from vitreous import atomic
+from vitreous.storage import atomic
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:

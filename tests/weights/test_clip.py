@@ -17,12 +17,12 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.tasks import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.clip import FORMATS, OpenAiClip, TransformersClip
 from vitreous.weights.formats import Given
 from vitreous.weights.rules import apply_read, apply_write
+from vitreous.weights.trained import Trained
 
 # Heads of width 64, as all of OpenAI's: two of them.
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 24, "patch_size": 8}

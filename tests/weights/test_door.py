@@ -11,9 +11,9 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights import formats, own
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 MODEL = ViTSettings(picture_px=(8, 8), patch=4, width=64, depth=1, heads=1, mlp_width=256)
 CLASSES = ("0", "1", "2")

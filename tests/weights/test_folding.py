@@ -9,7 +9,6 @@ from peers import assert_close_relative, randomise
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
 from vitreous.weights.folding import (
     Folded,
@@ -18,6 +17,7 @@ from vitreous.weights.folding import (
     fold_standardisation,
     fold_temperature,
 )
+from vitreous.weights.trained import Trained
 
 CLASSES = tuple("abc")
 PLAIN = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)

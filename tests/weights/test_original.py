@@ -11,12 +11,12 @@ from torch import nn
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
 from vitreous.weights.original import FORMATS
 from vitreous.weights.timm import Timm
+from vitreous.weights.trained import Trained
 
 timm_vit = pytest.importorskip("timm.models.vision_transformer")
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous import __version__, atomic
+from vitreous import __version__
 from vitreous.errors import UserError
+from vitreous.storage import atomic
 from vitreous.weights import own
 
 

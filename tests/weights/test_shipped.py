@@ -4,11 +4,11 @@ import torch
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
-from vitreous.trained import Trained
 from vitreous.verbs import listing
 from vitreous.weights import shipped as module
 from vitreous.weights.card import Card
 from vitreous.weights.shipped import ENCODERS, megabytes, shipped
+from vitreous.weights.trained import Trained
 
 
 @pytest.fixture

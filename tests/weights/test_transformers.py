@@ -18,10 +18,10 @@ from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
 from vitreous.models.resnet import ResNetSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
 from vitreous.weights.rules import Report, apply_read, apply_write
+from vitreous.weights.trained import Trained
 from vitreous.weights.transformers import FORMATS, Transformers
 
 BY_NAME = {each.name: each for each in FORMATS}

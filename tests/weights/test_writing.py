@@ -8,8 +8,8 @@ from vitreous.conversion.convert import convert
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 # Ended in the midst of writing: by a request that Python hears of, or without one.
 ENDED = """

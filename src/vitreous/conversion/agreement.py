@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vitreous.conversion.outputs import distance, outputs, random_images, random_pictures, read_pictures
 from vitreous.errors import UserError
-from vitreous.trained import Trained
 from vitreous.weights.carrying import Carried
 from vitreous.weights.formats import Format
 from vitreous.weights.opening import open_as_users_do
 from vitreous.weights.peers import Answers, Peer, taken_by
+from vitreous.weights.trained import Trained
 
 ROUNDING = 1e-5  # of max|a - b| / max|b|: what float32 leaves of one model computed in two ways
 

@@ -12,11 +12,11 @@ from vitreous.conversion.agreement import ROUNDING, Agreement, agree
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
-from vitreous.trained import Trained
 from vitreous.weights import formats
 from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
 from vitreous.weights.describe import describe
 from vitreous.weights.timm import TABLE, TOKENS
+from vitreous.weights.trained import Trained
 from vitreous.weights.writing import notes_path, put_in_place, refuse_name, write_weights
 
 

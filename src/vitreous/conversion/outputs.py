@@ -11,8 +11,8 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
-from vitreous.trained import Trained
 from vitreous.weights.peers import Answers
+from vitreous.weights.trained import Trained
 
 
 def random_images(channels: int, size_px: tuple[int, int], num: int = 2) -> Tensor:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from vitreous.conversion.outputs import distance, outputs, random_images, read_pictures
 from vitreous.errors import UserError
-from vitreous.trained import Trained, fetched
 from vitreous.weights import formats
 from vitreous.weights.describe import describe
 from vitreous.weights.files import open_weights
 from vitreous.weights.google import GoogleBiT, GoogleViT
 from vitreous.weights.peers import Peer, build_peer, taken_by
+from vitreous.weights.trained import Trained, fetched
 
 # Of max|ours - theirs| / max|theirs|. float64 tells whether it is the same model, float32 how far rounding goes.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}

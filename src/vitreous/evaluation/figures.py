@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.evaluation.abstention import Abstention
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.metrics import Scores
 from vitreous.evaluation.probes import FewShot
-from vitreous.figures import INK, SERIES, drawing, figure
 
 # From clear to blue: on a page, what is zero has the page's own colour.
 BLUES = LinearSegmentedColormap.from_list("blues", [(0.0, 0.447, 0.698, 0.0), (0.0, 0.447, 0.698, 1.0)])

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitreous import settings
+from vitreous.display.html import together
+from vitreous.display.tables import Table
 from vitreous.evaluation.abstention import Abstention, Silence, abstention, silence
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
 from vitreous.evaluation.metrics import Scores, scores
-from vitreous.html import together
-from vitreous.tables import Table
 
 WISHES = (0.95, 0.99)  # accuracies for which a threshold of confidence is looked for
 

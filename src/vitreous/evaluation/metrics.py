@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous import settings
+from vitreous.display.tables import Table
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
-from vitreous.tables import Table
 
 Z = 1.959963984540054  # of a standard normal, 95 % lie within plus and minus this
 

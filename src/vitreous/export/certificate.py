@@ -20,7 +20,7 @@ from vitreous.export.speed import speed_facts, timed
 from vitreous.export.usage import FITTED, Input
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 
 @dataclass(frozen=True)

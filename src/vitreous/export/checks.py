@@ -7,12 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from vitreous import atomic, settings
+from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
-from vitreous.trained import Trained
+from vitreous.storage import atomic
+from vitreous.weights.trained import Trained
 
 T = TypeVar("T")
 

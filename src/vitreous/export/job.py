@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from vitreous import atomic
 from vitreous.errors import UserError
 from vitreous.export import certificate
 from vitreous.export.certificate import Written
@@ -16,8 +15,9 @@ from vitreous.export.checks import NUM_PICTURES, check_pictures
 from vitreous.export.runtime import ExportedPredictor, certificate_path
 from vitreous.export.usage import Input, Precision, Usage
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.trained import Trained
+from vitreous.storage import atomic
 from vitreous.weights import own
+from vitreous.weights.trained import Trained
 
 Format = Literal["onnx", "torch-export", "safetensors"]
 ENDINGS: dict[Format, str] = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ""}

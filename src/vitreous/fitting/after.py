@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitreous import jobs
 from vitreous.data.base import Labels
 from vitreous.data.sources import Source, Splits, Subset
 from vitreous.errors import UserError
@@ -16,13 +15,14 @@ from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, few_shot
 from vitreous.fitting.costs import Costs, costs
 from vitreous.inspection.findings import Findings, look_inside
+from vitreous.jobs.build import eval_batches
 from vitreous.models.base import Features
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify, LinearHead
-from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
+from vitreous.weights.trained import Trained
 
 NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
 NUM_SHOWN = 8  # pictures whose attention is kept
@@ -55,13 +55,13 @@ def evaluated(model: Trained, recipe: Recipe, splits: Splits, num_probed: int) -
 def _seen(task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...]) -> tuple[Answers, FeatureSet]:
     """Answers and features; with a linear head both come of one pass over the pictures."""
     world = World.join(recipe.training.device)
-    features = pooled_features(task.encoder, jobs.eval_batches(source, recipe, world), world.device)
+    features = pooled_features(task.encoder, eval_batches(source, recipe, world), world.device)
     if isinstance(task, Classify) and isinstance(task.head, LinearHead):
         with torch.no_grad():
             logits = task.head.cpu()(Features(maps=(), prefix=None, pooled=features.values))
         task.to(world.device)
         return Answers(logits.float(), features.labels, features.ids, classes), features
-    return answers(task, jobs.eval_batches(source, recipe, world), classes), features
+    return answers(task, eval_batches(source, recipe, world), classes), features
 
 
 def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int) -> tuple[FewShot, ...]:
@@ -70,7 +70,7 @@ def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int
     world = World.join(recipe.training.device)
     of_classes = [np.flatnonzero(train.labels == label) for label in range(len(train.classes))]
     some = Subset(train, np.sort(np.concatenate([_spread(places, num) for places in of_classes])))
-    return few_shot(pooled_features(task.encoder, jobs.eval_batches(some, recipe, world), world.device), test)
+    return few_shot(pooled_features(task.encoder, eval_batches(some, recipe, world), world.device), test)
 
 
 def costs_of(out: Path, splits: Splits, test: Answers) -> Costs:
@@ -101,5 +101,5 @@ def _spread(places: Labels, num: int) -> Labels:
 
 def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:
     """(P, 3, h, w): those that can be read, as the model takes them."""
-    batches = jobs.eval_batches(inspected(source), recipe, World(0, 1, torch.device("cpu")))
+    batches = eval_batches(inspected(source), recipe, World(0, 1, torch.device("cpu")))
     return torch.cat([batch.images for batch in batches])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous import atomic, settings
+from vitreous import settings
 from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, Splits
 from vitreous.errors import UserError
@@ -12,6 +12,7 @@ from vitreous.fitting.first import FirstAnswer
 from vitreous.fitting.keep import Candidate
 from vitreous.fitting.plan import Plan
 from vitreous.fitting.wishes import Balance, Hardware, Wishes
+from vitreous.storage import atomic
 from vitreous.training.run import RunDirectory
 
 LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong

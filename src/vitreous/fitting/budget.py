@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from vitreous import jobs
 from vitreous.data.check import DataReport
 from vitreous.data.sources import Splits
 from vitreous.evaluation.probes import SHOTS
+from vitreous.jobs.build import build_loop, build_objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import WARM_UP_STEPS, World, autocast
 
@@ -113,8 +113,8 @@ def measured(
         return time.monotonic()
 
     began, steps = now(), 0
-    objective = jobs.build_objective(recipe, splits.train.classes).to(world.device)
-    loop = jobs.build_loop(recipe, splits, objective, world)
+    objective = build_objective(recipe, splits.train.classes).to(world.device)
+    loop = build_loop(recipe, splits, objective, world)
     with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
         coming = iter(inputs)
         for _ in range(WARM_UP_STEPS + 1):  # the last one captures a CUDA graph

@@ -17,11 +17,11 @@ from vitreous.models import ModelSettings, ViTSettings, model_settings
 from vitreous.recipes.finetune import cell
 from vitreous.recipes.recipe import Recipe, batch_for, short_name
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettings, SGDSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 SHRINK = 1.5  # times the model's picture size: what is left of large training pictures to crop from
 IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitreous import jobs
 from vitreous.data.base import Source
 from vitreous.data.sources import Splits
 from vitreous.data.transforms import Augmentation
@@ -20,12 +19,13 @@ from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
 from vitreous.fitting.budget import Clock
 from vitreous.fitting.transfer import Found, Start
+from vitreous.jobs.build import build_encoder, build_loader, eval_batches
 from vitreous.models.base import Encoder
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 FIRST = "first"  # its folder in the run directory
 MOST_S = 0.4  # share of the time, for the features of the training pictures: of more, some are taken
@@ -63,7 +63,7 @@ def first_answer(
 ) -> FirstAnswer:
     """Saved, and said, as soon as there is one; and again where the next head is better. `seconds` are those of the
     whole command."""
-    encoder, classes = jobs.build_encoder(recipe), splits.train.classes
+    encoder, classes = build_encoder(recipe), splits.train.classes
     found = embed(encoder, recipe, splits, seconds, start.answer_s if isinstance(start, Start) else None)
     best: FirstAnswer | None = None
     for head in fitted_heads(found, len(classes), getattr(recipe.objective, "class_weights", ())):
@@ -106,7 +106,7 @@ def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, answ
     encoder = encoder.to(world.device)
 
     def features(source: Source) -> FeatureSet:
-        return pooled_features(encoder, jobs.eval_batches(source, recipe, world), world.device)
+        return pooled_features(encoder, eval_batches(source, recipe, world), world.device)
 
     train = splits.train
     if answer_s is not None:
@@ -127,7 +127,7 @@ def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, wo
     light = Augmentation(crop=plain.crop, scale=plain.scale, pad_px=plain.pad_px, flip=plain.flip)
     batch = min(recipe.training.batch_size, len(train))
     altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch))
-    loader = jobs.build_loader(altered, train, world)
+    loader = build_loader(altered, train, world)
     return pooled_features(encoder, loader.batches(0, num_views * loader.steps_per_epoch), world.device)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.data.sources import DataSettings, Splits, without
+from vitreous.display.html import tag, together
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import Baseline, PixelRegression
@@ -29,17 +30,17 @@ from vitreous.fitting.plan import Plan, length, plan
 from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import DEFAULT_S, Balance
-from vitreous.html import tag, together
 from vitreous.inspection.findings import Findings
+from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.terminal import duration, table
-from vitreous.trained import Trained
 from vitreous.training.devices import World
 from vitreous.training.loop import DivergedError
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 NEW_HEAD_SHARE = 0.1  # of the time, for a new head on the features that were learned
 
@@ -255,7 +256,7 @@ class Job:
         course = None if is_resumed else self._course(begun)
         splits = self.parts.of(chosen.recipe)
         try:
-            results = jobs.train(
+            results = train(
                 chosen.recipe, self.out, read_test=False, open_data=lambda _: splits, course=course, into=TRAINED
             )
         except DivergedError as error:  # there is a model that works

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from vitreous import jobs
 from vitreous.data.base import Source
 from vitreous.data.sources import Splits
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.score import score
 from vitreous.fitting.first import FIRST, FirstAnswer, embed, fitted_heads, with_head
+from vitreous.jobs.build import eval_batches
 from vitreous.recipes.recipe import Recipe
-from vitreous.trained import Trained
 from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 TRAINED = "trained"  # folder of what training left
 HEADLINE = "accuracy"  # what is compared
@@ -86,7 +86,7 @@ def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits) -> Trained:
 def scored(model: Trained, val: Source, recipe: Recipe) -> float:
     world = World.join(recipe.training.device)
     with autocast(world.device, recipe.training.precision):
-        found = score(model.task().to(world.device), jobs.eval_batches(val, shown_as(recipe, model.card), world))
+        found = score(model.task().to(world.device), eval_batches(val, shown_as(recipe, model.card), world))
     return found[HEADLINE]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from vitreous import atomic, settings
+from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
@@ -24,8 +24,9 @@ from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings
 from vitreous.fitting.keep import shown_as
-from vitreous.trained import Trained
+from vitreous.storage import atomic
 from vitreous.weights import own
+from vitreous.weights.trained import Trained
 
 ANSWERS = "answers"
 

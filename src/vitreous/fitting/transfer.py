@@ -12,9 +12,9 @@ from vitreous.data.check import DataReport
 from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
 from vitreous.fitting.starts import Work, best_start
 from vitreous.fitting.wishes import DEFAULT_S, Hardware, Wishes
-from vitreous.trained import Trained
 from vitreous.training.devices import Precision, World, autocast
 from vitreous.weights.shipped import shipped
+from vitreous.weights.trained import Trained
 
 MOST_PX, MEDIUM_PX = 128, 64  # what photographs are shown at, and what smaller pictures are: more shows no more
 SIZES = (128, 96, 64, 48)  # px that the encoders that ship take, the best first

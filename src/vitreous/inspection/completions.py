@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitreous import keys as K
+from vitreous.display.figures import drawing, figure
 from vitreous.errors import UserError
-from vitreous.figures import drawing, figure
 from vitreous.inspection.pictures import Pixels
 from vitreous.models.base import Grid
 from vitreous.models.igpt import IGPT

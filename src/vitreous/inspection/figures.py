@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.figures import SERIES, drawing, figure
+from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.inspection.distance import AttentionDistances, patch_distances
 from vitreous.inspection.filters import FilterComponents
 from vitreous.inspection.findings import Findings

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import Picture
-from vitreous.html import Html, tag
+from vitreous.display.html import Html, tag
+from vitreous.display.thumbnails import enlarged, picture
 from vitreous.inspection.findings import Look, attention_of
 from vitreous.inspection.layout import layout
 from vitreous.inspection.pictures import lit, scale
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Answer
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.thumbnails import enlarged, picture
 
 SHOWN_PX, LEAST_PX = 320, 160
 

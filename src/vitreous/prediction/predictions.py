@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import overload
 
 from vitreous.data.images import BadPicture
-from vitreous.html import Content, Html, tag, together
+from vitreous.display.html import Content, Html, tag, together
+from vitreous.display.tables import html_table
+from vitreous.display.thumbnails import picture
 from vitreous.prediction.pictures import AnyPicture, picture_files, pixels_or_why
 from vitreous.prediction.predictor import Answer, Predictor
-from vitreous.tables import html_table
-from vitreous.thumbnails import picture
 
 SHOWN, SHOWN_PX = 50, 72  # pictures of a notebook's table, and their larger side
 

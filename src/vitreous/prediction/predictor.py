@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.images import BadPicture, Picture
+from vitreous.display.html import Html, tag, together
+from vitreous.display.tables import html_table
 from vitreous.errors import UserError
-from vitreous.html import Html, tag, together
 from vitreous.prediction.pictures import AnyPicture, pixels, pixels_or_why
-from vitreous.tables import html_table
 
 
 @dataclass(frozen=True)

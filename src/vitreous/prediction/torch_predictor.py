@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.data.images import Picture
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Predictor
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 
 class TorchPredictor(Predictor):

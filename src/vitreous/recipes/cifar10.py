@@ -9,11 +9,11 @@ from vitreous.models.stems import ConvStem
 from vitreous.recipes.finetune import larger
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import MuonSettings, SGDSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 
 def cifar10_vit(epochs: float = 200.0) -> Recipe:

@@ -13,11 +13,11 @@ from vitreous.models import IGPTSettings, ModelSettings, TokeniserSettings, ViTS
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import SGDSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 # Table 4 of the paper: steps and candidate rates; and the share of train held out to choose the rate (B.1.1).
 PAPER_TASKS = {

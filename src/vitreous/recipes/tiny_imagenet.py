@@ -10,9 +10,9 @@ from vitreous.recipes.cifar10 import plain_vit, small_pictures
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
-from vitreous.trained import Trained
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 NORMALISE = Preprocessing(crop="squash", mean=(0.4802, 0.4481, 0.3975), std=(0.2770, 0.2691, 0.2821))
 

@@ -12,10 +12,10 @@ from vitreous.models.vit import Pool
 from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
-from vitreous.trained import Trained
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import MuonSettings, OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 

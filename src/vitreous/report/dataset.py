@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from vitreous.data.check import NAMED, DataReport
+from vitreous.display.thumbnails import picture
 from vitreous.fitting.fit import FitResult
 from vitreous.report.html import Html, facts, folded, name, paragraph, path, table, tag, together
 from vitreous.report.pictures import readable
 from vitreous.report.words import counted, percent
-from vitreous.thumbnails import picture
 
 CHARTED = 30  # classes in the chart of balance; of more, the largest and the smallest
 SHEET_CLASSES, SHEET_PICTURES, SHEET_PX = 24, 8, 72  # of the contact sheet

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vitreous.figures import SERIES, drawing, figure, svg
+from vitreous.display.figures import SERIES, drawing, figure, svg
 from vitreous.report.html import Html, tag
 
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vitreous.html import Content, Html, element, tag, together
+from vitreous.display.html import Content, Html, element, tag, together
 
 __all__ = [
     "Content",

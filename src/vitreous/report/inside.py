@@ -6,6 +6,7 @@ import torch
 
 from vitreous.data.base import Subset
 from vitreous.data.images import Picture
+from vitreous.display.thumbnails import enlarged, picture
 from vitreous.evaluation.figures import few_shot_curve
 from vitreous.fitting.fit import FitResult, inspected
 from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
@@ -16,7 +17,6 @@ from vitreous.report.html import Content, Html, folded, name, paragraph, table, 
 from vitreous.report.judgement import is_barely_trained
 from vitreous.report.pictures import readable
 from vitreous.report.words import caption, percent
-from vitreous.thumbnails import enlarged, picture
 
 SHOWN_PX = 112  # of a picture beside its attention
 MOST_TILES = 160  # of the gallery of all heads

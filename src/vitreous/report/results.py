@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from vitreous.display.thumbnails import picture
 from vitreous.evaluation.answers import confident_mistakes
 from vitreous.evaluation.figures import NAMED, confusion
 from vitreous.evaluation.metrics import ClassScores, Scores
@@ -12,7 +13,6 @@ from vitreous.report.html import Content, Html, folded, name, paragraph, table, 
 from vitreous.report.judgement import most_frequent
 from vitreous.report.pictures import readable
 from vitreous.report.words import caption, cell, counted, number, percent, share
-from vitreous.thumbnails import picture
 
 LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160

@@ -1,7 +1,7 @@
 """Numbers as words of the page, always written the same way."""
 
+from vitreous.display.html import Html, tag, together
 from vitreous.evaluation.metrics import Estimate
-from vitreous.html import Html, tag, together
 from vitreous.terminal import duration
 
 DASH = "\N{EN DASH}"

@@ -25,8 +25,8 @@ from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve.gallery import as_data_url
 from vitreous.serve.served import Options, Served, as_json
 from vitreous.tasks.classify import Classify
-from vitreous.trained import Trained
 from vitreous.weights.describe import describe
+from vitreous.weights.trained import Trained
 
 MAX_ATTENTION_BYTES = 64_000_000
 MAX_POSITIONS = 1024  # patches, in the table of similarities

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from vitreous import atomic
 from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
@@ -17,15 +16,16 @@ from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.probes import few_shot
 from vitreous.evaluation.score import score
-from vitreous.jobs import OpenData
+from vitreous.jobs.data import OpenData
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.devices import World
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import SGDSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
 
 PROBE_POOL = 2000  # pictures that the few shots are drawn from
 PROBE_SEEDS = 3  # draws

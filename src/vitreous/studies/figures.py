@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter, PercentFormatter
 
-from vitreous.figures import SERIES, drawing, figure
+from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.studies.curve import PowerLaw
 from vitreous.studies.grid import Row
 

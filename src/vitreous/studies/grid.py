@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
-from vitreous import atomic, jobs, locks, settings
+from vitreous import settings
 from vitreous.data.sources import DataSettings, InMemory, Splits
 from vitreous.errors import UserError
+from vitreous.jobs.train import BEST, train
 from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic, locks
 from vitreous.studies.models import size_of
 from vitreous.terminal import Bar, note
 from vitreous.training.environment import environment
@@ -185,14 +187,14 @@ class Grid:
         atomic.write_json(row, path / CELL)
         # Only a run that goes on needs them, and a study has many runs.
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
-        shutil.rmtree(path / jobs.BEST, ignore_errors=True)
+        shutil.rmtree(path / BEST, ignore_errors=True)
         return row
 
     def _trained(self, cell: Cell, recipe: Recipe) -> Row:
         if recipe.training.compile:
             # Every shape of model is compiled anew; past torch's own limit of 8 they would silently run uncompiled.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
-        results = jobs.train(recipe, self.path(cell), cell.read_test, self.open_data)
+        results = train(recipe, self.path(cell), cell.read_test, self.open_data)
         row = {name: results[name] for name in ("steps", "parameters", "train_s")}
         # A study may go on elsewhere and later: every run says where and with what it was made.
         gpus = self.environment["gpus"] if recipe.training.device != "cpu" else []

@@ -254,7 +254,7 @@ def run_study(
     after_cell: Callable[[Sequence[Row]], None] | None = None,
 ) -> Grid:
     """All of it: cells, results.json and results.csv, figures. The same call again goes on where it ended."""
-    from vitreous import figures
+    from vitreous.display import figures
 
     study.check()
     grid = Grid(folder, study.about(), minutes, results)

@@ -23,8 +23,8 @@ from vitreous.studies.figures import bars_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import QUICK_PX, Study, spread
 from vitreous.studies.vtab import EXAMPLES, TRAIN_SHARE, SuiteTask, find_suite, vtab_means
-from vitreous.trained import Trained
 from vitreous.training.loop import TrainingSettings
+from vitreous.weights.trained import Trained
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous import atomic
 from vitreous.errors import UserError
+from vitreous.storage import atomic
 from vitreous.weights import own
 
 

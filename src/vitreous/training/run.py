@@ -24,8 +24,8 @@ from typing import IO, Any, Self
 
 from torch import Tensor
 
-from vitreous import atomic, locks
 from vitreous.errors import UserError
+from vitreous.storage import atomic, locks
 from vitreous.training.checkpoint import Checkpoint, Checkpoints
 from vitreous.training.environment import environment
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
-    from vitreous.assess import Assessment
+    from vitreous.jobs.evaluate import Assessment
 
 HELP = "Measure a run: accuracy, calibration, prediction sets, probes, every number with its interval."
 
@@ -31,8 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.assess import evaluate
     from vitreous.evaluation.conformal import COVERAGES
+    from vitreous.jobs.evaluate import evaluate
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
@@ -57,8 +57,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
+    from vitreous.display.figures import save
     from vitreous.evaluation import figures
-    from vitreous.figures import save
 
     drawn = {}
     if found.evaluation is not None:

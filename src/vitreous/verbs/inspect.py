@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitreous.data.images import Picture
     from vitreous.inspection.findings import Look, Method
     from vitreous.inspection.layout import Token
-    from vitreous.trained import Trained
+    from vitreous.weights.trained import Trained
 
     Readers = list[tuple[str, Callable[[], Picture]]]  # of each picture: its name, and how to read it
 
@@ -47,13 +47,13 @@ def run(options: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from vitreous.figures import save
+    from vitreous.display.figures import save
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
     from vitreous.inspection.layout import layout
     from vitreous.terminal import quietly
-    from vitreous.trained import Trained
     from vitreous.training.devices import World
+    from vitreous.weights.trained import Trained
 
     trained, device = Trained.load(options.start), World.join(options.device).device
     task = None if trained.card.task is None else trained.task().to(device)
@@ -115,7 +115,7 @@ def _readers(options: argparse.Namespace) -> "Readers":
     from functools import partial
 
     from vitreous.data.images import read_picture
-    from vitreous.jobs import part
+    from vitreous.jobs.data import part
 
     if options.given:
         paths = [path for where in options.given for path in _files(Path(where).expanduser())]

@@ -25,9 +25,9 @@ def run(options: argparse.Namespace) -> None:
         title = "Models (vitreous.create_model(NAME); any patch size: vit_s8, vit_b32 ...)"
         print(title + "\n" + table(list(MODELS.items()), ("name", "what")) + "\n")
     if options.what in (None, "encoders"):
-        from vitreous.trained import Trained
         from vitreous.weights.describe import describe
         from vitreous.weights.shipped import megabytes, shipped
+        from vitreous.weights.trained import Trained
 
         sizes = [(name, f"{megabytes(name):.1f} MB", describe(Trained.load(name).card)) for name in shipped()]
         print("Encoders that ship (vitreous fit DATA --from NAME)\n" + table(sizes, ("name", "size", "what")) + "\n")

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         return
     if options.epochs is not None and options.epochs < 1:
         raise UserError(f"--epochs is {options.epochs}: it must be at least 1")
-    from vitreous.jobs import teach
+    from vitreous.jobs.teach import teach
     from vitreous.recipes import find_recipe
     from vitreous.terminal import quietly
     from vitreous.training.devices import World

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
 
 
 def train_and_report(recipe: "Recipe", out: str, is_quiet: bool) -> None:
-    from vitreous.jobs import train
+    from vitreous.jobs.train import train
     from vitreous.terminal import quietly
     from vitreous.training.devices import World
     from vitreous.verbs.evaluate import scores_line

@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitreous import __version__, atomic, platforms
+from vitreous import __version__, platforms
 from vitreous.errors import UserError, first_line, shown
+from vitreous.storage import atomic
 
 FORMAT = 1  # of the folder and its manifest; what the documents mean has versions of its own (see settings)
 MANIFEST = "manifest.json"

@@ -12,8 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous import atomic, platforms
+from vitreous import platforms
 from vitreous.errors import UserError
+from vitreous.storage import atomic
 from vitreous.weights.formats import Given
 
 Container = Literal["safetensors", "npz"]

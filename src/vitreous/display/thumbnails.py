@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.html import Html, tag
+from vitreous.display.html import Html, tag
 
 LOSSLESS_PX = 48  # pictures up to this size are kept as they are, larger ones as JPEG
 QUALITY = 80

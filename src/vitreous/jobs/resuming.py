@@ -1,10 +1,11 @@
 """Whether a run may go on: by the recipe it was begun with, on the pictures it was begun with."""
 
-from vitreous import atomic, settings
+from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic
 from vitreous.training.run import RunDirectory
 
 

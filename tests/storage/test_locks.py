@@ -1,9 +1,9 @@
 import subprocess
 import sys
 
-from vitreous import locks
+from vitreous.storage import locks
 
-HOLD = "import sys; from pathlib import Path; from vitreous import locks; "
+HOLD = "import sys; from pathlib import Path; from vitreous.storage import locks; "
 HOLD += "lock = locks.take(Path(sys.argv[1])); print(lock is not None, flush=True); sys.stdin.read()"
 
 

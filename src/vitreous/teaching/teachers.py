@@ -14,7 +14,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.base import Task
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 
 class Teacher(nn.Module):

@@ -18,9 +18,9 @@ from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Answer
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.verbs import predict
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = ("cat", "dog", "emu", "fox")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vitreous.html import Content, Html, tag, together
+from vitreous.display.html import Content, Html, tag, together
 from vitreous.terminal import table
 
 # A notebook brings styles of its own, which push text to the right; its colours stay, light or dark.

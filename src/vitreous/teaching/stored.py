@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous import atomic, locks, platforms
+from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import Inputs, Order, TrainLoader
 from vitreous.errors import UserError
+from vitreous.storage import atomic, locks
 from vitreous.terminal import Bar
 from vitreous.weights import own
 

@@ -8,10 +8,12 @@ from PIL import Image
 
 from promises import shrunk
 from scenes import write_scenes
-from vitreous import jobs, settings
-from vitreous.assess import evaluate
+from vitreous import settings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
+from vitreous.jobs.build import build_objective
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train, trained
 from vitreous.models import ConvStem, ViTSettings
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
@@ -19,9 +21,9 @@ from vitreous.recipes import find_recipe
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Trained
 from vitreous.training.averages import AverageSettings
 from vitreous.training.optim import SGDSettings
+from vitreous.weights.trained import Trained
 
 
 def tiny(**changes):
@@ -38,23 +40,23 @@ def tiny(**changes):
 
 def test_a_run_and_its_results(tmp_path):
     recipe = tiny()
-    results = jobs.train(recipe, tmp_path / "run")
+    results = train(recipe, tmp_path / "run")
     assert settings.load(Recipe, tmp_path / "run/recipe.json") == recipe
     assert json.loads((tmp_path / "run/results.json").read_text()) == results
     assert results["parameters"] == sum(p.numel() for p in Trained.load(tmp_path / "run").task().parameters())
     assert {"val", "test", "steps", "wall_s", "train_s"} <= results.keys()
-    assert jobs.train(recipe, tmp_path / "run") == results
+    assert train(recipe, tmp_path / "run") == results
 
 
 def test_the_test_set_stays_unread_where_choices_are_made(tmp_path):
-    results = jobs.train(tiny(), tmp_path, read_test=False)
+    results = train(tiny(), tmp_path, read_test=False)
     assert "test" not in results
     assert "val" in results
 
 
 def test_the_averaged_weights_are_what_is_kept(tmp_path):
     recipe = tiny(average=AverageSettings(kind="polyak", factor=0.5))
-    results = jobs.train(recipe, tmp_path)
+    results = train(recipe, tmp_path)
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert results["val"]["log_loss"] == last["val_average/log_loss"] != last["val/log_loss"]
     found = evaluate(tmp_path, split="val").evaluation
@@ -63,21 +65,21 @@ def test_the_averaged_weights_are_what_is_kept(tmp_path):
 
 def test_training_may_start_from_a_head_that_was_fitted_first(tmp_path):
     first = tiny(objective=ClassifySettings())
-    jobs.train(first, tmp_path / "first", into="kept")
+    train(first, tmp_path / "first", into="kept")
     assert not (tmp_path / "first" / "model").exists()
     start = Trained.load(tmp_path / "first" / "kept")
     again = replace(first, start=str(tmp_path / "first" / "kept"), start_head=True)
-    built = jobs.build_objective(again, start.card.classes).state_dict()
+    built = build_objective(again, start.card.classes).state_dict()
     assert all(torch.equal(built[name], value) for name, value in start.weights.items())
-    assert not jobs.build_objective(replace(again, start_head=False), start.card.classes).head.weight.any()
+    assert not build_objective(replace(again, start_head=False), start.card.classes).head.weight.any()
     for wrong, classes in ((replace(again, start=None), start.card.classes), (again, start.card.classes[::-1])):
         with pytest.raises(UserError, match="start_head needs a start with a head for the same classes"):
-            jobs.build_objective(wrong, classes)
+            build_objective(wrong, classes)
 
 
 def test_another_recipe_is_refused_and_told_apart(tmp_path):
     recipe = tiny()
-    jobs.train(recipe, tmp_path)
+    train(recipe, tmp_path)
     others = {
         "optimizer.lr 0.05 there, 0.5 here": replace(recipe, optimizer=SGDSettings(lr=0.5)),
         "model.stem None there, absent here": replace(
@@ -86,22 +88,22 @@ def test_another_recipe_is_refused_and_told_apart(tmp_path):
     }
     for message, other in others.items():
         with pytest.raises(UserError, match="holds another run") as error:
-            jobs.train(other, tmp_path)
+            train(other, tmp_path)
         assert message in str(error.value)
     assert settings.load(Recipe, tmp_path / "recipe.json") == recipe
 
 
 def test_a_run_that_failed_before_it_began_may_be_mended(tmp_path):
     with pytest.raises(UserError, match="multiple of the heads"):
-        jobs.train(replace(tiny(), model=ViTSettings(picture_px=(28, 28), patch=14, width=16, heads=3)), tmp_path)
-    jobs.train(tiny(), tmp_path)
+        train(replace(tiny(), model=ViTSettings(picture_px=(28, 28), patch=14, width=16, heads=3)), tmp_path)
+    train(tiny(), tmp_path)
     assert settings.load(Recipe, tmp_path / "recipe.json") == tiny()
 
 
 def test_killed_between_the_last_checkpoint_and_the_results(tmp_path):
-    results = jobs.train(tiny(), tmp_path)
+    results = train(tiny(), tmp_path)
     (tmp_path / "results.json").unlink()
-    again = jobs.train(tiny(), tmp_path)
+    again = train(tiny(), tmp_path)
     assert again["test"] == results["test"]
 
 
@@ -114,7 +116,7 @@ def test_an_objective_that_is_no_task_leaves_its_encoder(tmp_path):
             self.encoder, self.teacher = encoder, torch.nn.Linear(1, 1)
 
     encoder = tiny().model.build()
-    left = jobs.trained(tiny(), Quiet(encoder), ("a",), "somewhere")
+    left = trained(tiny(), Quiet(encoder), ("a",), "somewhere")
     left.save(tmp_path / "model")
     found = Trained.load(tmp_path)
     assert found.card.task is None
@@ -132,11 +134,11 @@ def test_a_run_finds_its_data_from_any_folder_and_names_what_could_not_be_read(t
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     recipe = replace(tiny(), data=DataSettings(where="pictures"))
-    results = jobs.train(recipe, "run")
+    results = train(recipe, "run")
     (named,) = results["unreadable"]
     assert named.startswith(str(tmp_path / "pictures/b/0003.png (not a picture"))
     assert "class folders without pictures skipped: empty" in capsys.readouterr().err
-    assert jobs.train(recipe, "run") == results
+    assert train(recipe, "run") == results
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert evaluate(tmp_path / "run").evaluation.scores.pictures == results["test"]["pictures"]
 
@@ -144,7 +146,7 @@ def test_a_run_finds_its_data_from_any_folder_and_names_what_could_not_be_read(t
 def test_evaluate_counts_all_of_what_is_not_split(tmp_path):
     from PIL import Image
 
-    jobs.train(tiny(), tmp_path / "run")
+    train(tiny(), tmp_path / "run")
     classes = Trained.load(tmp_path / "run").card.classes
     for name in (classes[3], classes[1]):  # a part of the classes, in another order of numbers
         (tmp_path / "pictures" / name).mkdir(parents=True)
@@ -165,14 +167,14 @@ def test_pictures_without_labels(tmp_path):
         data=replace(recipe.data, where=str(tmp_path / "flat"), train_limit=None),
         training=replace(recipe.training, batch_size=512, precision="auto", compile="auto", cuda_graph=True),
     )
-    results = jobs.train(recipe, tmp_path / "run")
+    results = train(recipe, tmp_path / "run")
     assert results["steps"] == 3 and results["batch_size"] == 2, (
         "eight steps an epoch of 27 pictures" and Trained.load(tmp_path / "run").card.task is None
     )
     with pytest.raises(UserError, match="no labels"):
         evaluate(tmp_path / "run", probes=("knn",))
     with pytest.raises(UserError, match="no labels"):
-        jobs.train(replace(recipe, objective=fashion_vit().objective), tmp_path / "supervised")
+        train(replace(recipe, objective=fashion_vit().objective), tmp_path / "supervised")
 
 
 @pytest.mark.parametrize(
@@ -185,4 +187,4 @@ def test_pictures_without_labels(tmp_path):
 def test_nothing_is_chosen_by_a_score_that_is_not_there(tmp_path, changes, named):
     recipe = shrunk(find_recipe("cifar10_mae", changes))
     with pytest.raises(UserError, match=named):
-        jobs.train(recipe, tmp_path / "run")
+        train(recipe, tmp_path / "run")

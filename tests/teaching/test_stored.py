@@ -13,23 +13,26 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous import jobs, settings, teaching
+from vitreous import settings
 from vitreous.cli import main
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
 from vitreous.errors import UserError
+from vitreous.jobs.build import answered_views, build_loader, build_objective, build_teacher
+from vitreous.jobs.teach import teach
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.recipes.distill import cifar10_deit
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
-from vitreous.teaching import Answers, TaughtLoader, claimed
-from vitreous.trained import Trained
+from vitreous.teaching.stored import Answers, TaughtLoader, claimed, identity, store
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 DATA = DataSettings(where="fashion", train_limit=120, val_fraction=0.01)
 MIXED = Augmentation(crop="pad", pad_px=2, erase=0.25, mixup=0.8, cutmix=1.0)
@@ -95,7 +98,7 @@ def stored(teacher, splits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("answers") / "hard"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DataSettings, "build", lambda self: splits)
-        found = jobs.teach(student(teacher), folder, samples=PART)
+        found = teach(student(teacher), folder, samples=PART)
     assert found == {"epochs": 3, "views": 360, "asked": 360}
     return folder
 
@@ -114,12 +117,12 @@ def outcome(run):
 )
 def test_training_from_answers_equals_training_with_the_teacher(tmp_path, teacher, distillation, augmentation):
     recipe = student(teacher, augmentation, distillation=distillation)
-    jobs.teach(recipe, tmp_path / "answers", samples=PART)
-    jobs.train(recipe, tmp_path / "asked", read_test=False)
+    teach(recipe, tmp_path / "answers", samples=PART)
+    train(recipe, tmp_path / "asked", read_test=False)
     # Stopped on the way, too; and no teacher is there any more.
     read = replace(learning_from(recipe, tmp_path / "answers"), teacher=None)
-    jobs.train(read, tmp_path / "read", read_test=False, until=9)
-    jobs.train(read, tmp_path / "read", read_test=False)
+    train(read, tmp_path / "read", read_test=False, until=9)
+    train(read, tmp_path / "read", read_test=False)
     (rows, weights), (found_rows, found) = (outcome(tmp_path / name) for name in ("asked", "read"))
     assert found_rows == rows
     assert all(torch.equal(found[name], weights[name]) for name in weights)
@@ -129,15 +132,15 @@ def test_training_from_answers_equals_training_with_the_teacher(tmp_path, teache
 def test_two_ranks_read_the_answers_to_their_own_samples(teacher, splits, stored):
     """Theirs, side by side, are those of one alone; and they are what the teacher says of these very views."""
     recipe, found = student(teacher), {}
-    views = jobs.answered_views(recipe, splits.train)
+    views = answered_views(recipe, splits.train)
     for size in (1, 2):
         batches = []
         for rank in range(size):
-            loader = jobs.build_loader(recipe, splits.train, World(rank=rank, size=size, device=CPU))
+            loader = build_loader(recipe, splits.train, World(rank=rank, size=size, device=CPU))
             taught = TaughtLoader(loader, Answers(stored, views, loader), rank, size)
             batches.append(list(taught.batches(3, 8)))  # into the second epoch
         found[size] = [side_by_side(step) for step in zip(*batches, strict=True)]
-    live = jobs.build_teacher(recipe, splits.train.classes)
+    live = build_teacher(recipe, splits.train.classes)
     for alone, together in zip(found[1], found[2], strict=True):
         assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
         _, images, answers = alone
@@ -151,11 +154,11 @@ def side_by_side(batches):
 
 def test_ranks_that_teach_share_the_work(tmp_path, teacher, splits, stored):
     recipe = student(teacher)
-    loader = jobs.build_loader(recipe, splits.train, World(rank=0, size=1, device=CPU))
+    loader = build_loader(recipe, splits.train, World(rank=0, size=1, device=CPU))
     shutil.copy(stored / "answers.json", tmp_path)
-    live = jobs.build_teacher(recipe, splits.train.classes)
+    live = build_teacher(recipe, splits.train.classes)
     asked = [
-        teaching.store(tmp_path, loader, lambda batch: live(batch.images).argmax(dim=1), 3, rank=rank, world=2)
+        store(tmp_path, loader, lambda batch: live(batch.images).argmax(dim=1), 3, rank=rank, world=2)
         for rank in (1, 0)
     ]
     assert asked == [160, 200]
@@ -173,9 +176,15 @@ def check_alike(folder, expected):
 TEACH = """
 import sys, time
 from pathlib import Path
-from vitreous import jobs, settings
+from vitreous import settings
+from vitreous.jobs.build import answered_views
+from vitreous.jobs.build import build_loader
+from vitreous.jobs.build import build_objective
+from vitreous.jobs.build import build_teacher
+from vitreous.jobs.teach import teach
+from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
-from vitreous.teaching import Answers
+from vitreous.teaching.stored import Answers
 
 def slowly(self, part, answers, write=Answers.write):
     write(self, part, answers)
@@ -184,7 +193,7 @@ def slowly(self, part, answers, write=Answers.write):
         time.sleep(100)
 
 Answers.write = slowly
-jobs.teach(settings.load(Recipe, Path(sys.argv[1])), sys.argv[2], samples=40)
+teach(settings.load(Recipe, Path(sys.argv[1])), sys.argv[2], samples=40)
 """
 
 
@@ -203,7 +212,7 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
     (folder / "epoch-0001" / ".steps-00000002.vitreous-tmp-1").mkdir(
         exist_ok=True
     )  # as a kill within a write leaves it
-    found = jobs.teach(student(teacher), folder, samples=PART)
+    found = teach(student(teacher), folder, samples=PART)
     assert found == {"epochs": 3, "views": 360, "asked": 160}
     assert all(file.stat().st_mtime_ns == at for file, at in there.items())
     assert not list(folder.glob("*/.*"))
@@ -231,7 +240,7 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
 def test_answers_to_other_views_are_refused(tmp_path, teacher, stored, change, message):
     recipe = change(learning_from(student(teacher), stored))
     with pytest.raises(UserError, match=message) as error:
-        jobs.train(recipe, tmp_path, read_test=False)
+        train(recipe, tmp_path, read_test=False)
     assert "\n" not in str(error.value)
 
 
@@ -241,38 +250,38 @@ def test_answers_about_other_pictures_are_refused(tmp_path, teacher, splits, sto
     other = changed.build()
     recipe = replace(learning_from(student(teacher), stored), data=changed)
     with pytest.raises(UserError, match=r"pictures .* there, .* here"):
-        jobs.train(recipe, tmp_path, read_test=False, open_data=lambda data: other)
-    assert teaching.identity(other.train) != teaching.identity(splits.train)
+        train(recipe, tmp_path, read_test=False, open_data=lambda data: other)
+    assert identity(other.train) != identity(splits.train)
     on_disk = replace(DATA, keep_gb=0.0).build()
     assert on_disk.train.pictures is None
-    assert teaching.identity(on_disk.train) == teaching.identity(splits.train)
+    assert identity(on_disk.train) == identity(splits.train)
 
 
 def test_no_folder_another_teacher_a_moved_part_a_flipped_bit(tmp_path, teacher, splits, stored):
     recipe = student(teacher)
     with pytest.raises(UserError, match="no answers are stored there"):
-        jobs.train(learning_from(recipe, tmp_path / "nothing"), tmp_path / "run", read_test=False)
+        train(learning_from(recipe, tmp_path / "nothing"), tmp_path / "run", read_test=False)
     with pytest.raises(UserError, match="no teacher's answers"):
-        jobs.teach(replace(recipe, objective=ClassifySettings()), tmp_path / "answers")
+        teach(replace(recipe, objective=ClassifySettings()), tmp_path / "answers")
 
     mine = tmp_path / "mine"
     shutil.copytree(stored, mine)
     weights, card = own.load_model(Path(teacher) / "model")
     own.save_model(tmp_path / "other", {name: value + 0.01 for name, value in weights.items()}, card)
     with pytest.raises(UserError, match="holds answers of another teacher"):
-        jobs.teach(replace(recipe, teacher=str(tmp_path / "other")), mine, samples=PART)
+        teach(replace(recipe, teacher=str(tmp_path / "other")), mine, samples=PART)
 
     shutil.rmtree(mine / "epoch-0000" / "steps-00000002")
     shutil.copytree(mine / "epoch-0001" / "steps-00000002", mine / "epoch-0000" / "steps-00000002")
     with pytest.raises(UserError, match="answers to other views or samples"):
-        jobs.train(learning_from(recipe, mine), tmp_path / "moved", read_test=False)
+        train(learning_from(recipe, mine), tmp_path / "moved", read_test=False)
 
     file = mine / "epoch-0000" / "steps-00000000" / "answers.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     with pytest.raises(UserError, match="damaged"):
-        jobs.train(learning_from(recipe, mine), tmp_path / "damaged", read_test=False)
+        train(learning_from(recipe, mine), tmp_path / "damaged", read_test=False)
     # What is damaged is asked for again.
-    assert jobs.teach(recipe, mine, samples=PART)["asked"] == 40
+    assert teach(recipe, mine, samples=PART)["asked"] == 40
 
 
 @pytest.fixture(scope="module")
@@ -287,10 +296,10 @@ def other_teacher(teacher, tmp_path_factory):
 def test_answers_of_another_teacher_than_the_recipe_names_are_refused(tmp_path, teacher, other_teacher, stored):
     recipe = learning_from(student(teacher), stored)
     with pytest.raises(UserError, match=r"its answers are not of .* as it is now, but of .*; name that --teacher") as e:
-        jobs.train(replace(recipe, teacher=other_teacher), tmp_path / "run", read_test=False)
+        train(replace(recipe, teacher=other_teacher), tmp_path / "run", read_test=False)
     assert "\n" not in str(e.value) and teacher in str(e.value) and other_teacher in str(e.value)
     for teacher_there_or_not in (teacher, str(tmp_path / "gone"), None):
-        jobs.build_objective(replace(recipe, teacher=teacher_there_or_not), recipe.data.build().train.classes)
+        build_objective(replace(recipe, teacher=teacher_there_or_not), recipe.data.build().train.classes)
 
 
 @pytest.mark.parametrize("average", [AverageSettings(), AverageSettings(kind="ema")], ids=["plain", "averaged"])
@@ -298,22 +307,22 @@ def test_a_run_goes_on_with_the_answers_that_it_began_with(tmp_path, teacher, ot
     mine = tmp_path / "answers"
     shutil.copytree(stored, mine)
     recipe = replace(learning_from(student(teacher), mine), teacher=None, average=average)
-    jobs.train(recipe, tmp_path / "run", read_test=False, until=4)
+    train(recipe, tmp_path / "run", read_test=False, until=4)
     held = RunDirectory(tmp_path / "run").latest_checkpoint().tensors
     # Those of older runs have it nowhere. An average is of exactly what it was, and must not look for it.
     assert "fingerprint" in held["objective"] and "fingerprint" not in held["average"]
     shutil.rmtree(mine)
-    jobs.teach(student(other_teacher), mine, samples=PART)  # to the same views
+    teach(student(other_teacher), mine, samples=PART)  # to the same views
     with pytest.raises(UserError, match="its answers are not of the teacher that this run began with") as error:
-        jobs.train(recipe, tmp_path / "run", read_test=False)
+        train(recipe, tmp_path / "run", read_test=False)
     assert "\n" not in str(error.value)
     shutil.rmtree(mine)
     shutil.copytree(stored, mine)
-    assert jobs.train(recipe, tmp_path / "run", read_test=False)["steps"] == 14
+    assert train(recipe, tmp_path / "run", read_test=False)["steps"] == 14
 
 
 def test_checkpoints_that_do_not_tell_whose_answers_they_learned_from_are_read(teacher, stored, splits):
-    objective = jobs.build_objective(learning_from(student(teacher), stored), splits.train.classes)
+    objective = build_objective(learning_from(student(teacher), stored), splits.train.classes)
     state = objective.state_dict()
     del state["fingerprint"]
     objective.load_state_dict(state)
@@ -335,8 +344,8 @@ def test_a_document_of_something_else(tmp_path, teacher, stored, change):
     for wrong in (document | change, [document]):
         (tmp_path / "answers.json").write_text(json.dumps(wrong))
         for use in (
-            lambda: jobs.train(learning_from(student(teacher), tmp_path), tmp_path / "run", read_test=False),
-            lambda: jobs.teach(student(teacher), tmp_path, samples=PART),
+            lambda: train(learning_from(student(teacher), tmp_path), tmp_path / "run", read_test=False),
+            lambda: teach(student(teacher), tmp_path, samples=PART),
         ):
             with pytest.raises(UserError, match=r"answers.json: not what `vitreous teach` writes") as error:
                 use()
@@ -362,7 +371,7 @@ def test_one_process_at_a_time(tmp_path, teacher, stored):
     try:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(UserError, match="another process is storing answers"):
-            jobs.teach(student(teacher), mine, samples=PART)
+            teach(student(teacher), mine, samples=PART)
     finally:
         holder.kill()
         holder.communicate()

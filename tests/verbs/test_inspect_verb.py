@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vitreous import jobs
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.inspection.rollout import rollout
+from vitreous.jobs.train import train
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.fashion import fashion_vit
@@ -31,7 +31,7 @@ def trained(where, folder, model=MODEL):
         optimizer=SGDSettings(lr=0.05),
         training=replace(recipe.training, steps=2, batch_size=8, log_every_steps=1, evaluate_every_epochs=0),
     )
-    jobs.train(recipe, where)
+    train(recipe, where)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from vitreous import figures
+from vitreous.display import figures
 
 
 @figures.drawing

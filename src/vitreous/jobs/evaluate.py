@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vitreous import jobs, settings
+from vitreous import settings
 from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings, Source, Splits, check_classes, with_classes
+from vitreous.display.html import together
+from vitreous.display.tables import Table
 from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
@@ -17,11 +19,10 @@ from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_feat
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
-from vitreous.html import together
-from vitreous.tables import Table
+from vitreous.jobs.data import OpenData, own_data, part
 from vitreous.terminal import note
-from vitreous.trained import Trained
 from vitreous.training.devices import World
+from vitreous.weights.trained import Trained
 
 PROBES = ("knn", "linear", "fewshot")
 
@@ -83,7 +84,7 @@ def evaluate(
     probes: Sequence[str] = (),
     label_sets: str | Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
     mapping: str | Path | None = None,  # JSON: the model's classes for each class of the data (ObjectNet)
-    open_data: jobs.OpenData = DataSettings.build,
+    open_data: OpenData = DataSettings.build,
 ) -> Assessment:
     """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
     model carries; where it carries none, and for prediction sets, the validation part of its own data is fitted.
@@ -104,7 +105,7 @@ def evaluate(
     def answered(source: Source) -> Answers:
         return answers(task, _batches(source, model, world), classes)
 
-    source = jobs.part(where, data, split) if own is None else getattr(own, split)
+    source = part(where, data, split) if own is None else getattr(own, split)
     if source is None:
         raise UserError(f"{where}: there is no {split} part")
     if mapping is not None:
@@ -145,9 +146,9 @@ def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
     return f"The model does not know {unknown[0]!r}{others}, so its own answers were not measured."
 
 
-def _own_splits(where: str | Path, data: str | None, open_data: jobs.OpenData) -> Splits | None:
+def _own_splits(where: str | Path, data: str | None, open_data: OpenData) -> Splits | None:
     """The data that the run was trained on, as it was split then, where that is what is asked for."""
-    own = jobs.own_data(where, data)
+    own = own_data(where, data)
     return None if own is None else open_data(own)
 
 

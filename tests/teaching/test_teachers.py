@@ -13,10 +13,10 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Features
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.teachers import Teacher
-from vitreous.trained import Trained
+from vitreous.teaching.teachers import Teacher
 from vitreous.training.averages import AverageSettings
 from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 CLASSES = ("ant", "bee", "cat")
 MODEL = ViTSettings(picture_px=(16, 16), patch=8, width=16, depth=1, heads=2, dropout=0.5)

@@ -7,8 +7,8 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.trained import Card, Trained
 from vitreous.weights import own
+from vitreous.weights.trained import Card, Trained
 
 MODEL = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)
 CLASSES = ("cat", "dog", "emu")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous import jobs
-from vitreous.assess import evaluate
 from vitreous.data.sources import same_data
 from vitreous.errors import UserError
+from vitreous.jobs.data import data_of, part
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train
 from vitreous.recipes.fashion import fashion_vit
-from vitreous.trained import Trained
+from vitreous.weights.trained import Trained
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def run(tmp_path_factory) -> Path:
         training=replace(recipe.training, steps=30, batch_size=100, evaluate_every_epochs=0),
     )
     path = tmp_path_factory.mktemp("assess") / "run"
-    jobs.train(small, path)
+    train(small, path)
     return path
 
 
@@ -71,7 +72,7 @@ def test_an_encoder_alone_is_probed(run, tmp_path):
 
 
 def test_sets_of_right_labels_and_a_mapping_of_classes(run, tmp_path):
-    labels = np.asarray(jobs.part(run, None, "test").labels).tolist()
+    labels = np.asarray(part(run, None, "test").labels).tolist()
     everything = [[label] for label in labels]
     everything[0] = []
     (tmp_path / "labels.json").write_text(json.dumps(everything))
@@ -99,7 +100,7 @@ def test_label_sets_find_files_by_their_numbers(tmp_path):
         model=replace(recipe.model, picture_px=(14, 14), width=16, depth=1, heads=2, patch=14),
         training=replace(recipe.training, steps=60, batch_size=20, evaluate_every_epochs=0),
     )
-    jobs.train(small, tmp_path / "run")
+    train(small, tmp_path / "run")
     shutil.copytree(tmp_path / "set", tmp_path / "others")
     (tmp_path / "labels.json").write_text(json.dumps([["light" if at % 2 else "dark"] for at in range(40)]))
     found = evaluate(tmp_path / "run", str(tmp_path / "others"), label_sets=tmp_path / "labels.json")
@@ -110,7 +111,7 @@ def test_label_sets_find_files_by_their_numbers(tmp_path):
 
 
 def test_a_runs_own_data_is_known_by_any_spelling(run, tmp_path, monkeypatch):
-    own = jobs.data_of(run)
+    own = data_of(run)
     assert own is not None and same_data(own.where, "fashion")
     (tmp_path / "set").mkdir()
     monkeypatch.chdir(tmp_path)

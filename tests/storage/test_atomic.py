@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from vitreous import atomic
 from vitreous.errors import UserError
+from vitreous.storage import atomic
 
 
 def names(folder):
@@ -40,7 +40,8 @@ def test_the_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_one_line_and_leaves_the_old(tmp_path):
     script = (
-        "import resource, sys; from pathlib import Path; from vitreous import atomic, cli\n"
+        "import resource, sys; from pathlib import Path; from vitreous import cli; "
+        "from vitreous.storage import atomic\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "with cli.one_line_errors(): atomic.write_json(['long'] * 1000, Path(sys.argv[1]))"
     )
@@ -102,7 +103,7 @@ def test_a_folder_is_removed_at_once(tmp_path):
     for number in range(3):
         (tmp_path / "x" / f"{number}.json").write_text("")
     script = (
-        "import os, shutil, signal, sys; from pathlib import Path; from vitreous import atomic\n"
+        "import os, shutil, signal, sys; from pathlib import Path; from vitreous.storage import atomic\n"
         "shutil.rmtree = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         "atomic.remove(Path(sys.argv[1]))"
     )

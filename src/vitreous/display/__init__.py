@@ -1,0 +1,1 @@
+"""How results look: figures, tables, thumbnails, and HTML that is escaped by construction."""

@@ -1,0 +1,209 @@
+"""Train: a recipe goes in, a run directory comes out."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous.data.sources import DataSettings, Source, Splits, check_classes
+from vitreous.errors import UserError, in_plain_words
+from vitreous.evaluation.score import score
+from vitreous.jobs import resuming
+from vitreous.jobs.build import (
+    build_loop,
+    build_objective,
+    eval_batches,
+    with_batch_that_fits,
+)
+from vitreous.jobs.data import OpenData
+from vitreous.objectives.base import Objective
+from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic
+from vitreous.tasks import task_settings
+from vitreous.tasks.base import Task
+from vitreous.terminal import note
+from vitreous.training.devices import World, autocast
+from vitreous.training.loop import Course, Evaluate, Loop
+from vitreous.training.run import RunDirectory
+from vitreous.weights import own
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    read_test: bool = True,
+    open_data: OpenData = DataSettings.build,
+    until: int | None = None,
+    *,
+    course: Course | None = None,
+    into: str = "model",
+) -> dict[str, Any]:
+    """Run a recipe to its end, from wherever its directory stands. Returns its results.
+
+    `read_test=False` is for choosing: the test set stays unread. `open_data` is for several runs in one process, which
+    need not decode the same pictures each. A run that goes `until` a step before its end is saved there; it returns {}.
+    `course` may change schedule and length while it runs. The trained model goes `into` that folder of the run.
+    """
+    path = Path(out) if out is not None else Path("runs") / recipe.name
+    recipe = recipe.located()
+    if recipe.rates:
+        return _train_at_best_rate(recipe, path, read_test, open_data)
+    return _train(recipe, path, read_test, open_data, until=until, course=course, into=into)
+
+
+def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: OpenData) -> dict[str, Any]:
+    """The paper's protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
+    if recipe.data.val_fraction == 0:
+        raise UserError(
+            "a rate is chosen on a held-out part of train: give --data.val_fraction more than 0, or no --rates"
+        )
+    if task_settings(recipe.objective) is None:
+        raise UserError(f"{recipe.name} learns without labels, and has no score to choose a rate by: leave out --rates")
+    with RunDirectory(path, owner=World.join(recipe.training.device).is_first):
+        pass  # the folder of the trials is a run's from the start
+    accuracies = {}
+    for rate in recipe.rates:
+        trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
+        accuracies[rate] = _train(trial, path / f"rate-{rate:g}", False, open_data)["val"]["accuracy"]
+        if World.join(recipe.training.device).is_first:
+            print(f"learning rate {rate:g}: {accuracies[rate]:.2%} on the held-out part", flush=True)
+    best = max(accuracies, key=lambda rate: accuracies[rate])
+    final = replace(
+        recipe,
+        rates=(),
+        optimizer=replace(recipe.optimizer, lr=best),
+        data=replace(recipe.data, val_fraction=0.0),
+    )
+    choice = {"rate": best, "held_out_accuracies": {f"{rate:g}": value for rate, value in accuracies.items()}}
+    return _train(final, path, read_test, open_data, about=choice)
+
+
+def _train(
+    recipe: Recipe,
+    path: Path,
+    read_test: bool,
+    open_data: OpenData,
+    *,
+    about: dict[str, Any] | None = None,
+    until: int | None = None,
+    course: Course | None = None,
+    into: str = "model",
+) -> dict[str, Any]:
+    """`about` goes into the results."""
+    world = World.join(recipe.training.device)
+    with in_plain_words(), RunDirectory(path, owner=world.is_first) as directory:
+        finished = directory.results()
+        if world.is_first:
+            resuming.claim(directory, recipe)
+            if finished is None:
+                directory.write_environment()
+        world.wait()  # for the first, which puts the directory in order before the others read it
+        if finished is not None:
+            if world.is_first:
+                print(f"{path}: this run has finished; these are its results")
+            return finished
+        splits = open_data(recipe.data)
+        resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
+        if world.is_first:
+            note(*splits.notes)
+        recipe = with_batch_that_fits(recipe, splits.train, world)
+        objective = build_objective(recipe, splits.train.classes).to(world.device)
+        _check_scored(recipe, objective, splits.train)
+        loop = build_loop(recipe, splits, objective, world)
+        if not directory.checkpoints.paths():
+            objective.look(eval_batches(splits.train, recipe, world))
+            if (missing := objective.encoder.missing()) is not None:
+                raise UserError(missing)
+        began = time.monotonic()
+        loop.run(directory, _validation(recipe, splits, directory, world), until, course)
+        if until is not None and until < loop.num_steps:
+            return {}
+        train_s = time.monotonic() - began
+        results = {"train_s": round(train_s, 1)} | _finish(recipe, path / into, loop, splits, read_test) | (about or {})
+        results |= directory.timing()
+        if len(splits.train.bad):
+            results["unreadable"] = splits.train.bad.listed()
+        if world.is_first:
+            atomic.write_json(results, path / "results.json")
+    return results
+
+
+def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
+    """What has a task needs classes; what has none has no score to choose by."""
+    if objective.task is not None:
+        check_classes(train)
+    elif recipe.training.keep == "best":
+        raise UserError(
+            f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"
+        )
+
+
+def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: World) -> Evaluate | None:
+    keeps_best = recipe.training.keep == "best"
+    if splits.val is None:
+        if keeps_best:
+            raise UserError("the best weights are chosen on a validation part: give --data.val_fraction more than 0")
+        return None
+    if world.is_first and not directory.checkpoints.paths():
+        atomic.remove(directory.path / BEST)  # of a run that ended before its first checkpoint, and begins anew
+    batches = eval_batches(splits.val, recipe, world)
+
+    def evaluate(objective: Objective) -> dict[str, float]:
+        if not isinstance(objective.task, Task):
+            return {}
+        scores = score(objective.task, batches)
+        if keeps_best and world.is_first:
+            _keep_if_best(directory.path / BEST, objective, scores)
+        return scores
+
+    return evaluate
+
+
+BEST = "best"  # folder of the weights that scored best on the validation part, where they are what is kept
+
+
+def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float]) -> None:
+    """A run that goes on from an earlier step meets its best again, and it stays."""
+    if not folder.is_dir() or scores["accuracy"] > atomic.read_json(folder / "model.json")["accuracy"]:
+        own.save_model(folder, objective.state_dict(), scores)
+
+
+def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test: bool) -> dict[str, Any]:
+    """Keep the model (averaged where averages were kept) in the folder and read the test set, once."""
+    objective, world = loop.objective.eval(), loop.world
+    results: dict[str, Any] = {
+        "recipe": recipe.name,
+        "steps": loop.num_steps,
+        "batch_size": recipe.training.batch_size,
+        "parameters": sum(p.numel() for p in objective.parameters()),
+    }
+    with loop.average.swapped(), torch.no_grad(), autocast(world.device, recipe.training.precision):
+        task = objective.task
+        if isinstance(task, Task):
+            if recipe.training.keep == "best":
+                objective.load_state_dict(own.load_model(folder.parent / BEST)[0])
+            if splits.val is not None:
+                known = loop.final_scores if recipe.training.keep == "last" else None
+                results["val"] = known or score(task, eval_batches(splits.val, recipe, world))
+            if read_test and splits.test is not None:
+                results["test"] = score(task, eval_batches(splits.test, recipe, world))
+        if world.is_first:
+            trained(recipe, objective, splits.train.classes, str(folder.parent)).save(folder)
+    return results
+
+
+def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str) -> Trained:
+    """What a run leaves behind: a task with its head, or the encoder alone."""
+    task = objective.task
+    weights = objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict()
+    card = Card(
+        model=recipe.model,
+        task=None if task is None else task_settings(recipe.objective),
+        classes=() if task is None else classes,
+        preprocessing=recipe.preprocessing,
+    )
+    return Trained(card, weights, where)

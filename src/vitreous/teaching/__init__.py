@@ -1,0 +1,1 @@
+"""Trained models that teach others, asked live or once for all."""
