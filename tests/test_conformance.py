@@ -8,7 +8,15 @@ from safetensors.torch import load, save
 from torch import nn
 
 from vitreous.errors import UserError
-from vitreous.models import ConvStem, IGPTSettings, ResNetSettings, ResNetStem, TokeniserSettings, ViTSettings
+from vitreous.models import (
+    ConvStem,
+    IGPTSettings,
+    PixelsSettings,
+    ResNetSettings,
+    ResNetStem,
+    TokeniserSettings,
+    ViTSettings,
+)
 from vitreous.models.base import Encoder, TokenEncoder
 from vitreous.settings import from_json, to_json
 
@@ -52,10 +60,12 @@ MODELS = {
     "bit-small": ResNetSettings(picture_px=(8, 12), depths=(1, 1), base_width=8, root="small"),
     "tokeniser": TokeniserSettings(picture_px=(8, 12), stride=4, width=16, vocabulary=10, blocks=1),
     "igpt": IGPTSettings(picture_px=(4, 6), clusters=16, width=16, depth=2, heads=2, feature_depth=2),
+    "pixels": PixelsSettings(picture_px=(8, 12), grid=(4, 6)),
 }
 TOKEN_ENCODERS = [name for name, settings in MODELS.items() if isinstance(settings, ViTSettings)]
 
 every_model = pytest.mark.parametrize("name", MODELS)
+every_network = pytest.mark.parametrize("name", [name for name in MODELS if name != "pixels"])  # they learn nothing
 every_token_encoder = pytest.mark.parametrize("name", TOKEN_ENCODERS)
 
 
@@ -101,10 +111,11 @@ def test_shapes(name):
         assert encoder.num_prefix == num
         assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.token_width)
     else:
-        assert features.prefix is None and w * map_h == h * map_w and encoder.width == D
+        assert features.prefix is None and w * map_h == h * map_w
+        assert encoder.width == (D * map_h * map_w if isinstance(settings, PixelsSettings) else D)
 
 
-@every_model
+@every_network
 def test_gradients_reach_every_parameter(name):
     encoder = build(name).train()
     loss(encoder(pictures(encoder))).backward()
@@ -168,7 +179,7 @@ def test_a_wrong_size_is_one_clear_error(name):
         assert "\n" not in str(error.value)
 
 
-@every_model
+@every_network
 def test_bfloat16(name):
     encoder = build(name).train()
     images = pictures(encoder)
@@ -197,19 +208,19 @@ def compiled_equals_eager(name, backend):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
-@every_model
+@every_network
 def test_compiles_without_graph_breaks(name):
     compiled_equals_eager(name, "aot_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own imports give some
-@every_model
+@every_network
 def test_compiles_with_inductor(name):
     compiled_equals_eager(name, "inductor")
 
 
-@every_model
+@every_network
 def test_stages_hold_every_parameter_once_shallow_to_deep(name):
     encoder = build(name)
     staged = [id(parameter) for stage in encoder.stages() for parameter in stage.parameters()]
@@ -222,7 +233,7 @@ def test_stages_hold_every_parameter_once_shallow_to_deep(name):
     assert depths[-1] == max(depths)
 
 
-@every_model
+@every_network
 def test_checkpointing_gives_equal_gradients(name):
     def gradients(checkpointing):
         encoder = build(name).train()
@@ -239,7 +250,7 @@ def test_checkpointing_gives_equal_gradients(name):
         assert torch.equal(ours, theirs)
 
 
-@every_model
+@every_network
 def test_random_parts_are_silent_in_evaluation(name):
     settings = MODELS[name]
     if isinstance(settings, TokeniserSettings):

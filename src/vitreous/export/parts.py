@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.export.graph import Graph
 from vitreous.models.base import Encoder
+from vitreous.models.pixels import Pixels
 from vitreous.models.resnet import PostActivatedUnit, PreActivatedUnit, ResNet, Root, Trunk
 from vitreous.models.stems import ConvLayer, ResidualLayer
 from vitreous.models.vit import ViT
@@ -340,6 +341,16 @@ def _(part: Trunk, graph: Graph, x: str) -> str:
 def _(part: ResNet, graph: Graph, x: str) -> str:
     last = _active(part.norm, graph, write(part.trunk, graph, x))
     return graph.op("ReduceMean", last, graph.constant([2, 3]), keepdims=0)
+
+
+@write.register
+def _(part: Pixels, graph: Graph, x: str) -> str:
+    kernel = [side // cells for side, cells in zip(part.picture_px, part.grid, strict=True)]
+    if part.picture_px != tuple(size * cells for size, cells in zip(kernel, part.grid, strict=True)):
+        raise UserError(f"pictures of {part.picture_px} px are no whole multiple of {part.grid} cells: not in ONNX")
+    if kernel != [1, 1]:
+        x = graph.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
+    return graph.reshape(x, 0, part.width)
 
 
 # ---- heads: as small as they are decisive, so exact

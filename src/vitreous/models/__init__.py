@@ -7,6 +7,7 @@ from vitreous.models.names import MODELS, model_names
 if TYPE_CHECKING:
     from vitreous.models.catalog import ModelSettings, model_settings
     from vitreous.models.igpt import IGPTSettings
+    from vitreous.models.pixels import PixelsSettings
     from vitreous.models.resnet import ResNetSettings
     from vitreous.models.stems import ConvStem, ResNetStem
     from vitreous.models.tokeniser import TokeniserSettings
@@ -17,6 +18,7 @@ __all__ = [
     "ConvStem",
     "IGPTSettings",
     "ModelSettings",
+    "PixelsSettings",
     "ResNetSettings",
     "ResNetStem",
     "TokeniserSettings",

@@ -6,12 +6,13 @@ from typing import Any
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models.igpt import IGPTSettings
 from vitreous.models.names import IGPTName, ResNetName, TokeniserName, parse_name
+from vitreous.models.pixels import PixelsSettings
 from vitreous.models.resnet import ResNetSettings
 from vitreous.models.stems import ResNetStem
 from vitreous.models.tokeniser import TokeniserSettings
 from vitreous.models.vit import ViTSettings
 
-ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings
+ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings | PixelsSettings
 
 
 def model_settings(name: str, **changes: Any) -> ModelSettings:

@@ -42,4 +42,5 @@ def _on_meta(encoder: Encoder) -> Encoder:
 
 
 def _dtype(encoder: Encoder) -> torch.dtype:
-    return next(encoder.parameters()).dtype
+    first = next(encoder.parameters(), None)
+    return torch.float32 if first is None else first.dtype

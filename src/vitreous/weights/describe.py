@@ -1,6 +1,6 @@
 """A model in a few words, as a person would name it."""
 
-from vitreous.models import IGPTSettings, ModelSettings, ResNetSettings, TokeniserSettings
+from vitreous.models import IGPTSettings, ModelSettings, PixelsSettings, ResNetSettings, TokeniserSettings
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.shapes import shapes_only
 from vitreous.weights.card import Card
@@ -22,6 +22,8 @@ def _name(model: ModelSettings) -> str:
         return f"iGPT of width {model.width}, depth {model.depth}, {model.heads} heads"
     if isinstance(model, TokeniserSettings):
         return f"tokeniser of {model.vocabulary:,} codes, one for {model.stride} x {model.stride} px"
+    if isinstance(model, PixelsSettings):
+        return f"linear model of {model.grid[0]} x {model.grid[1]} pixels"
     with shapes_only():
         grid = model.build().grid
     sides = [round(side / cells) for side, cells in zip(model.picture_px, grid, strict=True)]  # what a token covers
