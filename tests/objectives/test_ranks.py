@@ -32,8 +32,6 @@ RANK = """
 import sys
 from pathlib import Path
 from vitreous import settings
-from vitreous.jobs.build import build_loop
-from vitreous.jobs.build import build_objective
 from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
 folder = Path(sys.argv[1])

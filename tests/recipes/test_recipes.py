@@ -11,13 +11,13 @@ from vitreous.cli import dotted, separated
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings, model_settings
+from vitreous.objectives.taught import TaughtSettings
 from vitreous.recipes import RECIPES, find_recipe, finetune_recipe, parameters
 from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
-from vitreous.tasks import TaughtSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.optim import AdamWSettings, SGDSettings
 from vitreous.weights.trained import Card, Trained

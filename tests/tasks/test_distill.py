@@ -23,7 +23,7 @@ from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import task_settings
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.tasks.distill import DistillSettings, kept, teacher_loss
+from vitreous.tasks.distill import DistillSettings, teacher_loss
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -198,11 +198,11 @@ def test_mixed_pictures_the_label_is_mixed_and_the_teacher_decides_about_the_mix
 
 
 @pytest.mark.parametrize("distillation", ["hard", "soft"])
-def test_stored_answers_stand_in_for_the_teacher(distillation):
+def test_stored_predictions_stand_in_for_the_teacher(distillation):
     asked = distill(Fixed(TEACHER), distillation=distillation)(batch(), NOW)
-    answers = kept(TEACHER, DistillSettings(distillation=distillation))
-    assert answers.dtype == (torch.int64 if distillation == "hard" else torch.float16)
-    read = distill(distillation=distillation)(batch(teacher=answers), NOW)
+    stored = DistillSettings(distillation=distillation).kept(TEACHER)
+    assert stored.dtype == (torch.int64 if distillation == "hard" else torch.float16)
+    read = distill(distillation=distillation)(batch(teacher=stored), NOW)
     assert asked == read  # to the last bit
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be(changes, message):
 
 def test_more_that_cannot_be():
     with pytest.raises(UserError, match="num_prefix to 2"):
-        DistillSettings().build(replace(MODEL, num_prefix=1).build(), CLASSES)
+        DistillSettings().build(replace(MODEL, num_prefix=1).build(), CLASSES, Fixed(TEACHER))
     with pytest.raises(UserError, match="softmax loss: set fusion"):
         ClassifySettings(head="distilled", loss="sigmoid", fusion="softmax").build(MODEL.build(), CLASSES)
     with pytest.raises(UserError, match="one label each"):

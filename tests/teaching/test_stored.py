@@ -1,4 +1,4 @@
-"""Stored answers teach what the teacher would: bit for bit, and nothing else is mistaken for them."""
+"""Stored predictions teach what the teacher would: bit for bit, and nothing else is mistaken for them."""
 
 import json
 import os
@@ -18,14 +18,15 @@ from vitreous.cli import main
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
 from vitreous.errors import UserError
-from vitreous.jobs.build import answered_views, build_loader, build_objective, build_teacher
+from vitreous.jobs.build import build_loader, build_objective
 from vitreous.jobs.teach import teach
 from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.recipes.distill import cifar10_deit
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
-from vitreous.teaching.stored import Answers, TaughtLoader, claimed, identity, store
+from vitreous.teaching.lessons import load_teacher, views_of
+from vitreous.teaching.stored import StoredPredictions, TaughtLoader, claimed, identity, store
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
 from vitreous.training.optim import SGDSettings
@@ -53,7 +54,7 @@ def opened_once(splits, monkeypatch):
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory, splits):
-    """Random weights will do: its answers are whatever they are. Its size and normalisation are not its students'."""
+    """Random weights will do: it predicts whatever it does. Its size and normalisation are not its students'."""
     torch.manual_seed(0)
     model = ViTSettings(picture_px=(14, 14), patch=7, width=16, depth=1, heads=2)
     task = ClassifySettings().build(model.build(), splits.train.classes)
@@ -89,12 +90,12 @@ def student(teacher, augmentation=MIXED, **objective):
 
 
 def learning_from(recipe, folder):
-    return replace(recipe, objective=replace(recipe.objective, answers=str(folder)))
+    return replace(recipe, objective=replace(recipe.objective, stored=str(folder)))
 
 
 @pytest.fixture(scope="module")
 def stored(teacher, splits, tmp_path_factory):
-    """Hard answers to mixed views of three epochs."""
+    """Decisions about mixed views of three epochs."""
     folder = tmp_path_factory.mktemp("answers") / "hard"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DataSettings, "build", lambda self: splits)
@@ -115,7 +116,7 @@ def outcome(run):
     [("hard", MIXED), ("soft", MIXED), ("hard", Augmentation(crop="pad"))],
     ids=["hard-mixed", "soft-mixed", "hard-plain"],
 )
-def test_training_from_answers_equals_training_with_the_teacher(tmp_path, teacher, distillation, augmentation):
+def test_training_from_predictions_equals_training_with_the_teacher(tmp_path, teacher, distillation, augmentation):
     recipe = student(teacher, augmentation, distillation=distillation)
     teach(recipe, tmp_path / "answers", samples=PART)
     train(recipe, tmp_path / "asked", read_test=False)
@@ -129,22 +130,22 @@ def test_training_from_answers_equals_training_with_the_teacher(tmp_path, teache
     assert 0 < rows[-2]["agreement"] < 1
 
 
-def test_two_ranks_read_the_answers_to_their_own_samples(teacher, splits, stored):
+def test_two_ranks_read_the_predictions_of_their_own_samples(teacher, splits, stored):
     """Theirs, side by side, are those of one alone; and they are what the teacher says of these very views."""
     recipe, found = student(teacher), {}
-    views = answered_views(recipe, splits.train)
+    views = views_of(recipe, splits.train)
     for size in (1, 2):
         batches = []
         for rank in range(size):
             loader = build_loader(recipe, splits.train, World(rank=rank, size=size, device=CPU))
-            taught = TaughtLoader(loader, Answers(stored, views, loader), rank, size)
+            taught = TaughtLoader(loader, StoredPredictions(stored, views, loader), rank, size)
             batches.append(list(taught.batches(3, 8)))  # into the second epoch
         found[size] = [side_by_side(step) for step in zip(*batches, strict=True)]
-    live = build_teacher(recipe, splits.train.classes)
+    live = load_teacher(recipe, splits.train.classes)
     for alone, together in zip(found[1], found[2], strict=True):
         assert all(torch.equal(first, second) for first, second in zip(alone, together, strict=True))
-        _, images, answers = alone
-        assert torch.equal(answers, live(images).argmax(dim=1))
+        _, images, predictions = alone
+        assert torch.equal(predictions, live(images).argmax(dim=1))
 
 
 def side_by_side(batches):
@@ -156,7 +157,7 @@ def test_ranks_that_teach_share_the_work(tmp_path, teacher, splits, stored):
     recipe = student(teacher)
     loader = build_loader(recipe, splits.train, World(rank=0, size=1, device=CPU))
     shutil.copy(stored / "answers.json", tmp_path)
-    live = build_teacher(recipe, splits.train.classes)
+    live = load_teacher(recipe, splits.train.classes)
     asked = [
         store(tmp_path, loader, lambda batch: live(batch.images).argmax(dim=1), 3, rank=rank, world=2)
         for rank in (1, 0)
@@ -177,22 +178,17 @@ TEACH = """
 import sys, time
 from pathlib import Path
 from vitreous import settings
-from vitreous.jobs.build import answered_views
-from vitreous.jobs.build import build_loader
-from vitreous.jobs.build import build_objective
-from vitreous.jobs.build import build_teacher
 from vitreous.jobs.teach import teach
-from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
-from vitreous.teaching.stored import Answers
+from vitreous.teaching.stored import StoredPredictions
 
-def slowly(self, part, answers, write=Answers.write):
-    write(self, part, answers)
+def slowly(self, part, predictions, write=StoredPredictions.write):
+    write(self, part, predictions)
     print(part.start, flush=True)
     if part.start == 8:  # within the second epoch
         time.sleep(100)
 
-Answers.write = slowly
+StoredPredictions.write = slowly
 teach(settings.load(Recipe, Path(sys.argv[1])), sys.argv[2], samples=40)
 """
 
@@ -234,17 +230,20 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
             lambda r: replace(r, objective=replace(r.objective, distillation="soft")),
             'distillation "hard" there, "soft"',
         ),
-        (lambda r: replace(r, training=replace(r.training, steps=19)), "no answers for epoch 4, and this run has 4"),
+        (
+            lambda r: replace(r, training=replace(r.training, steps=19)),
+            "no predictions for epoch 4, and this run has 4",
+        ),
     ],
 )
-def test_answers_to_other_views_are_refused(tmp_path, teacher, stored, change, message):
+def test_predictions_for_other_views_are_refused(tmp_path, teacher, stored, change, message):
     recipe = change(learning_from(student(teacher), stored))
     with pytest.raises(UserError, match=message) as error:
         train(recipe, tmp_path, read_test=False)
     assert "\n" not in str(error.value)
 
 
-def test_answers_about_other_pictures_are_refused(tmp_path, teacher, splits, stored, monkeypatch):
+def test_predictions_about_other_pictures_are_refused(tmp_path, teacher, splits, stored, monkeypatch):
     changed = replace(DATA, train_limit=121)
     monkeypatch.undo()
     other = changed.build()
@@ -259,21 +258,21 @@ def test_answers_about_other_pictures_are_refused(tmp_path, teacher, splits, sto
 
 def test_no_folder_another_teacher_a_moved_part_a_flipped_bit(tmp_path, teacher, splits, stored):
     recipe = student(teacher)
-    with pytest.raises(UserError, match="no answers are stored there"):
+    with pytest.raises(UserError, match="no predictions are stored there"):
         train(learning_from(recipe, tmp_path / "nothing"), tmp_path / "run", read_test=False)
-    with pytest.raises(UserError, match="no teacher's answers"):
+    with pytest.raises(UserError, match="does not learn from a teacher's stored predictions"):
         teach(replace(recipe, objective=ClassifySettings()), tmp_path / "answers")
 
     mine = tmp_path / "mine"
     shutil.copytree(stored, mine)
     weights, card = own.load_model(Path(teacher) / "model")
     own.save_model(tmp_path / "other", {name: value + 0.01 for name, value in weights.items()}, card)
-    with pytest.raises(UserError, match="holds answers of another teacher"):
+    with pytest.raises(UserError, match="holds predictions of another teacher"):
         teach(replace(recipe, teacher=str(tmp_path / "other")), mine, samples=PART)
 
     shutil.rmtree(mine / "epoch-0000" / "steps-00000002")
     shutil.copytree(mine / "epoch-0001" / "steps-00000002", mine / "epoch-0000" / "steps-00000002")
-    with pytest.raises(UserError, match="answers to other views or samples"):
+    with pytest.raises(UserError, match="predictions for other views or samples"):
         train(learning_from(recipe, mine), tmp_path / "moved", read_test=False)
 
     file = mine / "epoch-0000" / "steps-00000000" / "answers.safetensors"
@@ -293,9 +292,11 @@ def other_teacher(teacher, tmp_path_factory):
     return str(folder)
 
 
-def test_answers_of_another_teacher_than_the_recipe_names_are_refused(tmp_path, teacher, other_teacher, stored):
+def test_predictions_of_another_teacher_than_the_recipe_names_are_refused(tmp_path, teacher, other_teacher, stored):
     recipe = learning_from(student(teacher), stored)
-    with pytest.raises(UserError, match=r"its answers are not of .* as it is now, but of .*; name that --teacher") as e:
+    with pytest.raises(
+        UserError, match=r"these predictions are not from .* as it is now, but from .*; name that --teacher"
+    ) as e:
         train(replace(recipe, teacher=other_teacher), tmp_path / "run", read_test=False)
     assert "\n" not in str(e.value) and teacher in str(e.value) and other_teacher in str(e.value)
     for teacher_there_or_not in (teacher, str(tmp_path / "gone"), None):
@@ -303,29 +304,22 @@ def test_answers_of_another_teacher_than_the_recipe_names_are_refused(tmp_path, 
 
 
 @pytest.mark.parametrize("average", [AverageSettings(), AverageSettings(kind="ema")], ids=["plain", "averaged"])
-def test_a_run_goes_on_with_the_answers_that_it_began_with(tmp_path, teacher, other_teacher, stored, average):
+def test_a_run_goes_on_with_the_predictions_that_it_began_with(tmp_path, teacher, other_teacher, stored, average):
     mine = tmp_path / "answers"
     shutil.copytree(stored, mine)
     recipe = replace(learning_from(student(teacher), mine), teacher=None, average=average)
     train(recipe, tmp_path / "run", read_test=False, until=4)
     held = RunDirectory(tmp_path / "run").latest_checkpoint().tensors
     # Those of older runs have it nowhere. An average is of exactly what it was, and must not look for it.
-    assert "fingerprint" in held["objective"] and "fingerprint" not in held["average"]
+    assert "teacher.fingerprint" in held["objective"]
     shutil.rmtree(mine)
     teach(student(other_teacher), mine, samples=PART)  # to the same views
-    with pytest.raises(UserError, match="its answers are not of the teacher that this run began with") as error:
+    with pytest.raises(UserError, match="its predictions are not from the teacher that this run began with") as error:
         train(recipe, tmp_path / "run", read_test=False)
     assert "\n" not in str(error.value)
     shutil.rmtree(mine)
     shutil.copytree(stored, mine)
     assert train(recipe, tmp_path / "run", read_test=False)["steps"] == 14
-
-
-def test_checkpoints_that_do_not_tell_whose_answers_they_learned_from_are_read(teacher, stored, splits):
-    objective = build_objective(learning_from(student(teacher), stored), splits.train.classes)
-    state = objective.state_dict()
-    del state["fingerprint"]
-    objective.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +349,7 @@ def test_a_document_of_something_else(tmp_path, teacher, stored, change):
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path):
     (tmp_path / "epoch-0000").mkdir()
     (tmp_path / "epoch-0000" / ".notes.old").write_text("mine")
-    with pytest.raises(UserError, match="holds 'epoch-0000', and no answers of a teacher"), claimed(tmp_path, {}):
+    with pytest.raises(UserError, match="holds 'epoch-0000', and no predictions of a teacher"), claimed(tmp_path, {}):
         pass
     assert (tmp_path / "epoch-0000" / ".notes.old").read_text() == "mine"
 
@@ -370,7 +364,7 @@ def test_one_process_at_a_time(tmp_path, teacher, stored):
     holder = subprocess.Popen([sys.executable, "-c", code, str(mine / "lock")], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process is storing answers"):
+        with pytest.raises(UserError, match="another process is storing predictions"):
             teach(student(teacher), mine, samples=PART)
     finally:
         holder.kill()
@@ -386,7 +380,7 @@ def test_the_verb(tmp_path, teacher, stored, capsys):
     main(words)
     printed = capsys.readouterr().out
     assert "120 views in 1 epochs, 120 of them asked about now" in printed
-    assert f"--objective.answers {tmp_path / 'answers'}" in printed
+    assert f"--objective.stored {tmp_path / 'answers'}" in printed
     about = json.loads((tmp_path / "answers" / "answers.json").read_text())
     assert about["teacher"]["where"] == teacher
     assert about["views"] == json.loads((stored / "answers.json").read_text())["views"]

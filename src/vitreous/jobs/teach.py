@@ -1,4 +1,4 @@
-"""Teach: a recipe's teacher is asked about every view, and a folder of its answers comes out."""
+"""Teach: a recipe's teacher is shown every view, and a folder of its predictions comes out."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,33 +7,29 @@ import torch
 from torch import Tensor
 
 from vitreous.batch import Batch
-from vitreous.errors import UserError
-from vitreous.jobs.build import answered_views, build_loader, build_teacher, with_batch_that_fits
+from vitreous.jobs.build import build_loader, with_batch_that_fits
 from vitreous.recipes.recipe import Recipe
-from vitreous.tasks.distill import DistillSettings, kept
 from vitreous.teaching import stored
+from vitreous.teaching.lessons import load_teacher, storable, views_of
 from vitreous.training.devices import World, autocast
 
 
 def teach(recipe: Recipe, out: str | Path, epochs: int | None = None, samples: int = stored.SAMPLES) -> dict[str, int]:
-    """Ask a recipe's teacher about every view of so many epochs (all of the recipe's by default) and store the answers,
-    from wherever the folder stands. `samples`: so many in a part."""
-    kind = recipe.objective
-    if not isinstance(kind, DistillSettings):
-        raise UserError(f"{recipe.name} learns from no teacher's answers; choose one with --objective.kind Distill")
-    world, folder = World.join(recipe.training.device), Path(out)
+    """Ask a recipe's teacher about every view of so many epochs (all of the recipe's by default) and store its
+    predictions; a folder that holds some already is completed. `samples`: so many per file."""
+    objective, world, folder = storable(recipe), World.join(recipe.training.device), Path(out)
     train = recipe.data.build().train
     recipe = with_batch_that_fits(recipe, train, world)
     loader = build_loader(recipe, train, World(rank=0, size=1, device=world.device))  # every rank takes whole batches
-    teacher = build_teacher(recipe, train.classes).to(world.device)
+    teacher = load_teacher(recipe, train.classes).to(world.device)
     whose = {"where": recipe.teacher, "fingerprint": int(teacher.fingerprint)}
-    document = stored.about(answered_views(recipe, train), whose, loader, samples)
+    document = stored.about(views_of(recipe, train), whose, loader, samples)
     if epochs is None:
         epochs = -(-recipe.training.num_steps(loader.steps_per_epoch) // loader.steps_per_epoch)
 
     def ask(batch: Batch) -> Tensor:
         with torch.no_grad(), autocast(world.device, recipe.training.precision):
-            return kept(teacher(batch.images), kind)
+            return objective.kept(teacher(batch.images))
 
     with stored.claimed(folder, document) if world.is_first else nullcontext():
         world.wait()  # for the first, which puts the folder in order before the others write

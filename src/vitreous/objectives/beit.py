@@ -18,6 +18,7 @@ from vitreous.models.base import Encoder, Grid, TokenEncoder
 from vitreous.models.tokeniser import Tokeniser
 from vitreous.objectives.base import Objective
 from vitreous.objectives.masked import check_share, plain_tokens
+from vitreous.objectives.taught import TaughtSettings
 from vitreous.objectives.tokeniser import perplexity, too_few_words
 from vitreous.platforms import widest
 
@@ -25,7 +26,7 @@ BLOCKS = 10  # drawn for every picture, of which the first few are enough
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEiTSettings:
+class BEiTSettings(TaughtSettings):
     share: float = 0.4  # of the patches that are masked, rounded down
     least_block: int = 16  # patches of the smallest block; of 196, so fewer suit a smaller grid
     aspect: float = 0.3  # least height to width of a block; the greatest is its inverse

@@ -29,7 +29,6 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaughtSettings = DistillSettings | FunctionMatchingSettings | BEiTSettings  # those that learn from a trained model
 TaskSettings = ClassifySettings
 
 
@@ -45,6 +44,5 @@ __all__ = [
     "DistillSettings",
     "ObjectiveSettings",
     "TaskSettings",
-    "TaughtSettings",
     "task_settings",
 ]

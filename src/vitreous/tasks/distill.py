@@ -1,7 +1,7 @@
 """Distillation: a classifier that learns from labels and from a teacher (Touvron et al. 2021, DeiT, section 4)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
+from vitreous.objectives.taught import TaughtSettings
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify, ClassifySettings, DistilledHead, softmax_loss
 
@@ -19,47 +20,44 @@ SHARES: dict[Distillation, float] = {"hard": 0.5, "soft": 0.1}  # of the teacher
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings:
+class DistillSettings(TaughtSettings):
     """With the distilled head, the class token learns from the labels, and the distillation token from the teacher; any
     other head learns from both (the paper's "usual distillation")."""
+
+    same_classes: ClassVar[bool] = True
 
     distillation: Distillation = "hard"  # what is learned of the teacher: its decisions, or all its logits
     weight: float | None = None  # share of the teacher's loss; none: the paper's, 0.5 for hard and 0.1 for soft
     temperature: float = 3.0  # soft: logits of both are divided by it
-    answers: str | None = None  # folder of answers that `vitreous teach` stored; the teacher is then not asked
+    stored: str | None = None  # folder of predictions that `vitreous teach` stored; the teacher is then not asked
     student: ClassifySettings = field(
         default_factory=lambda: ClassifySettings(head="distilled", label_smoothing=0.1, fusion="softmax")
     )
 
-    def build(
-        self,
-        encoder: Encoder,
-        classes: tuple[str, ...],
-        teacher: nn.Module | None = None,
-        fingerprint: int | None = None,
-    ) -> "Distill":
-        """`teacher`: the student's views in, logits of `classes` out; none where answers are stored. `fingerprint`: of
-        the teacher that gave these."""
+    @property
+    def keeps(self) -> Distillation:
+        return self.distillation
+
+    def kept(self, predictions: Tensor) -> Tensor:
+        """Of logits (B, K): the decisions (B,) as int64, or all of them in half precision. A teacher that is asked anew
+        is rounded too: it then teaches what its stored predictions do."""
+        return predictions.argmax(dim=1) if self.distillation == "hard" else predictions.to(torch.float16)
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "Distill":
+        """`teacher`: the student's views in, logits of `classes` out; not asked where batches hold its predictions."""
         if self.weight is not None and not 0 <= self.weight <= 1:
-            raise UserError(f"objective.weight is {self.weight}: the teacher's share lies between 0 and 1")
+            raise UserError(f"objective.weight is {self.weight}: the teacher's share must be between 0 and 1")
         if not self.temperature > 0:
             raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
         if self.student.loss == "sigmoid":
-            raise UserError("a teacher's decisions are one class a picture: set --objective.student.loss softmax")
-        return Distill(self.student.build(encoder, classes), teacher, self, fingerprint)
+            raise UserError("a teacher's decisions are one class per picture: set --objective.student.loss softmax")
+        return Distill(self.student.build(encoder, classes), teacher, self)
 
 
 class Distill(Objective):
-    def __init__(
-        self,
-        student: Classify,
-        teacher: nn.Module | None,
-        settings: DistillSettings,
-        fingerprint: int | None = None,
-    ) -> None:
+    def __init__(self, student: Classify, teacher: nn.Module, settings: DistillSettings) -> None:
         super().__init__()
         self.student, self.teacher, self.settings = student, teacher, settings
-        self.fingerprint = fingerprint  # of the teacher that gave the stored answers; one that is asked has its own
         self.share = SHARES[settings.distillation] if settings.weight is None else settings.weight
 
     @property
@@ -79,10 +77,12 @@ class Distill(Objective):
             for_label, for_teacher = (logits.float() for logits in student.head.both(features))
         else:
             for_label = for_teacher = student.head(features).float()
-        answers = batch.targets["teacher"] if self.teacher is None else kept(self.teacher(batch.images), self.settings)
+        taught = batch.targets.get("teacher")
+        if taught is None:
+            taught = self.settings.kept(self.teacher(batch.images))
         by_label = softmax_loss(for_label, batch.targets, student.label_smoothing, student.class_weights).mean()
-        by_teacher = teacher_loss(for_teacher, answers, self.settings.temperature).mean()
-        decisions = answers if answers.ndim == 1 else answers.argmax(dim=1)
+        by_teacher = teacher_loss(for_teacher, taught, self.settings.temperature).mean()
+        decisions = taught if taught.ndim == 1 else taught.argmax(dim=1)
         return {
             "loss": (1 - self.share) * by_label + self.share * by_teacher,
             "label_loss": by_label.detach(),
@@ -90,35 +90,13 @@ class Distill(Objective):
             "agreement": (for_teacher.argmax(dim=1) == decisions).float().mean(),
         }
 
-    # Saved as a buffer would be, but not one: averages hold all buffers, and those of older runs lack it.
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.fingerprint is not None:
-            destination[f"{prefix}fingerprint"] = torch.tensor(self.fingerprint)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # Older checkpoints do not tell whose answers they learned from: these are taken for the same.
-        saved = state_dict.pop(f"{prefix}fingerprint", None)
-        if saved is not None and int(saved) != self.fingerprint:
-            raise UserError(
-                f"{self.settings.answers}: its answers are not of the teacher that this run began with; store that "
-                "one's there again, or begin anew with another --out"
-            )
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def kept(logits: Tensor, settings: DistillSettings) -> Tensor:
-    """What is learned of a teacher's logits (B, K), and so what is stored: its decisions (B,) as int64, or all logits
-    in half precision. A teacher that is asked anew is rounded too: it then teaches what its stored answers do."""
-    return logits.argmax(dim=1) if settings.distillation == "hard" else logits.to(torch.float16)
-
-
-def teacher_loss(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
+def teacher_loss(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """(B,): cross-entropy with the teacher's decision, or tau^2 KL(teacher, student), both at temperature tau.
 
     The released code also divides the divergence by the number of classes; here it is as in equation 2.
     """
-    if answers.ndim == 1:
-        return F.cross_entropy(logits, answers, reduction="none")
-    ours, theirs = (F.log_softmax(some.float() / temperature, dim=1) for some in (logits, answers))
+    if taught.ndim == 1:
+        return F.cross_entropy(logits, taught, reduction="none")
+    ours, theirs = (F.log_softmax(some.float() / temperature, dim=1) for some in (logits, taught))
     return temperature**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=1)

@@ -16,12 +16,13 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.objectives.base import Objective
+from vitreous.objectives.taught import TaughtSettings
 from vitreous.tasks.classify import softmax_loss
 from vitreous.tasks.distill import teacher_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionMatchingSettings:
+class FunctionMatchingSettings(TaughtSettings):
     match: Literal["logits", "features"] = "logits"  # as probabilities (divergence), or as directions (cosine)
     temperature: float = 2.0  # logits: those of both are divided by it
     label_share: float = 0.0  # of the loss that comes from the labels

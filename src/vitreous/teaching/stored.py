@@ -1,10 +1,10 @@
-"""A teacher's answers, asked once and stored: every student after the first learns at its own price.
+"""A teacher's predictions, asked for once and stored: every student after the first learns at its own price.
 
-An answer belongs to a view, which follows from a sample, its partner (Mixup), the epoch, and what `answers.json` says
-of the views: pictures, augmentation, preprocessing, seed, batch size (a partner is the next one of the batch). A step's
-batch is a function of these, for any number of workers and ranks; so answers lie in the order of the steps.
+A prediction belongs to a view, which follows from a sample, its partner (Mixup), the epoch, and what `answers.json`
+says of the views: pictures, augmentation, preprocessing, seed, batch size (a partner is the next one of the batch). A
+step's batch is a function of these, for any number of workers and ranks; so predictions are in the order of the steps.
 
-DIR/answers.json                   what they are about, and whose they are
+DIR/answers.json                   what they are about, and whose they are (names in files stay as they were)
 DIR/epoch-0003/steps-00000064/     those of some thousand samples, see weights/own.py
 """
 
@@ -26,6 +26,7 @@ from vitreous.data.images import BadPicture
 from vitreous.data.loader import Inputs, Order, TrainLoader
 from vitreous.errors import UserError
 from vitreous.storage import atomic, locks
+from vitreous.teaching.teachers import KnownTeacher
 from vitreous.terminal import Bar
 from vitreous.weights import own
 
@@ -33,7 +34,7 @@ ABOUT = "answers.json"
 SAMPLES = 2**14  # at least so many in a part, unless the epoch ends: what a kill can cost
 PICTURES = 256  # of a source are looked at to know it again
 
-Ask = Callable[[Batch], Tensor]  # what is kept of a teacher's answers, (B,) decisions or (B, K) logits
+Ask = Callable[[Batch], Tensor]  # what is kept of a teacher's predictions, (B,) decisions or (B, K) logits
 
 
 def about(views: Mapping[str, Any], teacher: Mapping[str, Any], loader: TrainLoader, samples: int = SAMPLES) -> Any:
@@ -63,20 +64,21 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder}: answers cannot be stored there ({error.strerror})") from None
+        raise UserError(f"{folder}: predictions cannot be stored there ({error.strerror})") from None
     lock = locks.take(folder / "lock")
     if lock is None:
-        raise UserError(f"{folder}: another process is storing answers in it; wait for it")
+        raise UserError(f"{folder}: another process is storing predictions in it; wait for it")
     with lock:
         if (folder / ABOUT).is_file():
             there = _read(folder)
             _compare(folder, there["views"], document["views"])
             if there["teacher"]["fingerprint"] != document["teacher"]["fingerprint"]:
                 raise UserError(
-                    f"{folder}: holds answers of another teacher ({there['teacher']['where']}); choose another --out"
+                    f"{folder}: holds predictions of another teacher ({there['teacher']['where']}); "
+                    "choose another --out"
                 )
         elif names := atomic.strangers(folder):
-            raise UserError(f"{folder}: holds {names[0]!r}, and no answers of a teacher; choose another --out")
+            raise UserError(f"{folder}: holds {names[0]!r}, and no predictions of a teacher; choose another --out")
         else:
             atomic.write_json(document, folder / ABOUT)
         for epoch in folder.glob("epoch-*"):
@@ -85,28 +87,28 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
 
 
 def store(folder: Path, loader: TrainLoader, ask: Ask, epochs: int, *, rank: int = 0, world: int = 1) -> int:
-    """Ask for every part that is not there yet, or not whole. Answers for how many samples it asked."""
-    stored = Answers(folder, _read(folder)["views"], loader)
+    """Ask for every part that is not there yet, or not whole. Returns for how many samples it asked."""
+    stored = StoredPredictions(folder, _read(folder)["views"], loader)
     mine = stored.parts(epochs)[rank::world]
     missing = [part for part in mine if own.verify_folder(stored.path(part)) is not None]
     asked = 0
     with Bar("teaching", sum(map(len, missing)), unit="steps", silent=rank > 0) as bar:
         for part in missing:
-            answers = []
+            predictions = []
             with closing(loader.batches(part.start, part.stop)) as batches:
                 for batch in batches:
-                    answers.append(ask(batch).cpu())
+                    predictions.append(ask(batch).cpu())
                     asked += len(batch)
                     bar.update(asked // loader.order.batch_size)
-            stored.write(part, torch.cat(answers))
+            stored.write(part, torch.cat(predictions))
     return asked
 
 
 # ---- both ways
 
 
-class Answers:
-    """The answers in a folder, to views that are as `views` says."""
+class StoredPredictions:
+    """Those in a folder, of views that are as `views` says."""
 
     def __init__(self, folder: Path, views: Mapping[str, Any], loader: TrainLoader) -> None:
         document = _read(folder)
@@ -116,7 +118,7 @@ class Answers:
         self._batch_size, whole = order.batch_size, slice(0, order.batch_size)
         self._order = Order(order.num, order.batch_size, order.seed, whole, torch.device("cpu"), labels=order.labels)
         self._views = _hash(document["views"])
-        self._part, self._answers = range(0), torch.empty(0)
+        self._part, self._predictions = range(0), torch.empty(0)
 
     def parts(self, epochs: int) -> list[range]:
         """The steps of each. None goes beyond its epoch."""
@@ -137,33 +139,33 @@ class Answers:
         for part in self.parts(epochs):
             if part.start < num_steps and not self.path(part).is_dir():
                 raise UserError(
-                    f"{self.folder}: no answers for epoch {part.start // self.steps_per_epoch + 1}, and this run has "
-                    f"{epochs}; store them with `vitreous teach ... --epochs {epochs} --out {self.folder}`"
+                    f"{self.folder}: no predictions for epoch {part.start // self.steps_per_epoch + 1}, and this run "
+                    f"has {epochs}; store them with `vitreous teach ... --epochs {epochs} --out {self.folder}`"
                 )
 
-    def write(self, part: range, answers: Tensor) -> None:
-        if answers.dtype == torch.int64:
-            small = torch.int16 if int(answers.max()) < 2**15 else torch.int32
-            answers = answers.to(small)
+    def write(self, part: range, predictions: Tensor) -> None:
+        if predictions.dtype == torch.int64:
+            small = torch.int16 if int(predictions.max()) < 2**15 else torch.int32
+            predictions = predictions.to(small)
         about = {"views": self._views, "samples": self._samples(part)}
-        own.write_folder(self.path(part), {"answers": {"answers": answers}}, {}, about)
+        own.write_folder(self.path(part), {"answers": {"answers": predictions}}, {}, about)
 
     def __call__(self, step: int) -> Tensor:
-        """To the batch of a step: (B,) int64 decisions, or (B, K) float16 logits; on the CPU."""
+        """For the batch of a step: (B,) int64 decisions, or (B, K) float16 logits; on the CPU."""
         if step not in self._part:
             first = step - step % self.steps_per_epoch % self.steps_a_part
             end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
             self._part = range(first, min(first + self.steps_a_part, end))
-            self._answers = self._load(self._part)
+            self._predictions = self._load(self._part)
         at = (step - self._part.start) * self._batch_size
-        answers = self._answers[at : at + self._batch_size]
-        return answers if answers.is_floating_point() else answers.long()
+        predictions = self._predictions[at : at + self._batch_size]
+        return predictions if predictions.is_floating_point() else predictions.long()
 
     def _load(self, part: range) -> Tensor:
         found = own.read_folder(self.path(part))
         expected = {"views": self._views, "samples": self._samples(part)}
         if found.about != expected or len(found.tensors["answers"]["answers"]) != len(part) * self._batch_size:
-            raise UserError(f"{self.path(part)}: answers to other views or samples; remove it and teach again")
+            raise UserError(f"{self.path(part)}: predictions for other views or samples; remove it and teach again")
         return found.tensors["answers"]["answers"]
 
     def _samples(self, part: range) -> str:
@@ -174,11 +176,18 @@ class Answers:
         return digest.hexdigest()
 
 
-class TaughtLoader:
-    """A loader whose batches hold a teacher's answers too, as the target `teacher`."""
+class StoredTeacher(KnownTeacher):
+    """Stands for a teacher whose predictions are stored: it is not asked, and need not be here any more."""
 
-    def __init__(self, loader: TrainLoader, answers: Answers, rank: int = 0, world: int = 1) -> None:
-        self.loader, self.answers = loader, answers
+    def __init__(self, folder: str, fingerprint: int) -> None:
+        super().__init__(fingerprint, f"{folder}: its predictions are not from", f"store that one's in {folder}")
+
+
+class TaughtLoader:
+    """A loader whose batches hold a teacher's predictions too, as the target `teacher`."""
+
+    def __init__(self, loader: TrainLoader, predictions: StoredPredictions, rank: int = 0, world: int = 1) -> None:
+        self.loader, self.predictions = loader, predictions
         self.steps_per_epoch, self.waited_s = loader.steps_per_epoch, 0.0
         share = loader.order.batch_size // world
         self._own = slice(rank * share, (rank + 1) * share)
@@ -187,23 +196,25 @@ class TaughtLoader:
         with closing(self.loader.inputs(start, stop)) as found:
             for step, inputs in enumerate(found, start):
                 self.waited_s = self.loader.waited_s
-                yield platforms.moved(self.answers(step)[self._own], self.loader.device), *inputs
+                yield platforms.moved(self.predictions(step)[self._own], self.loader.device), *inputs
 
     def prepare(self, *inputs: Tensor) -> Batch:
-        answers, *rest = inputs
+        predictions, *rest = inputs
         batch = self.loader.prepare(*rest)
-        return Batch(views=batch.views, targets=batch.targets | {"teacher": answers}, ids=batch.ids, keys=batch.keys)
+        return Batch(
+            views=batch.views, targets=batch.targets | {"teacher": predictions}, ids=batch.ids, keys=batch.keys
+        )
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         for inputs in self.inputs(start, stop):
             yield self.prepare(*inputs)
 
 
-# ---- what answers are about
+# ---- what predictions are about
 
 
 def taught_by(folder: Path) -> tuple[str, int]:
-    """Whose answers they are: where that teacher was, and its fingerprint."""
+    """Whose predictions they are: where that teacher was, and its fingerprint."""
     teacher = _read(folder)["teacher"]
     return teacher["where"], teacher["fingerprint"]
 
@@ -213,7 +224,9 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"{folder}: no answers are stored there; `vitreous teach RECIPE --out {folder}` does") from None
+        raise UserError(
+            f"{folder}: no predictions are stored there; `vitreous teach RECIPE --out {folder}` does"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     match document:
@@ -237,8 +250,8 @@ def _compare(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) ->
     differing = [name for name in old | new if old.get(name) != new.get(name)]
     words = [f"{name} {old.get(name)} there, {new.get(name)} here" for name in differing[:3]]
     raise UserError(
-        f"{folder}: holds answers to other views ({'; '.join(words)}). Give the settings they were made with, or teach "
-        "anew with another --out"
+        f"{folder}: holds predictions for other views ({'; '.join(words)}). Give the settings they were made with, or "
+        "teach anew with another --out"
     )
 
 

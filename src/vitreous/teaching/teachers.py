@@ -17,14 +17,33 @@ from vitreous.tasks.base import Task
 from vitreous.weights.trained import Trained
 
 
-class Teacher(nn.Module):
-    """A classifier answers logits (B, K), an encoder its Features. It is frozen, and never in training mode.
-
-    Its weights go to the device with the objective that holds it, but are no part of it: neither trained, averaged nor
-    saved, since a run that goes on loads them again. A checkpoint keeps their fingerprint, and refuses others.
-    """
+class KnownTeacher(nn.Module):
+    """What a run learns from. A checkpoint keeps its fingerprint, and refuses another's."""
 
     fingerprint: Tensor
+
+    def __init__(self, fingerprint: int, subject: str, remedy: str) -> None:
+        super().__init__()
+        self._subject, self._remedy = subject, remedy
+        self.register_buffer("fingerprint", torch.tensor(fingerprint))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(f"{prefix}fingerprint")
+        if saved is not None and int(saved) != int(self.fingerprint):
+            raise UserError(
+                f"{self._subject} the teacher that this run began with, whose weights differ; {self._remedy}, "
+                "or start again with another --out"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class Teacher(KnownTeacher):
+    """A classifier returns logits (B, K), an encoder its Features. It is frozen, and never in training mode.
+
+    Its weights go to the device with the objective that holds it, but are no part of it: neither trained, averaged nor
+    saved, since a run that goes on loads them again.
+    """
+
     scale: Tensor
     shift: Tensor
     order: Tensor | None
@@ -37,14 +56,13 @@ class Teacher(nn.Module):
         classes: tuple[str, ...] = (),
         where: str = "the teacher",
     ) -> None:
-        super().__init__()
+        super().__init__(_fingerprint(model, own), f"{where}: not", "give that one as --teacher")
         self._hidden = (model.requires_grad_(False).eval(),)  # in a tuple, where nn.Module does not find it
         self.own, self.classes, self.where = own, classes, where
         mean, std, own_mean, own_std = (
             torch.tensor(values, dtype=torch.float64)[:, None, None]
             for values in (students.mean, students.std, own.mean, own.std)
         )
-        self.register_buffer("fingerprint", torch.tensor(_fingerprint(model, own)))
         self.register_buffer("scale", (std / own_std).float(), persistent=False)
         self.register_buffer("shift", ((mean - own_mean) / own_std).float(), persistent=False)
         self.register_buffer("order", None, persistent=False)
@@ -93,15 +111,6 @@ class Teacher(nn.Module):
         self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        saved = state_dict.get(f"{prefix}fingerprint")
-        if saved is not None and int(saved) != int(self.fingerprint):
-            raise UserError(
-                f"{self.where}: not the teacher that this run began with, its weights are others; give that one as "
-                "--teacher, or begin anew with another --out"
-            )
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def _fingerprint(model: nn.Module, own: Preprocessing) -> int:

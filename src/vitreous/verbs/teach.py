@@ -6,15 +6,15 @@ from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
 from vitreous.verbs.train import SETTINGS_HELP, print_recipe
 
-HELP = "Ask a recipe's teacher about every view once, and store its answers; the same command again goes on."
+HELP = "Ask a recipe's teacher about every view once, and store its predictions; the same command again continues."
 TAKES_SETTINGS = True
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = f"Students learn from the answers with --objective.answers DIR. {SETTINGS_HELP}"
+    parser.epilog = f"Students learn from them with --objective.stored DIR. {SETTINGS_HELP}"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
     parser.add_argument("--epochs", type=int, metavar="N", help="of so many epochs (default: all of the recipe's)")
-    parser.add_argument("--out", metavar="DIR", help="where the answers go (default: runs/RECIPE-answers)")
+    parser.add_argument("--out", metavar="DIR", help="where the predictions go (default: runs/RECIPE-taught)")
     add_device(parser)
     add_quiet(parser)
 
@@ -37,9 +37,9 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     from vitreous.training.devices import World
 
     recipe = find_recipe(options.recipe, changes)
-    out = options.out or f"runs/{recipe.name}-answers"
+    out = options.out or f"runs/{recipe.name}-taught"
     with quietly(options.quiet):
         stored = teach(recipe, out, options.epochs)
     if World.join(recipe.training.device).is_first:
         print(f"{stored['views']:,} views in {stored['epochs']} epochs, {stored['asked']:,} of them asked about now")
-        print(f"answers {out}   students learn from them with --objective.answers {out}")
+        print(f"Saved to {out}. Students learn from these predictions with --objective.stored {out}")
