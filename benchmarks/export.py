@@ -80,7 +80,7 @@ def contenders(folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
     array = images.numpy()
     found: dict[str, Callable[[], Any]] = {
         BASE: lambda: theirs(images),
-        "ours, eager fp32": lambda: ours.predict(images),
+        "ours, eager fp32": lambda: ours.predict(images).logits,
     }
     for precision in ("fp32", "int8"):
         path = folder / f"{precision}.onnx"

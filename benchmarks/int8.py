@@ -136,7 +136,7 @@ def compare(run: Path) -> dict[str, Any]:
     tensors, labels = seen(trained, held_out)
     exact = logits_of(Graph(), trained, tensors)
     with torch.inference_mode():
-        eager = trained.task().predict(torch.from_numpy(tensors)).numpy()
+        eager = trained.task().predict(torch.from_numpy(tensors)).logits.numpy()
     assert np.abs(exact - eager).max() < 1e-3, "fp32 itself is off: nothing to compare with"
     found = {}
     for name, layers in VARIANTS.items():

@@ -86,10 +86,10 @@ def lane(threads, size, until, ends):
     torch.set_num_threads(threads)
     with torch.inference_mode():
         images = torch.randn(size, 3, 224, 224)
-        task.predict(images)
+        task.predict(images).logits
         ends.append(time.perf_counter())
         while len(ends) < 3 or time.perf_counter() < until:
-            task.predict(images)
+            task.predict(images).logits
             ends.append(time.perf_counter())
 
 for line in sys.stdin:

@@ -48,7 +48,7 @@ def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, 
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == counts[1], counts
     with torch.no_grad():  # float32, so that a difference would be one of mathematics
-        mine = F.cross_entropy(ours.predict(images), labels)
+        mine = F.cross_entropy(ours.predict(images).logits, labels)
         other = F.cross_entropy(theirs(images), labels)
     assert abs(float(mine - other)) < 1e-4, (mine, other)
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}

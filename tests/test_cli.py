@@ -267,7 +267,7 @@ def test_finetune_at_a_larger_size_with_the_best_of_two_rates(capsys, run, folde
     assert code == 0, errors
     assert "learning rate 1e-05:" in out
     results = json.loads((tmp_path / "tuned/results.json").read_text())
-    held_out = results["held_out_accuracies"]
+    held_out = results["held_out_scores"]
     assert held_out.keys() == {"1e-05", "0.05"}
     assert held_out[f"{results['rate']:g}"] == max(held_out.values())
     assert "val" not in results  # the final run trains on all of train
@@ -335,7 +335,7 @@ def test_from_python_without_the_command_line(run, tmp_path, monkeypatch):
     from vitreous.recipes.recipe import Recipe
 
     model = vitreous.create_model("vit_ti16", num_classes=10, picture_px=32)
-    assert model.predict(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+    assert model.predict(torch.zeros(1, 3, 32, 32)).logits.shape == (1, 10)
     monkeypatch.chdir(tmp_path)
     results = vitreous.train(load(Recipe, run / "recipe.json"))
     assert results["test"] == json.loads((run / "results.json").read_text())["test"]

@@ -17,6 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.weights import carrying, formats
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.folding import Folded
 from vitreous.weights.peers import imported
@@ -56,7 +57,7 @@ def probabilities(where: Path | str) -> torch.Tensor:
     """From pixels to the end, by what is known of the model where it lies."""
     trained = vitreous.load(where)
     images = trained.card.preprocessing.normalised(pictures(trained.card.preprocessing.size_px))
-    logits = trained.task().double().predict(images.double())
+    logits = trained.task().double().predict(images.double()).logits
     return (logits / trained.card.temperature).softmax(dim=1)
 
 
@@ -87,7 +88,11 @@ def test_there_and_back_through_the_command_line(to, start, tmp_path, capsys):
 def test_timm_computes_the_same(epsilon, gelu, tmp_path):
     """timm takes no epsilon from a config: it has 1e-6, or 1e-5 in what is called CLIP."""
     pytest.importorskip("timm")
-    start = made(tmp_path / "start", replace(MODEL, norm_epsilon=epsilon, gelu=gelu), temperature=1.9)
+    start = made(
+        tmp_path / "start",
+        replace(MODEL, norm_epsilon=epsilon, gelu=gelu),
+        calibration=ClassCalibration(temperature=1.9),
+    )
     said = convert(str(start), tmp_path / "out", "timm")
     assert ("epsilon" in said) == (epsilon != 1e-5) and "temperature of 1.9" in said
     torch.testing.assert_close(by_timm(tmp_path / "out"), probabilities(start), rtol=0, atol=1e-6)
@@ -100,8 +105,7 @@ def test_what_no_file_can_say_is_in_the_weights_or_in_the_notes(to, tmp_path):
     start = made(
         tmp_path / "start",
         replace(MODEL, norm_epsilon=1e-2, gelu=gelu),
-        temperature=0.6,
-        sets=((0.9, 0.0321),),
+        calibration=ClassCalibration(temperature=0.6, sets=((0.9, 0.0321),)),
         preprocessing=preprocessing,
     )
     out = tmp_path / ("out.npz" if gelu == "tanh" else "out")
@@ -133,7 +137,7 @@ def test_googles_hybrids_are_timms(tmp_path):
 
 def test_a_bit_is_googles_too(tmp_path):
     model = ResNetSettings(picture_px=(32, 32), depths=(1, 1), base_width=32, conv_epsilon=1e-8)
-    start = made(tmp_path / "start", model, temperature=1.3)
+    start = made(tmp_path / "start", model, calibration=ClassCalibration(temperature=1.3))
     said = convert(str(start), tmp_path / "bit.npz", "google-bit")
     assert "epsilon of the standardised convolutions is folded" in said and "224 x 224 px, not 32 x 32" in said
     assert vitreous.load(tmp_path / "bit.npz", picture_px=32).card.model.conv_epsilon == 1e-10
@@ -187,7 +191,7 @@ def test_another_size_and_patch_on_the_way(start, tmp_path):
     main(["convert", str(start), str(tmp_path / "larger"), "--picture-px", "64"])
     larger = vitreous.load(tmp_path / "larger")
     assert larger.card.model.picture_px == larger.card.preprocessing.size_px == (64, 64)
-    assert larger.task().predict(torch.randn(1, 3, 64, 64)).shape == (1, 3)
+    assert larger.task().predict(torch.randn(1, 3, 64, 64)).logits.shape == (1, 3)
     main(["convert", str(start), str(tmp_path / "finer"), "--patch", "8"])
     assert vitreous.load(tmp_path / "finer").card.model.picture_px == (16, 16)
 
@@ -278,8 +282,8 @@ def test_two_softmaxes_are_not_the_mean_of_logits(tmp_path):
 def test_outputs_that_differ_are_an_error_whoever_reads_them(installed, tmp_path, monkeypatch):
     """As if folding were wrong: no tensor and no setting tells, the outputs do."""
     pytest.importorskip("timm")
-    start = made(tmp_path / "start", temperature=1.5)
-    forgetful = lambda folded: Folded(replace(folded.card, temperature=1.0), folded.weights)  # noqa: E731
+    start = made(tmp_path / "start", calibration=ClassCalibration(temperature=1.5))
+    forgetful = lambda folded: Folded(replace(folded.card, calibration=None), folded.weights)  # noqa: E731
     monkeypatch.setattr(carrying, "fold_temperature", forgetful)
     if not installed:
         monkeypatch.setitem(sys.modules, "timm", None)

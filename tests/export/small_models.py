@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -41,15 +42,19 @@ def blob(label, generator):
 
 def learned_trained(steps=60):
     """A model that has learned where the bright third is."""
-    trained = random_trained(sets=((0.9, 0.2),), temperature=1.5)
+    trained = random_trained(calibration=ClassCalibration(sets=((0.9, 0.2),), temperature=1.5))
     task, generator = trained.task().train(), np.random.default_rng(0)
     optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
     for _ in range(steps):
         labels = generator.integers(0, 3, 32)
         pictures = np.stack([blob(label, generator) for label in labels])
         images = trained.card.preprocessing.normalised(trained.card.preprocessing.resized(pictures))
-        loss = F.cross_entropy(task.predict(images), torch.from_numpy(labels))
+        loss = F.cross_entropy(task.predict(images).logits, torch.from_numpy(labels))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return Trained(trained.card, {name: value.detach() for name, value in task.state_dict().items()}, "learned")
+
+
+def probabilities(predictor, pictures):
+    return np.stack([outcome.probabilities for outcome in predictor.outcomes(pictures, len(pictures))])

@@ -29,7 +29,7 @@ def answers(task, precision="fp32", num=5):
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(num, 3, *task.encoder.picture_px, generator=generator)
     with torch.inference_mode():
-        expected = task.predict(images).numpy()
+        expected = task.predict(images).logits.numpy()
     opened = session(task, precision)
     (found,) = opened.run(None, {"tensors": images.numpy()})
     (alone,) = opened.run(None, {"tensors": images[1:2].numpy()})

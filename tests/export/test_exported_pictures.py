@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from small_models import vit
+from small_models import probabilities, vit
 
 from vitreous.data.sources import open_sources
 from vitreous.data.transforms import Preprocessing
@@ -14,6 +14,7 @@ from vitreous.export.job import export
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -33,7 +34,13 @@ def real(request, tmp_path_factory):
         for parameter in built.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     preprocessing = Preprocessing(size_px=model.picture_px, crop_fraction=0.9)
-    card = Card(model=model, task=task, classes=classes, preprocessing=preprocessing, temperature=1.3)
+    card = Card(
+        model=model,
+        task=task,
+        classes=classes,
+        preprocessing=preprocessing,
+        calibration=ClassCalibration(temperature=1.3),
+    )
     folder = tmp_path_factory.mktemp(request.param)
     Trained(card, built.state_dict(), "random").save(folder / "model")
     return request.param, folder
@@ -64,11 +71,11 @@ def test_many_at_once_are_answered_as_one_by_one(real):
     source = parts["test" if "test" in parts else "val"]
     pictures = [source.read(place) for place in range(40)]
     path = export(folder / "model", num_checks=1, out=folder / "batch.onnx").path
-    expected = TorchPredictor.load(folder / "model").probabilities(pictures)
+    expected = probabilities(TorchPredictor.load(folder / "model"), pictures)
     assert len(set(expected.argmax(axis=1))) > 1  # it does not say the same of all
     predictor = Predictor.load(path)
-    np.testing.assert_allclose(predictor.probabilities(pictures), expected, atol=1e-4)
-    alone = np.concatenate([predictor.probabilities([picture]) for picture in pictures])
+    np.testing.assert_allclose(probabilities(predictor, pictures), expected, atol=1e-4)
+    alone = np.concatenate([probabilities(predictor, [picture]) for picture in pictures])
     np.testing.assert_allclose(alone, expected, atol=1e-4)
 
 

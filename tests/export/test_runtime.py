@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from small_models import CLASSES, random_trained
+from small_models import CLASSES, probabilities, random_trained
 
 from vitreous.data.images import BadPicture
 from vitreous.errors import UserError
@@ -14,6 +14,7 @@ from vitreous.export.job import export
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    trained = random_trained(temperature=2.0, sets=((0.9, 0.3), (0.99, 0.05)))
+    trained = random_trained(calibration=ClassCalibration(temperature=2.0, sets=((0.9, 0.3), (0.99, 0.05))))
     trained.save(folder / "source")
     return trained
 
@@ -44,10 +45,10 @@ def pictures():
 
 @pytest.mark.parametrize("kind", ["pictures", "tensors"])
 def test_answers_are_those_of_torch(kind, files, trained):
-    expected = TorchPredictor(trained).probabilities(pictures())
+    expected = probabilities(TorchPredictor(trained), pictures())
     for where in (files[kind], str(files[kind].parent)):
         predictor = Predictor.load(where)
-        np.testing.assert_allclose(predictor.probabilities(pictures()), expected, atol=1e-5)
+        np.testing.assert_allclose(probabilities(predictor, pictures()), expected, atol=1e-5)
     first = predictor(pictures()[1])
     assert first.classes == CLASSES
     assert first.prediction_set(0.99) == tuple(name for name, value in first.top(3) if value >= 0.05)
@@ -55,17 +56,17 @@ def test_answers_are_those_of_torch(kind, files, trained):
 
 @pytest.mark.parametrize("kind", ["pictures", "tensors"])
 def test_several_labels_have_a_sigmoid_each(kind, tmp_path):
-    trained = random_trained(task=ClassifySettings(loss="sigmoid"), temperature=3.0)
+    trained = random_trained(task=ClassifySettings(loss="sigmoid"), calibration=ManyCalibration(temperature=3.0))
     trained.save(tmp_path / "source")
     path = export(tmp_path / "source", input=kind, num_checks=2, out=tmp_path / "model.onnx").path
-    expected = TorchPredictor(trained).probabilities(pictures())
-    np.testing.assert_allclose(Predictor.load(path).probabilities(pictures()), expected, atol=1e-5)
+    expected = probabilities(TorchPredictor(trained), pictures())
+    np.testing.assert_allclose(probabilities(Predictor.load(path), pictures()), expected, atol=1e-5)
 
 
 def test_many_pictures_come_in_order_with_the_bad_ones(files):
     predictor = Predictor.load(files["pictures"])
     given = [pictures()[1], b"no picture", pictures()[0], b"", pictures()[2]]
-    found = list(predictor.answers(given, batch_size=2))
+    found = list(predictor.outcomes(given, batch_size=2))
     assert [isinstance(one, BadPicture) for one in found] == [False, True, False, True, False]
     for place in (0, 2, 4):
         np.testing.assert_allclose(found[place].probabilities, predictor(given[place]).probabilities, atol=1e-6)
@@ -80,7 +81,7 @@ def test_answers_stream(files):
             asked.append(number)
             yield picture
 
-    stream = Predictor.load(files["pictures"]).answers(given(), batch_size=1)
+    stream = Predictor.load(files["pictures"]).outcomes(given(), batch_size=1)
     next(stream)
     assert asked == [0]
 
@@ -106,7 +107,7 @@ assert not {name for name in sys.modules if name.split(".")[0] in ("torch", "pya
         [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["answer"] in CLASSES
+    assert json.loads(ended.stdout)["label"] in CLASSES
 
 
 def test_a_flipped_bit_is_noticed(files, tmp_path):
@@ -160,10 +161,10 @@ def test_large_pictures_of_one_size_are_not_all_in_one_batch(files, monkeypatch)
     monkeypatch.setattr(runtime, "_run", watched)
     monkeypatch.setattr(runtime, "BATCH_PIXELS", 2 * 8 * 12)
     given = [*pictures(), *pictures()]
-    found = predictor.probabilities(given)
+    found = probabilities(predictor, given)
     assert all(num == 1 or num * height * width <= runtime.BATCH_PIXELS for num, height, width, _ in sizes)
     assert (2, 8, 12, 3) in sizes  # together where there is room
-    np.testing.assert_allclose(found, [predictor.probabilities([one])[0] for one in given], atol=1e-6)
+    np.testing.assert_allclose(found, [probabilities(predictor, [one])[0] for one in given], atol=1e-6)
 
 
 def test_a_runtime_without_memory_says_so(files):

@@ -61,7 +61,7 @@ def test_everything_a_report_needs(run, folder):
 def test_the_model_is_calibrated(run, folder):
     card = Trained.load(run.out).card
     assert card.temperature == run.evaluation.temperature != 1
-    assert card.sets == run.evaluation.card_sets and len(card.sets) == 3
+    assert card.calibration == run.evaluation.calibration and len(card.sets) == 3
     answer = Predictor.load(run.out)(folder / "test" / "dark" / "0000.png")
     (place,) = np.flatnonzero([run.splits.test.where(int(i)).endswith("dark/0000.png") for i in run.test.ids])
     expected = run.test.probabilities(card.temperature)[place].numpy()

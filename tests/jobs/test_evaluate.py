@@ -15,6 +15,7 @@ from vitreous.jobs.data import data_of, part
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
 from vitreous.recipes.fashion import fashion_vit
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.trained import Trained
 
 
@@ -46,7 +47,7 @@ def test_scores_calibration_and_sets(run):
 
 def test_the_models_own_temperature_is_kept(run, tmp_path):
     trained = Trained.load(run)
-    replace(trained, card=replace(trained.card, temperature=2.5)).save(tmp_path / "warm")
+    replace(trained, card=replace(trained.card, calibration=ClassCalibration(temperature=2.5))).save(tmp_path / "warm")
     found = evaluate(tmp_path / "warm", "fashion")
     assert found.evaluation is not None and found.evaluation.temperature == 2.5
 

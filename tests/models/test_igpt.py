@@ -157,7 +157,7 @@ def test_features_are_those_of_the_chosen_depth():
 def test_a_fine_tuned_middle_leaves_deeper_layers_alone():
     task = ClassifySettings(head="tanh").build(random_model(), ("a", "b")).train()
     torch.nn.init.normal_(task.head.output.weight)
-    task.predict(torch.randn(2, 3, 4, 6)).square().sum().backward()
+    task.predict(torch.randn(2, 3, 4, 6)).logits.square().sum().backward()
     moved = {name.split(".")[1] for name, p in task.encoder.blocks.named_parameters(prefix="b") if p.grad is not None}
     assert moved == {"0", "1"}  # of the second layer its first norm
     assert task.encoder.blocks[1].mlp.expand.weight.grad is None
@@ -237,4 +237,6 @@ def test_an_onnx_file_is_refused_in_one_line_and_a_program_is_not(tmp_path):
     write_program(task, (4, 6), torch.float32, tmp_path / "igpt.pt2")
     images = torch.randn(3, 3, 4, 6)
     with torch.no_grad():
-        torch.testing.assert_close(torch.export.load(tmp_path / "igpt.pt2").module()(images), task.predict(images))
+        torch.testing.assert_close(
+            torch.export.load(tmp_path / "igpt.pt2").module()(images), task.predict(images).logits
+        )

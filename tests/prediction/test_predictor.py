@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -25,7 +26,13 @@ def predictor():
     built = task.build(model.build(), ("cat", "dog", "emu"))
     torch.nn.init.normal_(built.head.weight)
     preprocessing = Preprocessing(size_px=(8, 12), crop="squash", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
-    card = Card(model=model, task=task, classes=("cat", "dog", "emu"), preprocessing=preprocessing, temperature=2.0)
+    card = Card(
+        model=model,
+        task=task,
+        classes=("cat", "dog", "emu"),
+        preprocessing=preprocessing,
+        calibration=ClassCalibration(temperature=2.0),
+    )
     return TorchPredictor(Trained(card, built.state_dict(), "here"))
 
 
@@ -46,7 +53,7 @@ def test_whatever_is_given_as_a_picture_is_the_same_picture(predictor, tmp_path)
 def test_an_answer_is_calibrated_and_sorted(predictor):
     picture = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
     answer = predictor(picture)
-    logits = predictor.task.predict(predictor.inputs(picture))[0].detach()
+    logits = predictor.task.predict(predictor.inputs(picture)).logits[0].detach()
     torch.testing.assert_close(torch.from_numpy(answer.probabilities), (logits / 2).softmax(0))
     names, values = zip(*answer.top(2), strict=True)
     assert values[0] >= values[1]
@@ -100,9 +107,7 @@ def test_answers_about_many_pictures(predictor, tmp_path):
 
 
 def test_an_answer_in_a_notebook(predictor):
-    answer = replace(
-        predictor(np.zeros((8, 12, 3), dtype=np.uint8)), classes=("<b>", "dog", "emu"), thresholds=((0.9, 0.0),)
-    )
+    answer = replace(predictor(np.zeros((8, 12, 3), dtype=np.uint8)), classes=("<b>", "dog", "emu"), sets=((0.9, 0.0),))
     markup = answer._repr_html_()
     assert "&lt;b&gt;" in markup and "<b>" not in markup
     assert f"{100 * answer.confidence:.1f} %" in markup and "90 % sure" in markup

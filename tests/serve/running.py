@@ -18,6 +18,7 @@ from PIL import Image
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -131,8 +132,7 @@ def save_model(folder: Path, seed: int = 0, **changes) -> Path:
         task=ClassifySettings(),
         classes=CLASSES,
         preprocessing=Preprocessing(size_px=model.picture_px),
-        temperature=1.7,
-        sets=((0.9, 0.2), (0.99, 0.01)),
+        calibration=ClassCalibration(temperature=1.7, sets=((0.9, 0.2), (0.99, 0.01))),
     )
     Trained(card, task.state_dict(), "here").save(folder)
     return folder

@@ -11,7 +11,8 @@ from running import unpacked
 from vitreous.export.job import export
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve import served_torch
-from vitreous.serve.served import as_json, open_served
+from vitreous.serve.answers import as_json
+from vitreous.serve.served import open_served
 from vitreous.weights.trained import Trained
 
 PLAIN = {"top": 2, "coverage": None, "abstain": None}
@@ -66,7 +67,8 @@ def test_an_exported_model_answers_without_torch(run, tmp_path):
     code = """
 import sys
 import numpy as np
-from vitreous.serve.served import as_json, open_served
+from vitreous.serve.answers import as_json
+from vitreous.serve.served import open_served
 served = open_served(sys.argv[1], "auto", 1)
 answer = served.predict([served.prepare(np.load(sys.argv[2]))])[0]
 print(served.describe()["can"], as_json(answer, {"top": 1, "coverage": 0.9, "abstain": 1.0}))

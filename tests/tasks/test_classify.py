@@ -9,7 +9,6 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.classify import (
-    ClassificationMetric,
     ClassifySettings,
     LinearHead,
     TanhHead,
@@ -92,7 +91,7 @@ def test_sigmoid_by_hand(targets, wanted):
 @pytest.mark.parametrize("head", ["linear", "tanh"])
 def test_the_sigmoid_head_starts_at_minus_ten(head):
     task = ClassifySettings(head=head, loss="sigmoid").build(Pooled(4), CLASSES)
-    logits = task.predict(torch.randn(2, 4))
+    logits = task.predict(torch.randn(2, 4)).logits
     torch.testing.assert_close(logits, torch.full((2, 3), -10.0))
 
 
@@ -100,7 +99,7 @@ def test_the_sigmoid_head_starts_at_minus_ten(head):
 def test_the_head_starts_at_zero_and_learns(head):
     task = ClassifySettings(head=head).build(Pooled(4), CLASSES)
     images = torch.randn(2, 4)
-    assert task.predict(images).eq(0).all()
+    assert task.predict(images).logits.eq(0).all()
     loss = task(batch(images, label=LABELS), torch.zeros(()))["loss"]
     assert loss.item() == pytest.approx(math.log(3))
     loss.backward()
@@ -122,18 +121,18 @@ def test_the_distilled_head_averages_two_answers():
     model = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2, num_prefix=2)
     task = ClassifySettings(head="distilled").build(model.build(), CLASSES)
     images = torch.randn(2, 3, 8, 8)
-    assert not task.predict(images).any()
+    assert not task.predict(images).logits.any()
     with torch.no_grad():
         for parameter in task.head.parameters():
             parameter.normal_()
     tokens = task.encoder(images).prefix
     expected = (task.head.classes(tokens[:, 0]) + task.head.distillation(tokens[:, 1])) / 2
-    torch.testing.assert_close(task.predict(images), expected)
+    torch.testing.assert_close(task.predict(images).logits, expected)
     assert {name for name, _ in task.head.named_parameters()} == {
         f"{part}.{kind}" for part in ("classes", "distillation") for kind in ("weight", "bias")
     }
     sigmoid = ClassifySettings(head="distilled", loss="sigmoid").build(model.build(), CLASSES)
-    torch.testing.assert_close(sigmoid.predict(images), torch.full((2, 3), -10.0))
+    torch.testing.assert_close(sigmoid.predict(images).logits, torch.full((2, 3), -10.0))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,7 @@ def test_on_a_vit():
     model = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2)
     task = ClassifySettings().build(model.build(), CLASSES)
     assert isinstance(task.head, LinearHead)
-    assert task.predict(torch.randn(2, 3, 8, 8)).shape == (2, 3)
+    assert task.predict(torch.randn(2, 3, 8, 8)).logits.shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -176,36 +175,6 @@ def test_several_labels_need_the_sigmoid_loss():
     task = ClassifySettings().build(Pooled(3), CLASSES)
     with pytest.raises(UserError, match="sigmoid"):
         task(batch(LOGITS, labels=torch.ones(2, 3)), torch.zeros(()))
-
-
-def test_metric_over_uneven_batches():
-    torch.manual_seed(0)
-    logits, labels = torch.randn(10, 7), torch.randint(7, (10,))
-    metric = ClassificationMetric(softmax_loss)
-    for part in (slice(0, 6), slice(6, 10)):
-        metric.update(logits[part], batch(logits[part], label=labels[part]))
-    found = metric.compute()
-    assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
-    ranks = (logits > logits.gather(1, labels[:, None])).sum(1)
-    assert found["top5"] == pytest.approx((ranks < 5).float().mean().item())
-    assert found["log_loss"] == pytest.approx(softmax_loss(logits, {"label": labels}).mean().item(), abs=1e-6)
-    assert found["pictures"] == 10
-
-
-def test_metric_of_several_labels():
-    metric = ClassificationMetric(sigmoid_loss)
-    labels = torch.tensor([[0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]])
-    logits = torch.tensor([[0.0, 1, 9, 0, 0, 0], [0, 3, 0, 0, 0, 0], [5, 4, 3, 2, 1, 0.5]])
-    metric.update(logits, batch(logits, labels=labels))
-    found = metric.compute()
-    assert found["accuracy"] == pytest.approx(1 / 3)
-    assert found["top5"] == pytest.approx(2 / 3)
-    assert found["log_loss"] == pytest.approx(sigmoid_loss(logits, {"labels": labels}).mean().item())
-
-
-def test_a_metric_of_nothing():
-    with pytest.raises(UserError, match="not one picture"):
-        ClassificationMetric(softmax_loss).compute()
 
 
 def test_class_weights_by_hand():

@@ -168,7 +168,7 @@ def test_each_token_learns_from_one_alone():
 def test_one_head_learns_from_both(distillation):
     made = distill(Fixed(TEACHER), student=ONE_HEAD, distillation=distillation)
     found = made(batch(), NOW)
-    logits = made.student.predict(batch().images)
+    logits = made.student.predict(batch().images).logits
     torch.testing.assert_close(
         found["label_loss"], F.cross_entropy(logits, batch().targets["label"], label_smoothing=0.1)
     )
@@ -210,7 +210,7 @@ def test_losses_are_float32_under_bfloat16():
     made = distill(Fixed(TEACHER.bfloat16()), distillation="soft")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = made(batch(), NOW)
-        prediction = made.task.predict(batch().images)
+        prediction = made.task.predict(batch().images).logits
     assert {number.dtype for number in found.values()} == {torch.float32}
     assert prediction.dtype == torch.float32
     found["loss"].backward()
@@ -225,14 +225,14 @@ def test_the_prediction_is_the_sum_of_both_softmaxes():
     features = made.encoder(batch().images)
     first, second = made.student.head.both(features)
     expected = (first.softmax(dim=1) + second.softmax(dim=1)) / 2
-    torch.testing.assert_close(made.task.predict(batch().images).exp(), expected)
+    torch.testing.assert_close(made.task.predict(batch().images).logits.exp(), expected)
     unlikely = torch.tensor([[0.0, 200.0, -200.0]])
     head = made.student.head
     head.both = lambda features: (unlikely, unlikely)
     assert torch.isfinite(head(features)).all()
     plain = ClassifySettings(head="distilled").build(MODEL.build(), CLASSES)
     plain.load_state_dict(distill(Fixed(TEACHER)).student.state_dict())
-    torch.testing.assert_close(plain.predict(batch().images), (first + second) / 2)
+    torch.testing.assert_close(plain.predict(batch().images).logits, (first + second) / 2)
 
 
 def test_cards_from_before_are_read():

@@ -15,10 +15,11 @@ from vitreous.cli import Parser
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
-from vitreous.prediction.predictor import Answer
+from vitreous.prediction.outcomes import ClassOutcome
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.verbs import predict
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -38,8 +39,7 @@ def folder(tmp_path_factory):
         task=task,
         classes=CLASSES,
         preprocessing=Preprocessing(size_px=(8, 12)),
-        temperature=2.0,
-        sets=((0.9, 0.2),),
+        calibration=ClassCalibration(temperature=2.0, sets=((0.9, 0.2),)),
     )
     Trained(card, built.state_dict(), "here").save(folder / "model")
     generator, pictures = np.random.default_rng(0), folder / "pictures"
@@ -78,7 +78,7 @@ def test_every_picture_is_a_row_and_bad_ones_say_why(folder, capsys):
     predictor = TorchPredictor.load(folder / "model")
     for name in GOOD:
         answer = predictor(folder / "pictures" / name)
-        assert found[name]["answer"] == answer.best
+        assert found[name]["label"] == answer.best
         assert found[name]["probability"] == pytest.approx(answer.confidence, abs=1e-5)
         assert [tuple(pair) for pair in found[name]["top"]] == [
             (class_name, pytest.approx(probability, abs=1e-5)) for class_name, probability in answer.top(5)
@@ -97,7 +97,7 @@ def test_files_of_a_folder_that_are_no_pictures_are_named(folder):
 def test_the_batch_does_not_change_an_answer(folder, capsys):
     one, many = (rows(capsys, folder, "--batch", size) for size in (1, 5))
     for name in GOOD:
-        assert one[name]["answer"] == many[name]["answer"]
+        assert one[name]["label"] == many[name]["label"]
         assert one[name]["probability"] == pytest.approx(many[name]["probability"], abs=1e-5)
 
 
@@ -107,7 +107,7 @@ def test_sets_and_silence(folder, capsys):
         assert found[name]["set"] == [one for one, probability in found[name]["top"] if probability >= 0.2]
     least = sorted(found[name]["probability"] for name in GOOD)[1]  # one is below
     found = rows(capsys, folder, "--abstain", least - 1e-7)
-    assert sorted(found[name]["answer"] is None for name in GOOD) == [False, False, True]
+    assert sorted(found[name]["label"] is None for name in GOOD) == [False, False, True]
     assert all(found[name]["probability"] > 0 for name in GOOD)
 
 
@@ -117,10 +117,10 @@ def test_csv(folder, capsys):
     )
     found = list(csv.DictReader(io.StringIO(out)))
     assert len(found) == 6
-    assert list(found[0]) == ["picture", "answer", "probability", "class_2", "probability_2", "set", "error"]
-    assert {row["answer"] for row in found if not row["error"]} == {"not sure"}
+    assert list(found[0]) == ["picture", "label", "probability", "class_2", "probability_2", "set", "error"]
+    assert {row["label"] for row in found if not row["error"]} == {"not sure"}
     assert found[0]["class_2"] in CLASSES and 0 < float(found[0]["probability_2"]) < float(found[0]["probability"])
-    assert next(row["error"] for row in found if not row["answer"]) == "empty file"
+    assert next(row["error"] for row in found if not row["label"]) == "empty file"
 
 
 def test_a_table_shows_and_obeys_nothing(folder, capsys, tmp_path):
@@ -142,7 +142,7 @@ def test_paths_come_from_the_standard_input(folder, capsys, monkeypatch):
     on_stdin(monkeypatch, "\n".join(lines).encode() + b"\r\n")
     out = run(capsys, folder / "model", "-", "--format", "jsonl")
     first, second = (json.loads(line) for line in out.splitlines())
-    assert first["answer"] in CLASSES
+    assert first["label"] in CLASSES
     assert second == {"picture": "/nowhere/x.png", "error": "No such file or directory"}
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
         ([picture, "--abstain", 2], "between 0 and 1"),
         ([picture, "-"], "stands alone"),
         ([bad, bad], "not one of 2 pictures could be read"),
-        ([tmp_path], "no picture to answer about"),
+        ([tmp_path], "no picture to predict"),
     ):
         with pytest.raises(UserError, match=match) as error:
             run(capsys, folder / "model", *words)
@@ -190,7 +190,7 @@ def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
 
 
 def test_a_model_without_thresholds_has_no_sets():
-    answer = Answer(("a", "b"), np.array([0.7, 0.3], np.float32))
+    answer = ClassOutcome(("a", "b"), np.array([0.7, 0.3], np.float32))
     with pytest.raises(UserError, match="no thresholds"):
         answer.prediction_set(0.9)
     assert answer.best == "a" and answer.is_sure(0.69) and not answer.is_sure(0.71)

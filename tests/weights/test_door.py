@@ -162,7 +162,7 @@ def test_other_floats_become_float32(dtype, tmp_path):
     ).task()
     assert {value.dtype for value in found.state_dict().values()} == {torch.float32}
     pictures = torch.randn(2, 3, 8, 8)
-    assert torch.equal(found.predict(pictures), expected.predict(pictures))
+    assert torch.equal(found.predict(pictures).logits, expected.predict(pictures).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int64, torch.bool])

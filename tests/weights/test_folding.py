@@ -9,6 +9,7 @@ from peers import assert_close_relative, randomise
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ResNetSettings, ResNetStem, ViTSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.folding import (
     Folded,
@@ -37,7 +38,7 @@ def made(model, task=None, **changes) -> Trained:
 def logits(trained, images):
     task = trained.card.task.build(trained.card.model.build(), CLASSES).double().eval()
     task.load_state_dict(trained.weights)
-    return task.predict(images) / trained.card.temperature
+    return task.predict(images).logits / trained.card.temperature
 
 
 def same_function(before: Trained, folded: Folded, tolerance=1e-12) -> None:
@@ -52,7 +53,9 @@ def same_function(before: Trained, folded: Folded, tolerance=1e-12) -> None:
 
 @pytest.mark.parametrize("head", ["linear", "tanh", "distilled", "class-and-mean"])
 def test_temperature(head):
-    trained = made(replace(PLAIN, num_prefix=2), ClassifySettings(head=head), temperature=1.7)
+    trained = made(
+        replace(PLAIN, num_prefix=2), ClassifySettings(head=head), calibration=ClassCalibration(temperature=1.7)
+    )
     same_function(trained, fold_temperature(Folded(trained.card, trained.weights)))
 
 
@@ -125,7 +128,7 @@ def test_standardisation(before, after):
 
 
 def test_half_precision_is_not_rounded_again():
-    trained = made(PLAIN, temperature=1.7)
+    trained = made(PLAIN, calibration=ClassCalibration(temperature=1.7))
     halves = {name: tensor.to(torch.bfloat16) for name, tensor in trained.weights.items()}
     folded = fold_temperature(Folded(trained.card, halves))
     assert folded.weights["head.weight"].dtype == torch.float32

@@ -132,8 +132,8 @@ def compare(task, peer, size, channels=3):
     images = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     peer.eval()
     with torch.no_grad():
-        assert_close_relative(task.predict(images.float()), peer(images.float()), 1e-5)
-        assert_close_relative(task.double().predict(images), peer.double()(images), 1e-9)
+        assert_close_relative(task.predict(images.float()).logits, peer(images.float()), 1e-5)
+        assert_close_relative(task.double().predict(images).logits, peer.double()(images), 1e-9)
 
 
 def timm_vit(**changes):
@@ -210,7 +210,7 @@ def test_hidden_layer_of_the_head(tmp_path):
     images = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         pooled = peer.eval().forward_head(peer.forward_features(images), pre_logits=True)
-        assert_close_relative(task.predict(images), peer.head(torch.tanh(pooled @ kernel + bias)), 1e-5)
+        assert_close_relative(task.predict(images).logits, peer.head(torch.tanh(pooled @ kernel + bias)), 1e-5)
 
 
 def test_without_a_head(tmp_path):

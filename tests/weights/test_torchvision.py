@@ -44,7 +44,7 @@ def test_logits_and_features(name, dtype, tolerance):
     tokens = []
     peer.encoder.register_forward_hook(lambda _, __, out: tokens.append(out))
     with torch.no_grad():
-        assert_close_relative(ours.predict(images), peer(images), tolerance)
+        assert_close_relative(ours.predict(images).logits, peer(images), tolerance)
         features = ours.encoder(images)
     found = torch.cat([features.prefix, features.maps[0].flatten(2).transpose(1, 2)], dim=1)
     assert_close_relative(found, tokens[0], tolerance)

@@ -32,17 +32,18 @@ def test_save_and_load(trained, tmp_path):
     found = Trained.load(tmp_path / "weights")
     assert found.card == trained.card
     assert not found.task().training
-    assert torch.equal(found.task().predict(images), trained.task().predict(images))
+    assert torch.equal(found.task().predict(images).logits, trained.task().predict(images).logits)
 
 
 def test_models_have_a_version_and_those_without_are_the_first(trained, tmp_path):
     trained.save(tmp_path / "now")
     weights, document = own.load_model(tmp_path / "now")
-    assert document.pop("format") == 1
+    assert document.pop("format") == 2
+    assert document.pop("calibration") is None
     own.save_model(tmp_path / "before", weights, document)
     assert Trained.load(tmp_path / "before").card == trained.card
-    own.save_model(tmp_path / "later", weights, {**document, "format": 2, "unheard": "of"})
-    with pytest.raises(UserError, match=r"model\.json: written by a later version of vitreous \(format 2"):
+    own.save_model(tmp_path / "later", weights, {**document, "format": 3, "unheard": "of"})
+    with pytest.raises(UserError, match=r"model\.json: written by a later version of vitreous \(format 3"):
         Trained.load(tmp_path / "later")
 
 

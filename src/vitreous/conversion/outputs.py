@@ -11,6 +11,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
+from vitreous.tasks.predictions import class_logits
 from vitreous.weights.peers import Answers
 from vitreous.weights.trained import Trained
 
@@ -48,7 +49,7 @@ def outputs(trained: Trained, images: Tensor) -> Answers:
     features = encoder(images)
     found = {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1]}
     if isinstance(model, Task):
-        return {**found, "logits": model.predict(images) / trained.card.temperature}
+        return {**found, "logits": class_logits(model.predict(images)) / trained.card.temperature}
     return {**found, "pooled": features.pooled}
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.tasks.base import Task
+from vitreous.tasks.predictions import class_logits
 from vitreous.terminal import track
 
 
@@ -65,7 +66,7 @@ def answers(task: Task, batches: Iterable[Batch], classes: tuple[str, ...]) -> A
     task.eval()
     try:
         for batch in shown(batches, "answers"):
-            logits.append(task.predict(batch.images.to(device)).float().cpu())
+            logits.append(class_logits(task.predict(batch.images.to(device))).float().cpu())
             labels.append(labels_of(batch).cpu())
             ids.append(batch.ids.cpu())
     finally:

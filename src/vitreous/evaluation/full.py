@@ -11,6 +11,7 @@ from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
 from vitreous.evaluation.metrics import Scores, scores
+from vitreous.weights.calibration import ClassCalibration
 
 WISHES = (0.95, 0.99)  # accuracies for which a threshold of confidence is looked for
 
@@ -30,9 +31,10 @@ class Evaluation:
         return settings.to_json(self)
 
     @property
-    def card_sets(self) -> tuple[tuple[float, float], ...]:
+    def calibration(self) -> ClassCalibration:
         """What `predict` needs to know, for the model's card."""
-        return tuple((one.coverage, one.threshold) for one in self.sets if one.kind == "threshold")
+        sets = tuple((one.coverage, one.threshold) for one in self.sets if one.kind == "threshold")
+        return ClassCalibration(temperature=self.temperature, sets=sets)
 
     def tables(self) -> list[Table]:
         found = [*self.scores.tables()]

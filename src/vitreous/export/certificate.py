@@ -18,6 +18,8 @@ from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
 from vitreous.export.usage import FITTED, Input
+from vitreous.prediction.outcomes import ManyOutcome, Outcome, Outputs, calibrated, outcomes
+from vitreous.prediction.reading import Reading, TaskKind
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
 from vitreous.weights.trained import Trained
@@ -29,9 +31,7 @@ class Written:
 
     files: list[Path]  # the one that is named first
     input: Input
-    run: Callable[
-        [NDArray[Any]], NDArray[np.float32]
-    ]  # a batch of what goes in -> probabilities of pictures, or logits
+    run: Callable[[NDArray[Any]], Outputs]  # a batch of what goes in -> calibrated outputs of pictures, or raw ones
 
 
 def certify(trained: Trained, eager: TorchPredictor, written: Written, checks: Checks) -> dict[str, Any]:
@@ -53,24 +53,60 @@ def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[s
     ours, theirs = [], []
     for picture in track(checks.pictures, "checking"):  # one by one: their sizes may differ
         inputs = eager.inputs(picture)
-        logits = eager.task.predict(inputs).float()
-        is_tensor = written.input == "tensors"
-        ours.append((logits if is_tensor else eager.calibrated(logits)).cpu().numpy()[0])
-        theirs.append(written.run(inputs.cpu().numpy() if is_tensor else picture[None])[0])
-    expected, found = np.stack(ours), np.stack(theirs)
+        raw, is_tensor = eager.raw(inputs), written.input == "tensors"
+        ours.append(raw if is_tensor else calibrated(raw, eager.reading))
+        theirs.append(written.run(inputs.cpu().numpy() if is_tensor else picture[None]))
     facts = {
         "pictures": len(checks.pictures),
         "origin": checks.origin,
-        "compared": "logits" if written.input == "tensors" else "probabilities",
-        "largest_difference": float(np.abs(expected - found).max()),
-        "top1_agreement": float((expected.argmax(axis=1) == found.argmax(axis=1)).mean()),
+        "compared": ", ".join(ours[0]),
+        "largest_difference": max(map(_largest_difference, ours, theirs)),
     }
     if written.input == "pictures":
         facts["largest_input_difference_levels"] = input_difference(eager, written.files[0], checks)
+    return facts | AGREEMENTS[eager.reading.kind](ours, theirs, eager.reading, checks)
+
+
+def _largest_difference(ours: Outputs, theirs: Outputs) -> float:
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
+
+
+def _class_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Reading, checks: Checks) -> dict[str, Any]:
+    """How often the likeliest class is the same; and right, where labels are known."""
+    expected, found = (
+        np.concatenate([next(iter(one.values())) for one in some]).argmax(axis=1) for some in (ours, theirs)
+    )
+    same = float((expected == found).mean())
+    facts: dict[str, Any] = {"top1_agreement": same, "summary": f"top-1 equal for {same:.2%} of {len(found)} pictures"}
     if checks.labels is not None:
-        facts["accuracy_eager"] = float((expected.argmax(axis=1) == checks.labels).mean())
-        facts["accuracy_exported"] = float((found.argmax(axis=1) == checks.labels).mean())
+        facts["accuracy_eager"] = float((expected == checks.labels).mean())
+        facts["accuracy_exported"] = float((found == checks.labels).mean())
     return facts
+
+
+def _label_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Reading, checks: Checks) -> dict[str, Any]:
+    """How often a label is given by both or by neither; and to which pictures all are the same."""
+    expected, found = (
+        np.array([_labelled(outcomes(one, reading, [(1, 1)])[0]) for one in some]) for some in (ours, theirs)
+    )
+    same = expected == found
+    all_same = float(same.all(axis=1).mean())
+    return {
+        "label_agreement": float(same.mean()),
+        "picture_agreement": all_same,
+        "summary": f"all labels equal for {all_same:.2%} of {len(found)} pictures",
+    }
+
+
+def _labelled(outcome: Outcome) -> NDArray[np.bool_]:
+    assert isinstance(outcome, ManyOutcome)
+    return outcome.probabilities >= outcome.thresholds
+
+
+AGREEMENTS: dict[TaskKind, Callable[[list[Outputs], list[Outputs], Reading, Checks], dict[str, Any]]] = {
+    "classify": _class_agreement,
+    "label": _label_agreement,
+}
 
 
 def input_difference(eager: TorchPredictor, path: Path, checks: Checks) -> float:
@@ -100,7 +136,7 @@ def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str
         array = inputs.cpu().numpy()
         runs = (lambda: eager.task.predict(inputs), lambda: written.run(array))
     else:
-        runs = (lambda: eager.probabilities([picture]), lambda: written.run(picture[None]))
+        runs = (lambda: eager(picture), lambda: written.run(picture[None]))
     return {**speed_facts(*timed(runs)), "batch": 1, "threads": torch.get_num_threads()}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 
 from vitreous.errors import UserError
 from vitreous.export import certificate
@@ -14,6 +15,7 @@ from vitreous.export.certificate import Written
 from vitreous.export.checks import NUM_PICTURES, check_pictures
 from vitreous.export.runtime import ExportedPredictor, certificate_path
 from vitreous.export.usage import Input, Precision, Usage
+from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.storage import atomic
 from vitreous.weights import own
@@ -107,14 +109,20 @@ def _write_program(trained: Trained, precision: Precision, given: Input, path: P
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     write_program(trained.task(), trained.card.preprocessing.size_px, dtype, path)
     program = torch.export.load(path).module()  # a file of our own, just written
-    return Written([path], given, lambda tensors: program(torch.from_numpy(tensors)).numpy())
+
+    def run(tensors: NDArray[Any]) -> Outputs:
+        found = program(torch.from_numpy(tensors))
+        named = found if isinstance(found, dict) else {"logits": found}
+        return {name: one.numpy() for name, one in named.items()}
+
+    return Written([path], given, run)
 
 
 def _write_safetensors(trained: Trained, precision: Precision, given: Input, path: Path) -> Written:
     weights = {name: _stored(tensor, precision) for name, tensor in trained.weights.items()}
     replace(trained, weights=weights).save(path)
-    task = Trained.load(path).task()
-    return Written([path / "model.safetensors"], given, lambda tensors: task.predict(torch.from_numpy(tensors)).numpy())
+    again = TorchPredictor(Trained.load(path))
+    return Written([path / "model.safetensors"], given, lambda tensors: again.raw(torch.from_numpy(tensors)))
 
 
 def _stored(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from vitreous.data import thin
 from vitreous.export.graph import Graph
-from vitreous.export.usage import Fitting
+from vitreous.prediction.reading import Fitting
 
 DOUBLE = TensorProto.DOUBLE
 

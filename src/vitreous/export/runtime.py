@@ -1,4 +1,4 @@
-"""ExportedPredictor: answers from an .onnx file that `vitreous export` wrote, by ONNX Runtime; without torch."""
+"""ExportedPredictor: an .onnx file that `vitreous export` wrote, run by ONNX Runtime; without torch."""
 
 import hashlib
 import json
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError, first_line
 from vitreous.export.usage import Usage
+from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.predictor import Predictor
 
 METADATA = "vitreous"  # the key under which a file carries its Usage
@@ -26,24 +26,17 @@ class ExportedPredictor(Predictor):
         _verify(path)
         self.session = open_session(path, threads)
         self.usage = _usage(path, self.session)
-        self.classes, self.thresholds = self.usage.classes, self.usage.sets
+        self.reading = self.usage.reading
         self._fit = _fitting_session(self.usage, threads) if self.usage.input == "tensors" else None
 
-    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+    def outputs(self, pictures: Sequence[Picture]) -> Outputs:
         if self._fit is None:
             return _by_size(self.session, pictures)
-        return self.calibrated(self.run(_by_size(self._fit, pictures)))
+        return self.run(_by_size(self._fit, pictures)["tensors"])
 
-    def run(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """One pass through the file: a batch of what it takes in, and what it gives."""
+    def run(self, inputs: NDArray[Any]) -> Outputs:
+        """One pass through the file: a batch of what it takes in, and what it gives, by name."""
         return _run(self.session, inputs)
-
-    def calibrated(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        scaled = logits.astype(np.float64) / self.usage.temperature
-        if self.usage.loss == "sigmoid":
-            return np.asarray(1 / (1 + np.exp(-scaled)), np.float32)
-        powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
 
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
@@ -77,35 +70,36 @@ def _fitting_session(usage: Usage, threads: int) -> Any:
     return open_session(model.SerializeToString(), threads)
 
 
-def _by_size(session: Any, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+def _by_size(session: Any, pictures: Sequence[Picture]) -> Outputs:
     """Those of one size in one batch, since a batch has one size, as far as memory allows; in the order given."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for place, picture in enumerate(pictures):
         groups.setdefault(picture.shape, []).append(place)
-    found: dict[int, NDArray[np.float32]] = {}
+    found: dict[str, dict[int, NDArray[Any]]] = {}
     for (height, width, _), places in groups.items():
         size = max(1, BATCH_PIXELS // (height * width))
         for start in range(0, len(places), size):
             some = places[start : start + size]
-            found |= zip(some, _run(session, np.stack([pictures[place] for place in some])), strict=True)
-    return np.stack([found[place] for place in range(len(pictures))])
+            for name, rows in _run(session, np.stack([pictures[place] for place in some])).items():
+                found.setdefault(name, {}).update(zip(some, rows, strict=True))
+    return {name: np.stack([rows[place] for place in range(len(pictures))]) for name, rows in found.items()}
 
 
-def _run(session: Any, inputs: NDArray[Any]) -> NDArray[np.float32]:
+def _run(session: Any, inputs: NDArray[Any]) -> Outputs:
     try:
-        (answer,) = session.run(None, {session.get_inputs()[0].name: inputs})
+        given = session.run(None, {session.get_inputs()[0].name: inputs})
     except Exception as error:  # the runtime's own kinds have no common base
         if "alloc" in str(error):
             raise MemoryError(f"ONNX Runtime: {first_line(error)}") from None
         raise
-    return answer  # type: ignore[no-any-return]
+    return {output.name: array for output, array in zip(session.get_outputs(), given, strict=True)}
 
 
 def _usage(path: Path, session: Any) -> Usage:
     text = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if text is None:
         raise UserError(f"{path}: written by something else than `vitreous export`, so its classes are not known")
-    return settings.from_json(Usage, json.loads(text), where=str(path))
+    return Usage.read(json.loads(text), where=str(path))
 
 
 def certificate_path(path: Path) -> Path:

@@ -48,7 +48,7 @@ def evaluated(model: Trained, recipe: Recipe, splits: Splits, num_probed: int) -
         test, features = _seen(task, splits.test, recipe, model.card.classes)
         shots = probed(task, recipe, splits.train, features, num_probed)
     evaluation = evaluate_fully(val, test)
-    card = replace(model.card, temperature=evaluation.temperature, sets=evaluation.card_sets)
+    card = replace(model.card, calibration=evaluation.calibration)
     return replace(model, card=card), Measured(task, val, test, evaluation, shots)
 
 

@@ -24,6 +24,7 @@ from vitreous.models.base import Encoder
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.devices import World, autocast
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -173,7 +174,8 @@ def calibrated(trained: Trained, val: Answers | None) -> Trained:
         return trained
     temperature = fit_temperature(val)
     sets = tuple((coverage, fit_threshold(val, coverage, temperature)) for coverage in COVERAGES)
-    return replace(trained, card=replace(trained.card, temperature=temperature, sets=sets))
+    fitted = ClassCalibration(temperature=temperature, sets=sets)
+    return replace(trained, card=replace(trained.card, calibration=fitted))
 
 
 def save_both(trained: Trained, val: Answers | None, out: Path) -> None:

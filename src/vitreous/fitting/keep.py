@@ -18,7 +18,6 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 TRAINED = "trained"  # folder of what training left
-HEADLINE = "accuracy"  # what is compared
 NEW_HEAD = "new head on its features"
 NEW_HEAD_PICTURES = 4000  # that it is fitted to, at most
 
@@ -45,7 +44,7 @@ def keep_best(
     models = {"first answer": (Trained.load(out / FIRST), first.val_accuracy)}
     if results["steps"]:
         trained = Trained.load(out / TRAINED)
-        own_score = results["val"][HEADLINE] if "val" in results else None
+        own_score = results["val"][results["headline"]] if "val" in results else None
         models["fine-tuned" if recipe.start else "trained from scratch"] = (trained, own_score)
         if splits.val is not None and recipe.start_head:
             mean = _between(models["first answer"][0], trained)
@@ -86,8 +85,8 @@ def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits) -> Trained:
 def scored(model: Trained, val: Source, recipe: Recipe) -> float:
     world = World.join(recipe.training.device)
     with autocast(world.device, recipe.training.precision):
-        found = score(model.task().to(world.device), eval_batches(val, shown_as(recipe, model.card), world))
-    return found[HEADLINE]
+        task = model.task().to(world.device)
+        return score(task, eval_batches(val, shown_as(recipe, model.card), world))[task.metric().headline]
 
 
 def shown_as(recipe: Recipe, card: Card) -> Recipe:

@@ -65,20 +65,21 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
         raise UserError(f"{recipe.name} learns without labels, and has no score to choose a rate by: leave out --rates")
     with RunDirectory(path, owner=World.join(recipe.training.device).is_first):
         pass  # the folder of the trials is a run's from the start
-    accuracies = {}
+    scores = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
-        accuracies[rate] = _train(trial, path / f"rate-{rate:g}", False, open_data)["val"]["accuracy"]
+        found = _train(trial, path / f"rate-{rate:g}", False, open_data)
+        scores[rate] = found["val"][found["headline"]]
         if World.join(recipe.training.device).is_first:
-            print(f"learning rate {rate:g}: {accuracies[rate]:.2%} on the held-out part", flush=True)
-    best = max(accuracies, key=lambda rate: accuracies[rate])
+            print(f"learning rate {rate:g}: {found['headline']} {scores[rate]:.2%} on the held-out part", flush=True)
+    best = max(scores, key=lambda rate: scores[rate])
     final = replace(
         recipe,
         rates=(),
         optimizer=replace(recipe.optimizer, lr=best),
         data=replace(recipe.data, val_fraction=0.0),
     )
-    choice = {"rate": best, "held_out_accuracies": {f"{rate:g}": value for rate, value in accuracies.items()}}
+    choice = {"rate": best, "held_out_scores": {f"{rate:g}": value for rate, value in scores.items()}}
     return _train(final, path, read_test, open_data, about=choice)
 
 
@@ -157,7 +158,7 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
             return {}
         scores = score(objective.task, batches)
         if keeps_best and world.is_first:
-            _keep_if_best(directory.path / BEST, objective, scores)
+            _keep_if_best(directory.path / BEST, objective, scores, objective.task.metric().headline)
         return scores
 
     return evaluate
@@ -166,9 +167,9 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
 BEST = "best"  # folder of the weights that scored best on the validation part, where they are what is kept
 
 
-def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float]) -> None:
+def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float], headline: str) -> None:
     """A run that goes on from an earlier step meets its best again, and it stays."""
-    if not folder.is_dir() or scores["accuracy"] > atomic.read_json(folder / "model.json")["accuracy"]:
+    if not folder.is_dir() or scores[headline] > atomic.read_json(folder / "model.json")[headline]:
         own.save_model(folder, objective.state_dict(), scores)
 
 
@@ -184,6 +185,7 @@ def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test:
     with loop.average.swapped(), torch.no_grad(), autocast(world.device, recipe.training.precision):
         task = objective.task
         if isinstance(task, Task):
+            results["headline"] = task.metric().headline
             if recipe.training.keep == "best":
                 objective.load_state_dict(own.load_model(folder.parent / BEST)[0])
             if splits.val is not None:

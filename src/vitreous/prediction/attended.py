@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import Picture
-from vitreous.display.html import Html, tag
+from vitreous.display.html import Content, Html, tag
 from vitreous.display.thumbnails import enlarged, picture
 from vitreous.inspection.findings import Look, attention_of
 from vitreous.inspection.layout import layout
 from vitreous.inspection.pictures import lit, scale
+from vitreous.prediction.outcomes import Outcome
 from vitreous.prediction.pictures import AnyPicture, pixels
-from vitreous.prediction.predictor import Answer
 from vitreous.prediction.torch_predictor import TorchPredictor
 
 SHOWN_PX, LEAST_PX = 320, 160
@@ -23,7 +23,7 @@ class Attended:
     picture: Picture  # (H, W, 3): the part of it that the model sees, at the size that the model sees
     map: Tensor  # (h, w): the share of the attention that falls on each patch
     title: str  # which attention this is
-    answer: Answer
+    outcome: Outcome
 
     def html(self) -> Html:
         large = enlarged(self.picture, LEAST_PX)
@@ -33,12 +33,16 @@ class Attended:
                 " ",
                 picture(lit(large, self.map), "what the model looks at", most_px=SHOWN_PX),
             ),
-            tag.div(tag.b(tag.bdi(self.answer.best)), f" {100 * self.answer.confidence:.1f} %"),
+            tag.div(*_spaced(self.outcome.row()[:2])),
             tag.div(f"{self.title}: {scale(self.map)}."),
         )
 
     def _repr_html_(self) -> str:
         return self.html().markup
+
+
+def _spaced(parts: tuple[Content, ...]) -> list[Content]:
+    return [piece for part in parts for piece in (part, " ")][:-1]
 
 
 @torch.inference_mode()
@@ -49,5 +53,5 @@ def attend(predictor: TorchPredictor, given: AnyPicture, look: Look | None = Non
         picture=predictor.card.preprocessing.resized(pixels(given)).permute(1, 2, 0).numpy(),
         map=maps[0],
         title=look.title(layout(encoder), heads.shape[1]),
-        answer=predictor(given),
+        outcome=predictor(given),
     )

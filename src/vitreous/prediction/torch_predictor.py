@@ -1,17 +1,18 @@
-"""TorchPredictor: a task of ours, or of anybody whose weights we read, answers about pictures."""
+"""TorchPredictor: a task of ours, or of anybody whose weights we read."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.images import Picture
+from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.reading import Reading
+from vitreous.tasks.predictions import Prediction
 from vitreous.weights.trained import Trained
 
 
@@ -20,9 +21,9 @@ class TorchPredictor(Predictor):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.card = trained.card
-        self.classes, self.thresholds = self.card.classes, self.card.sets
         self.device = torch.device(device)
         self.task = trained.task().to(self.device)
+        self.reading = Reading.of(self.card)
 
     @classmethod
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
@@ -34,10 +35,13 @@ class TorchPredictor(Predictor):
         return self.card.preprocessing.normalised(resized.to(self.device))
 
     @torch.inference_mode()
-    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
-        return self.calibrated(self.task.predict(self.inputs(*pictures))).cpu().numpy()
+    def outputs(self, pictures: Sequence[Picture]) -> Outputs:
+        return self.raw(self.inputs(*pictures))
 
-    def calibrated(self, logits: Tensor) -> Tensor:
-        """(N, K) logits -> probabilities; those of several labels each for itself."""
-        scaled = logits.float() / self.card.temperature
-        return scaled.sigmoid() if self.card.task and self.card.task.loss == "sigmoid" else scaled.softmax(dim=1)
+    def raw(self, images: Tensor) -> Outputs:
+        """Of normalised images, as arrays."""
+        return as_arrays(self.task.predict(images))
+
+
+def as_arrays(prediction: Prediction) -> Outputs:
+    return {name: tensor.float().cpu().numpy() for name, tensor in prediction.outputs().items()}

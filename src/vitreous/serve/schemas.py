@@ -12,10 +12,12 @@ class Error(BaseModel):
 class Ranked(BaseModel):
     label: str
     probability: float = Field(ge=0, le=1, description="calibrated by the model's temperature")
+    threshold: float | None = Field(None, description="of several labels: from this probability on, a picture has it")
 
 
 class Prediction(BaseModel):
     label: str | None = Field(None, description="the likeliest class; null: not sure (see `abstain`)")
+    labels: list[Ranked] | None = Field(None, description="in place of `label` where a picture may have several")
     top: list[Ranked] | None = Field(None, description="the likeliest classes, best first")
     set: list[str] | None = Field(None, description="with `coverage`: classes that hold the right one so often")
     error: str | None = Field(None, description="in place of all else: why this picture cannot be read")

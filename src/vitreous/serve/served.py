@@ -1,4 +1,4 @@
-"""Served: a model as the service uses it. Prepared pictures in, answers out; and an exported one as such."""
+"""Served: a model as the service uses it. Prepared pictures in, outcomes out; and an exported one as such."""
 
 import threading
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.prediction.predictor import Answer, exported_file
-
-Options = dict[str, Any]  # top, coverage, abstain
+from vitreous.prediction.outcomes import Outcome
+from vitreous.prediction.predictor import exported_file
+from vitreous.prediction.reading import Reading
+from vitreous.serve.answers import Options
 
 
 class Served:
@@ -34,7 +35,7 @@ class Served:
         """What is kept of a picture until its batch: little, whatever its size."""
         raise NotImplementedError
 
-    def predict(self, prepared: Sequence[Any]) -> list[Answer]:
+    def predict(self, prepared: Sequence[Any]) -> list[Outcome]:
         raise NotImplementedError
 
     def embed(self, prepared: Sequence[Any]) -> NDArray[np.float32]:
@@ -61,25 +62,23 @@ class ExportedServed(Served):
         self.predictor = ExportedPredictor(path, threads or 0)
         self.turn = threading.Lock()  # it uses all cores by itself
 
-    def prepare(self, picture: Picture) -> Answer:
+    def prepare(self, picture: Picture) -> Outcome:
         with self.turn:
             return self.predictor(picture)
 
-    def predict(self, prepared: Sequence[Any]) -> list[Answer]:
+    def predict(self, prepared: Sequence[Any]) -> list[Outcome]:
         return list(prepared)
 
     def describe(self) -> dict[str, Any]:
         usage = self.predictor.usage
         return {
             "what": "an exported model",
-            "classes": list(usage.classes),
+            **described(self.predictor.reading),
             "can": ["predict"],
             "parameters": None,
             "picture_px": list(usage.fitting.size_px),
             "preprocessing": settings.to_json(usage.fitting),
             "width": None,
-            "temperature": usage.temperature,
-            "coverages": [coverage for coverage, _ in usage.sets],
             "card": None,
             "tokens": None,
             "positions": None,
@@ -95,11 +94,12 @@ def open_served(where: str, device: str, threads: int | None) -> Served:
     return TorchServed(where, device, threads)
 
 
-def as_json(answer: Answer, options: Options) -> dict[str, Any]:
-    best = [{"label": label, "probability": probability} for label, probability in answer.top(options["top"])]
-    found: dict[str, Any] = {"label": best[0]["label"], "top": best}
-    if options["abstain"] is not None and not answer.is_sure(options["abstain"]):
-        found["label"] = None
-    if options["coverage"] is not None:
-        found["set"] = list(answer.prediction_set(options["coverage"]))
-    return found
+def described(reading: Reading) -> dict[str, Any]:
+    """What a client must know of the model's predictions."""
+    calibration = reading.calibration
+    return {
+        "task": reading.kind,
+        "classes": list(reading.classes),
+        "temperature": reading.temperature,
+        "coverages": [coverage for coverage, _ in getattr(calibration, "sets", ())],
+    }

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +20,24 @@ from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import Product
 from vitreous.models.vit import ViT
 from vitreous.nn.attention import Attention
-from vitreous.prediction.predictor import Answer
-from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.prediction.outcomes import Outcome, outcomes
+from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
+from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
-from vitreous.serve.served import Options, Served, as_json
+from vitreous.serve.served import Served, described
 from vitreous.tasks.classify import Classify
+from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
 from vitreous.weights.trained import Trained
 
 MAX_ATTENTION_BYTES = 64_000_000
 MAX_POSITIONS = 1024  # patches, in the table of similarities
 CPU_LANES = 2
+
+
+class Prepared(NamedTuple):
+    pixels: Tensor  # (3, h, w) uint8: the part of a picture that the model sees, at its size
+    size: tuple[int, int]  # of the whole picture as it was given
 
 
 class TorchServed(Served):
@@ -58,38 +65,38 @@ class TorchServed(Served):
 
     def warm_up(self) -> None:
         self.take_cores(1)
-        self.embed([torch.zeros(3, *self.card.preprocessing.size_px, dtype=torch.uint8)])
+        size = self.card.preprocessing.size_px
+        self.embed([Prepared(torch.zeros(3, *size, dtype=torch.uint8), size)])
 
     # ---- pictures
 
-    def prepare(self, picture: Picture) -> Tensor:
-        """(3, h, w) uint8: the part of a picture that the model sees, at its size."""
-        return self.card.preprocessing.resized(picture)
+    def prepare(self, picture: Picture) -> Prepared:
+        return Prepared(self.card.preprocessing.resized(picture), (picture.shape[0], picture.shape[1]))
 
-    def _images(self, prepared: Sequence[Tensor]) -> Tensor:
-        return self.card.preprocessing.normalised(torch.stack(list(prepared)).to(self.device))
+    def _images(self, prepared: Sequence[Prepared]) -> Tensor:
+        pixels = torch.stack([one.pixels for one in prepared])
+        return self.card.preprocessing.normalised(pixels.to(self.device))
 
-    # ---- answers
-
-    @torch.inference_mode()
-    def predict(self, prepared: Sequence[Tensor]) -> list[Answer]:
-        assert self.predictor is not None
-        return self._answers(self.predictor.task.predict(self._images(prepared)))
-
-    def _answers(self, logits: Tensor) -> list[Answer]:
-        assert self.predictor is not None
-        probabilities = self.predictor.calibrated(logits).cpu().numpy()
-        return [Answer(self.card.classes, row, self.card.sets) for row in probabilities]
+    # ---- predictions
 
     @torch.inference_mode()
-    def embed(self, prepared: Sequence[Tensor]) -> NDArray[np.float32]:
+    def predict(self, prepared: Sequence[Prepared]) -> list[Outcome]:
+        assert self.predictor is not None
+        return self._outcomes(self.predictor.task.predict(self._images(prepared)), prepared)
+
+    def _outcomes(self, prediction: Prediction, prepared: Sequence[Prepared]) -> list[Outcome]:
+        assert self.predictor is not None
+        return outcomes(as_arrays(prediction), self.predictor.reading, [one.size for one in prepared])
+
+    @torch.inference_mode()
+    def embed(self, prepared: Sequence[Prepared]) -> NDArray[np.float32]:
         pooled: Tensor = self.encoder(self._images(prepared)).pooled
         return pooled.float().cpu().numpy()
 
     # ---- attention
 
     @torch.inference_mode()
-    def attention(self, prepared: Tensor, options: Options) -> bytes:
+    def attention(self, prepared: Prepared, options: Options) -> bytes:
         """The answer, and what every token looks at in every layer and head, as bytes: see `packed`."""
         place, blocks = layout(self.encoder), _blocks(self.encoder)
         num, heads = place.num_tokens, max(block.heads for block in blocks)
@@ -112,9 +119,9 @@ class TorchServed(Served):
         assert rollout.value is not None
         rollout_scale, rolled = _quantised(rollout.value)
         task = None if self.predictor is None else self.predictor.task
-        answer = self._answers(task.head(features))[0] if isinstance(task, Classify) else None
+        found = self._outcomes(task.of(features), [prepared])[0] if isinstance(task, Classify) else None
         header = {
-            "answer": None if answer is None else as_json(answer, options),
+            "answer": None if found is None else as_json(found, options),
             "layers": len(blocks),
             "heads": 1 if averaged else heads,
             "heads_averaged": averaged,
@@ -124,7 +131,7 @@ class TorchServed(Served):
             "patch_px": list(place.pitch_px),
             "picture_px": list(place.picture_px),
             "pool": place.pool,
-            "seen": as_data_url(prepared.permute(1, 2, 0).numpy(), max(place.picture_px)),
+            "seen": as_data_url(prepared.pixels.permute(1, 2, 0).numpy(), max(place.picture_px)),
         }
         arrays = {
             "weights_scale": torch.stack(scales),  # (layers, heads, N)
@@ -140,14 +147,12 @@ class TorchServed(Served):
         module = self.encoder if self.predictor is None else self.predictor.task
         model: dict[str, Any] = {
             "what": describe(self.card),
-            "classes": list(self.card.classes),
+            **self._predictions(),
             "can": ["embed"],
             "parameters": sum(each.numel() for each in module.parameters()),
             "picture_px": list(self.card.preprocessing.size_px),
             "preprocessing": settings.to_json(self.card.preprocessing),
             "width": self.encoder.width,
-            "temperature": self.card.temperature,
-            "coverages": [coverage for coverage, _ in self.card.sets],
             "card": {**settings.to_json(self.card), "classes": len(self.card.classes)},
             "tokens": None,
             "positions": None,
@@ -167,6 +172,11 @@ class TorchServed(Served):
             }
             model["positions"] = self._positions()
         return model
+
+    def _predictions(self) -> dict[str, Any]:
+        if self.predictor is not None:
+            return described(self.predictor.reading)
+        return {"task": None, "classes": [], "temperature": 1.0, "coverages": []}
 
     def _positions(self) -> dict[str, Any]:
         """Similarities from -1 to 1 as bytes from 0 to 255; or a line that says why there are none."""

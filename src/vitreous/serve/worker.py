@@ -19,8 +19,9 @@ from typing import Any
 from vitreous.data.images import BadPicture, read_picture
 from vitreous.errors import UserError, in_plain_words
 from vitreous.serve import frames
+from vitreous.serve.answers import as_json
 from vitreous.serve.log import log, log_to_stderr
-from vitreous.serve.served import Served, as_json, open_served
+from vitreous.serve.served import Served, open_served
 
 NUM_DECODERS = 2  # so that one huge picture does not hold up all others
 NUM_SPARE = 4  # training pictures decoded ahead
@@ -259,8 +260,8 @@ class Worker:
     def _results(self, batch: list[Job]) -> list[tuple[Any, bytes]]:
         prepared = [job.prepared for job in batch]
         if batch[0].kind == "predict":
-            answers = self.served.predict(prepared)
-            return [(as_json(answer, job.options), b"") for answer, job in zip(answers, batch, strict=True)]
+            found = self.served.predict(prepared)
+            return [(as_json(outcome, job.options), b"") for outcome, job in zip(found, batch, strict=True)]
         if batch[0].kind == "embed":
             return [(None, row.tobytes()) for row in self.served.embed(prepared)]
         return [(None, self.served.attention(prepared[0], batch[0].options))]

@@ -113,7 +113,8 @@ def test_accuracy(run: Path, recipe: Recipe, open_data: OpenData) -> float:
         raise UserError(f"{recipe.data.where}: there is no test part")
     with torch.no_grad():
         batches = EvalLoader(splits.test, trained.card.preprocessing, 512, world.device, workers=0)
-        return score(trained.task().to(world.device), batches)["accuracy"]
+        task = trained.task().to(world.device)
+        return score(task, batches)[task.metric().headline]
 
 
 # ---- Fine-tuning

@@ -202,9 +202,9 @@ class Grid:
         row["commit"] = self.environment["commit"]
         row["training_flops"] = size_of(recipe.model)[1] * results["steps"] * results["batch_size"]
         if "val" in results:
-            row["val_accuracy"] = results["val"]["accuracy"]
+            row["val_accuracy"] = results["val"][results["headline"]]
         if "test" in results:
-            row |= {"accuracy": results["test"]["accuracy"], "test_pictures": results["test"]["pictures"]}
+            row |= {"accuracy": results["test"][results["headline"]], "test_pictures": results["test"]["pictures"]}
         return row
 
     def _write(self) -> None:

@@ -1,17 +1,20 @@
-"""Task: an objective that also answers questions about pictures."""
+"""Task: an objective that also says something about pictures."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from vitreous.batch import Batch
 from vitreous.objectives.base import Objective
+from vitreous.tasks.predictions import Prediction
 
 
 class Metric(Protocol):
     """Collects predictions batch by batch and turns them into named numbers."""
 
-    def update(self, prediction: Tensor, batch: Batch) -> None: ...
+    headline: ClassVar[str]  # the number that models are compared by; higher is better
+
+    def update(self, prediction: Prediction, batch: Batch) -> None: ...
 
     def compute(self) -> dict[str, float]: ...
 
@@ -21,8 +24,8 @@ class Task(Objective):
     def task(self) -> "Task":
         return self
 
-    def predict(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> the task's raw answer; for classification, (B, K) logits."""
+    def predict(self, images: Tensor) -> Prediction:
+        """(B, C, H, W) -> what the task says about each picture, raw."""
         raise NotImplementedError
 
     def metric(self) -> Metric:

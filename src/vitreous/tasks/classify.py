@@ -1,7 +1,6 @@
-"""Classification: one label a picture (softmax), or several (sigmoid)."""
+"""Classification: one label per picture (softmax), or several (sigmoid)."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
-from vitreous.platforms import widest
 from vitreous.tasks.base import Metric, Task
+from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric
+from vitreous.tasks.predictions import ClassLogits
 
 HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean"]
 Fusion = Literal["logits", "softmax"]
@@ -22,10 +22,15 @@ Fusion = Literal["logits", "softmax"]
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings:
     head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; class-and-mean: DINOv2's
-    loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels a picture, as on ImageNet-21k and JFT
+    loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels per picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
     class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
     fusion: Fusion = "logits"  # distilled: what is averaged of the two answers; softmax: DeiT's paper; logits: its code
+
+    @property
+    def task_kind(self) -> Literal["classify", "label"]:
+        """What rooms look up in their tables: one class per picture, or labels that are each decided for themselves."""
+        return "label" if self.loss == "sigmoid" else "classify"
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Classify":
         if not 0 <= self.label_smoothing < 1:
@@ -170,18 +175,22 @@ class Classify(Task):
             for bias in head.last_biases():
                 nn.init.constant_(bias, -10.0)
 
-    def predict(self, images: Tensor) -> Tensor:
-        return self.head(self.encoder(images))  # type: ignore[no-any-return]
+    def predict(self, images: Tensor) -> ClassLogits:
+        return self.of(self.encoder(images))
+
+    def of(self, features: Features) -> ClassLogits:
+        """What it says of pictures that the encoder has seen."""
+        return ClassLogits(self.head(features), many=self.loss == "sigmoid")
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         # float32 from here on: a softmax over many classes loses too much in bfloat16
-        logits = self.predict(batch.images).float()
+        logits = self.predict(batch.images).logits.float()
         if self.loss == "sigmoid":
             return {"loss": sigmoid_loss(logits, batch.targets).mean()}
         return {"loss": softmax_loss(logits, batch.targets, self.label_smoothing, self.class_weights).mean()}
 
     def metric(self) -> Metric:
-        return ClassificationMetric(sigmoid_loss if self.loss == "sigmoid" else softmax_loss)
+        return ManyLabelsMetric(sigmoid_loss) if self.loss == "sigmoid" else ClassificationMetric(softmax_loss)
 
 
 def softmax_loss(
@@ -212,29 +221,3 @@ def mixed_one_hot(targets: dict[str, Tensor], num_classes: int) -> Tensor:
     if "partner" not in targets:
         return wanted
     return torch.lerp(F.one_hot(targets["partner"], num_classes).float(), wanted, targets["weight"][:, None])
-
-
-class ClassificationMetric:
-    """Accuracy, top-5 accuracy and log-loss over everything it was shown. Sums stay on the device until asked for.
-
-    An answer is right where it is the label, or one of the labels, of its picture.
-    """
-
-    def __init__(self, loss: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> None:
-        self.loss = loss
-        self.count = 0
-        self.sums: dict[str, Tensor] = {}
-
-    def update(self, prediction: Tensor, batch: Batch) -> None:
-        logits, targets = prediction.float(), batch.targets
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices  # (B, 5)
-        hits = best == targets["label"][:, None] if "label" in targets else targets["labels"].gather(1, best) > 0
-        self.count += len(batch)
-        found = {"accuracy": hits[:, 0], "top5": hits.any(dim=1), "log_loss": self.loss(logits, targets)}
-        for name, values in found.items():
-            self.sums[name] = self.sums.get(name, 0.0) + values.to(widest(values.device)).sum()
-
-    def compute(self) -> dict[str, float]:
-        if not self.count:
-            raise UserError("there is not one picture to score")
-        return {name: float(total) / self.count for name, total in self.sums.items()} | {"pictures": float(self.count)}

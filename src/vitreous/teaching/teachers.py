@@ -14,6 +14,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.base import Task
+from vitreous.tasks.predictions import class_logits
 from vitreous.weights.trained import Trained
 
 
@@ -97,7 +98,7 @@ class Teacher(KnownTeacher):
         seen, model = self.adapted(views), self.model
         if not isinstance(model, Task):
             return model(seen)  # type: ignore[no-any-return]
-        logits = model.predict(seen)
+        logits = class_logits(model.predict(seen))
         return logits if self.order is None else logits[:, self.order]
 
     def adapted(self, views: Tensor) -> Tensor:

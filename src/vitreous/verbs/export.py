@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     near, fast = done.certificate["agreement"], done.certificate["speed"]
     print(f"{done.path}  {done.certificate['result']['bytes'] / 1e6:.1f} MB")
     print(
-        f"top-1 equal for {near['top1_agreement']:.2%} of {near['pictures']} pictures, largest difference of "
+        f"{near['summary']}, largest difference of "
         f"{near['compared']} {near['largest_difference']:.2g}  ({near['origin']})"
     )
     if "accuracy_eager" in near:

@@ -51,6 +51,9 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
     from vitreous.inspection.layout import layout
+    from vitreous.prediction.outcomes import outcomes
+    from vitreous.prediction.reading import Reading
+    from vitreous.prediction.torch_predictor import as_arrays
     from vitreous.terminal import quietly
     from vitreous.training.devices import World
     from vitreous.weights.trained import Trained
@@ -67,10 +70,11 @@ def run(options: argparse.Namespace) -> None:
     captions = names[:NUM_SHOWN]
     if task is not None:
         with torch.no_grad():
-            answers = task.predict(images[:NUM_SHOWN].to(device)).argmax(dim=1).tolist()
+            prediction = task.predict(images[:NUM_SHOWN].to(device))
+        size = (images.shape[-2], images.shape[-1])
+        said = outcomes(as_arrays(prediction), Reading.of(trained.card), [size] * len(captions))
         captions = [
-            f"{name} \N{RIGHTWARDS ARROW} {trained.card.classes[best]}"
-            for name, best in zip(captions, answers, strict=True)
+            f"{name} \N{RIGHTWARDS ARROW} {outcome.words}" for name, outcome in zip(captions, said, strict=True)
         ]
 
     out = Path(options.out or Path("runs") / f"inspect-{Path(options.start).name}")

@@ -15,10 +15,10 @@ from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
     from vitreous.data.images import BadPicture
-    from vitreous.prediction.predictor import Answer
+    from vitreous.prediction.outcomes import Outcome
+    from vitreous.prediction.records import Records
 
-HELP = "Answer about pictures, with calibrated probabilities."
-NOT_SURE = "not sure"
+HELP = "Predict what pictures show, with calibrated probabilities."
 STDIN_BYTES = 1 << 28  # of a picture on the standard input
 LINE_BYTES = 1 << 16  # of a path on it
 # Pictures whose first line may hold no zero byte; paths never hold one.
@@ -30,43 +30,46 @@ def add(parser: argparse.ArgumentParser) -> None:
         "start", metavar="MODEL", help="a run, weights, or an exported .onnx file (which needs no torch)"
     )
     parser.add_argument("pictures", nargs="+", metavar="PICTURES", help="files, folders, or - (below)")
-    parser.epilog = "- reads the standard input: the bytes of one picture, or paths, one a line."
+    parser.epilog = "- reads the standard input: the bytes of one picture, or paths, one per line."
     parser.add_argument("--format", choices=tuple(FORMATS), default="table", help="(default: table)")
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
     parser.add_argument(
         "--coverage", type=float, metavar="P", help="add the set that holds the right class with this probability"
     )
-    parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="less probable answers are: not sure")
+    parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="what is less probable is not said")
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
     add_device(parser)
     add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from vitreous.prediction.predictor import Answer, Predictor, no_such_coverage
+    from vitreous.data.images import BadPicture
+    from vitreous.prediction.predictor import Predictor
+    from vitreous.prediction.records import Wanted
+    from vitreous.prediction.records import records as records_of
     from vitreous.terminal import Bar
 
     _check(options)
     predictor = Predictor.load(options.start, options.device)
-    if options.coverage is not None and options.coverage not in dict(predictor.thresholds):
-        raise UserError(no_such_coverage(options.coverage, predictor.thresholds))
+    wanted = Wanted(top=options.top, coverage=options.coverage, abstain=options.abstain)
+    records = records_of(predictor.reading, wanted)
     from_stdin = options.pictures == ["-"]
     listed = [] if from_stdin else _listed(options.pictures)
     named, read = tee(_from_stdin(sys.stdin.buffer) if from_stdin else listed)
-    answers = predictor.answers(read, options.batch or (1 if from_stdin else 16))
-    print_row, finish = FORMATS[options.format](options, max(map(len, predictor.classes)))
+    outcomes = predictor.outcomes(read, options.batch or (1 if from_stdin else 16))
+    print_row, finish = FORMATS[options.format](records)
     num, num_bad = 0, 0
     # Where the rows go to a terminal, they are progress enough.
     is_silent = options.quiet or from_stdin or sys.stdout.isatty() or not sys.stderr.isatty()
     with Bar("predicting", len(listed), silent=is_silent) as bar:
-        for picture, answer in zip(named, answers, strict=True):
-            print_row(_record(picture if isinstance(picture, str) else "-", answer, options))
-            num, num_bad = num + 1, num_bad + (not isinstance(answer, Answer))
+        for picture, outcome in zip(named, outcomes, strict=True):
+            print_row(_record(picture if isinstance(picture, str) else "-", outcome, records))
+            num, num_bad = num + 1, num_bad + isinstance(outcome, BadPicture)
             bar.update(num)
     finish()
     if num_bad == num:
-        raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to answer about")
+        raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to predict")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -102,19 +105,13 @@ def _from_stdin(stream: IO[bytes]) -> Iterator[str | bytes]:
     yield picture
 
 
-def _record(path: str, answer: "Answer | BadPicture", options: argparse.Namespace) -> dict[str, Any]:
+def _record(path: str, outcome: "Outcome | BadPicture", records: "Records") -> dict[str, Any]:
     """What is said of a picture: the same in every format."""
-    from vitreous.prediction.predictor import Answer
+    from vitreous.data.images import BadPicture
 
-    if not isinstance(answer, Answer):
-        return {"picture": path, "error": str(answer)}
-    is_sure = answer.is_sure(options.abstain)
-    record: dict[str, Any] = {"picture": path, "answer": answer.best if is_sure else None}
-    record["probability"] = round(answer.confidence, 6)
-    record["top"] = [[name, round(probability, 6)] for name, probability in answer.top(options.top)]
-    if options.coverage is not None:
-        record["set"] = list(answer.prediction_set(options.coverage))
-    return record
+    if isinstance(outcome, BadPicture):
+        return {"picture": path, "error": str(outcome)}
+    return {"picture": path, **records.record(outcome)}
 
 
 # ---- formats: each prints what stands above the rows, and returns what prints a row and what prints the end
@@ -126,48 +123,36 @@ def _nothing() -> None:
     pass
 
 
-def _json(options: argparse.Namespace, width: int) -> Printers:
+def _json(records: "Records") -> Printers:
     """One list, once all is known: whoever wants rows as they come takes jsonl."""
-    records: list[dict[str, Any]] = []
-    return records.append, lambda: print(json.dumps(records, indent=2))
+    written: list[dict[str, Any]] = []
+    return written.append, lambda: print(json.dumps(written, indent=2))
 
 
-def _json_lines(options: argparse.Namespace, width: int) -> Printers:
+def _json_lines(records: "Records") -> Printers:
     return lambda record: print(json.dumps(record), flush=True), _nothing
 
 
-def _csv(options: argparse.Namespace, width: int) -> Printers:
+def _csv(records: "Records") -> Printers:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    places = [f"{what}_{place}" for place in range(2, options.top + 1) for what in ("class", "probability")]
-    sets = ["set"] if options.coverage is not None else []
-    writer.writerow(["picture", "answer", "probability", *places, *sets, "error"])
+    writer.writerow(["picture", *records.columns, "error"])
 
     def print_row(record: dict[str, Any]) -> None:
-        others = [part for pair in record.get("top", [])[1:] for part in pair]
-        others += [""] * (len(places) - len(others))
-        answer = "" if "error" in record else record["answer"] or NOT_SURE
-        chosen = ["|".join(record.get("set", []))] if sets else []
-        row = [record["picture"], answer, record.get("probability", ""), *others, *chosen, record.get("error", "")]
+        cells = [""] * len(records.columns) if "error" in record else records.cells(record)
+        row = [record["picture"], *cells, record.get("error", "")]
         writer.writerow([part.encode(errors="replace").decode() if isinstance(part, str) else part for part in row])
         sys.stdout.flush()
 
     return print_row, _nothing
 
 
-def _table(options: argparse.Namespace, width: int) -> Printers:
-    """The picture comes last: how long the paths are is not known before they are read."""
-    width = min(max(width, len(NOT_SURE)), 30)
-
+def _table(records: "Records") -> Printers:
     def print_row(record: dict[str, Any]) -> None:
+        picture = record["picture"]
         if "error" in record:
-            print(f"{'-':{width}}  {'':6}  {_shown(record['picture'])}: {_shown(record['error'])}", flush=True)
-            return
-        top = record["top"] if record["answer"] is None else record["top"][1:]
-        also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
-        chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
-        answer = record["answer"] or NOT_SURE
-        line = f"{answer:{width}}  {record['probability']:6.1%}  {record['picture']}{chosen}{also and f'  ({also})'}"
-        print(_shown(line), flush=True)
+            print(f"{'-':{records.width}}  {'':6}  {_shown(picture)}: {_shown(record['error'])}", flush=True)
+        else:
+            print(_shown(records.line(picture, record)), flush=True)
 
     return print_row, _nothing
 

@@ -1,35 +1,50 @@
 """Card: what a folder of weights says of itself."""
 
-import math
 from dataclasses import dataclass, replace
+from typing import Any
 
+from vitreous import settings
 from vitreous.data.transforms import MAX_SIDE, Preprocessing
 from vitreous.errors import UserError, shown
 from vitreous.models import ModelSettings
-from vitreous.tasks import TaskSettings
+from vitreous.tasks import ClassifySettings, TaskSettings
+from vitreous.weights import version1
+from vitreous.weights.calibration import Calibration, ClassCalibration, ManyCalibration
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    FORMAT = 1  # of model.json
+    FORMAT = 2  # of model.json
 
     model: ModelSettings
     task: TaskSettings | None = None  # None: an encoder alone
     classes: tuple[str, ...] = ()
     preprocessing: Preprocessing
-    temperature: float = 1.0  # logits are divided by it before the softmax
-    sets: tuple[tuple[float, float], ...] = ()  # (coverage, least calibrated probability of a class in such a set)
+    calibration: Calibration | None = None  # None: not calibrated
 
     def __post_init__(self) -> None:
         if not all(1 <= side <= MAX_SIDE for side in self.model.picture_px):
             raise UserError(f"picture_px is {shown(self.model.picture_px)}: sides go from 1 to {MAX_SIDE} px")
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise UserError(f"temperature is {self.temperature}: it must be above 0")
-        if not all(0 <= number <= 1 for pair in self.sets for number in pair):
-            raise UserError(f"sets is {shown(self.sets)}: coverages and probabilities lie between 0 and 1")
+        chosen = self.calibration.thresholds if isinstance(self.calibration, ManyCalibration) else ()
+        if chosen and len(chosen) != len(self.classes):
+            raise UserError(f"{len(chosen)} thresholds for {len(self.classes)} classes: give one per class, or none")
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
+    @property
+    def sets(self) -> tuple[tuple[float, float], ...]:
+        return self.calibration.sets if isinstance(self.calibration, ClassCalibration) else ()
+
+
+def read_card(document: Any, where: str) -> Card:
+    """Of a model.json, whatever version of ours wrote it."""
+    return settings.from_json(Card, version1.card(document), where=where)
 
 
 def nameless(card: Card) -> Card:
     """Of a format that knows neither the names of classes nor whether a picture has several."""
-    task = None if card.task is None else replace(card.task, loss="softmax")
+    task = replace(card.task, loss="softmax") if isinstance(card.task, ClassifySettings) else card.task
     return replace(card, task=task, classes=tuple(str(number) for number in range(len(card.classes))))

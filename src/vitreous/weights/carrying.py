@@ -48,7 +48,7 @@ def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate
             "measures how far the outputs differ"
         )
     kept = folded.card
-    written = replace(kept, model=_as_there(kept.model, there.model), task=there.task, temperature=1.0, sets=())
+    written = replace(kept, model=_as_there(kept.model, there.model), task=there.task, calibration=None)
     if card.task is not None and there.task is not None:
         written = replace(written, task=replace(there.task, loss=card.task.loss))
     given = formats.write(written, folded.weights, format)
@@ -83,7 +83,7 @@ def model_difference(model: ModelSettings, again: ModelSettings) -> str | None:
 def _as_others_run(card: Card) -> Card:
     """What no other format has: a temperature, sets of classes, and two softmaxes that are averaged."""
     task = None if card.task is None else replace(card.task, fusion="logits")
-    return replace(card, task=task, temperature=1.0, sets=())
+    return replace(card, task=task, calibration=None)
 
 
 def _as_there(model: ModelSettings, there: ModelSettings) -> ModelSettings:

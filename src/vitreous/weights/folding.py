@@ -34,11 +34,15 @@ class Folded:
 def fold_temperature(folded: Folded) -> Folded:
     """Logits that are divided by a temperature are those of a head divided by it."""
     card = folded.card
-    if card.temperature == 1 or card.task is None:
+    if card.calibration is None or card.temperature == 1 or card.task is None:
         return folded
     start = LAST.get(card.task.head, "head.")
     last = {name: scaled(one, 1 / card.temperature) for name, one in folded.weights.items() if name.startswith(start)}
-    return folded.then(last, f"the temperature of {card.temperature:.4g} is folded into the head", temperature=1.0)
+    return folded.then(
+        last,
+        f"the temperature of {card.temperature:.4g} is folded into the head",
+        calibration=replace(card.calibration, temperature=1.0),
+    )
 
 
 def fold_normalisation(folded: Folded, there: Card) -> Folded:

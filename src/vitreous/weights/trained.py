@@ -14,7 +14,7 @@ from vitreous.models.base import Encoder
 from vitreous.models.shapes import shapes_only
 from vitreous.tasks.base import Task
 from vitreous.weights import own
-from vitreous.weights.card import Card
+from vitreous.weights.card import Card, read_card
 from vitreous.weights.door import check_sizes, check_tensors, check_values
 from vitreous.weights.patches import resize_patches
 from vitreous.weights.rules import Report
@@ -69,7 +69,7 @@ class Trained:
                 )
             return None
         weights, document = own.load_model(folder)
-        card = settings.from_json(Card, document, where=str(folder / "model.json"))
+        card = read_card(document, where=str(folder / "model.json"))
         check_sizes(card, weights, where)
         check_tensors(card, weights, where)
         return cls(card, weights, where)

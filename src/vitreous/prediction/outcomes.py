@@ -1,0 +1,205 @@
+"""Outcomes: what a predictor says of one picture, made of a model's raw outputs.
+
+The one implementation for torch, exported and served models; it knows no torch. A kind of task is one function that
+calibrates what the model gives, one that makes outcomes of it, and one line in KINDS.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.display.html import Content, Html, tag, together
+from vitreous.display.tables import html_table
+from vitreous.errors import UserError
+from vitreous.prediction.reading import Reading, TaskKind
+from vitreous.weights.calibration import ClassCalibration, ManyCalibration
+
+Outputs = Mapping[str, NDArray[Any]]  # by name, each (B, ...)
+Sizes = Sequence[tuple[int, int]]  # height and width of each picture as it was given
+LEAST = 0.5  # probability from which a picture has a label, where none was chosen on validation pictures
+
+
+class Outcome(ABC):
+    """In the coordinates of the picture as it was given."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The prediction in a few words."""
+
+    @abstractmethod
+    def row(self) -> tuple[Content, ...]:
+        """For a table of many pictures: the prediction, its probability, what comes next."""
+
+    @abstractmethod
+    def html(self, num: int = 5) -> Html: ...
+
+    def _repr_html_(self) -> str:
+        return self.html().markup
+
+
+@dataclass(frozen=True)
+class RankedOutcome(Outcome):
+    """Of whatever gives every class a probability."""
+
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.float32]  # (K,), calibrated
+
+    def top(self, num: int = 5) -> list[tuple[str, float]]:
+        """The likeliest classes, best first."""
+        order = np.argsort(-self.probabilities, kind="stable")[:num]
+        return [(self.classes[place], float(self.probabilities[place])) for place in order]
+
+    @property
+    def best(self) -> str:
+        return self.top(1)[0][0]
+
+    @property
+    def confidence(self) -> float:
+        return float(self.probabilities.max())
+
+    def is_sure(self, least: float) -> bool:
+        """Whether the best class is at least that likely; if not, one may rather say nothing."""
+        return self.confidence >= least
+
+
+@dataclass(frozen=True)
+class ClassOutcome(RankedOutcome):
+    """One class per picture."""
+
+    sets: tuple[tuple[float, float], ...] = ()  # (coverage, least probability of a class in such a set)
+
+    @property
+    def words(self) -> str:
+        return self.best
+
+    def prediction_set(self, coverage: float) -> tuple[str, ...]:
+        """The classes, likeliest first, among which the right one is with the probability `coverage`.
+
+        Empty where no class is likely. The promise is about pictures like those of the validation part.
+        """
+        found = [least for known, least in self.sets if abs(known - coverage) < 1e-9]
+        if not found:
+            raise UserError(no_such_coverage(coverage, self.sets))
+        return tuple(name for name, probability in self.top(len(self.classes)) if probability >= found[0])
+
+    def row(self) -> tuple[Content, ...]:
+        others = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.top(3)[1:])
+        return tag.b(tag.bdi(self.best)), f"{100 * self.confidence:.1f} %", others
+
+    def html(self, num: int = 5) -> Html:
+        """The likeliest classes as bars, and the sets that are promised to hold the right one."""
+        rows = [(tag.bdi(name), _bar(value), f"{100 * value:.1f} %") for name, value in self.top(num)]
+        sets = [
+            (f"{100 * coverage:g} % sure", ", ".join(self.prediction_set(coverage)) or "no class is likely enough")
+            for coverage, _ in self.sets
+        ]
+        return together(
+            html_table(("class", "", "probability"), rows), html_table(("set", "classes"), sets) if sets else None
+        )
+
+
+@dataclass(frozen=True)
+class ManyOutcome(RankedOutcome):
+    """Any number of labels per picture, each decided for itself."""
+
+    thresholds: NDArray[np.float32]  # (K,): from this probability on, a picture has the label
+
+    @property
+    def labels(self) -> list[tuple[str, float]]:
+        """What the picture has, likeliest first; perhaps nothing."""
+        chosen = self.probabilities >= self.thresholds
+        order = np.argsort(-self.probabilities, kind="stable")
+        return [(self.classes[place], float(self.probabilities[place])) for place in order if chosen[place]]
+
+    def threshold(self, name: str) -> float:
+        return float(self.thresholds[self.classes.index(name)])
+
+    @property
+    def words(self) -> str:
+        return " + ".join(name for name, _ in self.labels) or "no label"
+
+    def row(self) -> tuple[Content, ...]:
+        chosen = self.labels
+        others = [one for one in self.top(len(chosen) + 2) if one not in chosen]
+        return (
+            tag.b(tag.bdi(self.words)),
+            ", ".join(f"{100 * value:.1f} %" for _, value in chosen),
+            ", ".join(f"{name} {100 * value:.1f} %" for name, value in others),
+        )
+
+    def html(self, num: int = 5) -> Html:
+        """Every label of the picture, and the likeliest of the others, with the probability that each needs."""
+        chosen = self.labels
+        listed = [*chosen, *(one for one in self.top(len(chosen) + num) if one not in chosen)][: max(num, len(chosen))]
+        rows = [
+            (
+                tag.b(tag.bdi(name)) if (name, value) in chosen else tag.bdi(name),
+                _bar(value),
+                f"{100 * value:.1f} %",
+                f"{100 * self.threshold(name):.1f} %",
+            )
+            for name, value in listed
+        ]
+        return html_table(("label", "", "probability", "needed"), rows)
+
+
+def _bar(share: float) -> Html:
+    return tag.div(style=f"width: {max(1, round(160 * share))}px; height: 0.8em; background: #0072b2")
+
+
+def no_such_coverage(coverage: float, sets: Sequence[tuple[float, float]]) -> str:
+    if not sets:
+        return "this model has no thresholds for prediction sets: they are fitted on a validation part, after training"
+    known = ", ".join(f"{one:g}" for one, _ in sets)
+    return f"this model has no prediction sets of coverage {coverage:g}: there are {known}"
+
+
+# ---- From raw outputs
+
+
+def _softmax(outputs: Outputs, reading: Reading) -> Outputs:
+    scaled = outputs["logits"].astype(np.float64) / reading.temperature
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return {"probabilities": np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)}
+
+
+def _sigmoid(outputs: Outputs, reading: Reading) -> Outputs:
+    scaled = np.clip(outputs["logits"].astype(np.float64) / reading.temperature, -700, 700)  # exp(710) overflows
+    return {"probabilities": np.asarray(1 / (1 + np.exp(-scaled)), np.float32)}
+
+
+def _class_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
+    sets = reading.calibration.sets if isinstance(reading.calibration, ClassCalibration) else ()
+    return [ClassOutcome(reading.classes, row, sets) for row in outputs["probabilities"]]
+
+
+def _many_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
+    chosen = reading.calibration.thresholds if isinstance(reading.calibration, ManyCalibration) else ()
+    thresholds = np.asarray(chosen or [LEAST] * len(reading.classes), np.float32)
+    return [ManyOutcome(reading.classes, row, thresholds) for row in outputs["probabilities"]]
+
+
+class Kind(NamedTuple):
+    calibrated: Callable[[Outputs, Reading], Outputs]  # raw -> what a file that takes pictures gives
+    outcomes: Callable[[Outputs, Reading, Sizes], list[Outcome]]  # of what is calibrated
+
+
+KINDS: dict[TaskKind, Kind] = {
+    "classify": Kind(_softmax, _class_outcomes),
+    "label": Kind(_sigmoid, _many_outcomes),
+}
+
+
+def calibrated(outputs: Outputs, reading: Reading) -> Outputs:
+    """Raw outputs, as a file that takes pictures gives them; what came from such a file stays as it is."""
+    return KINDS[reading.kind].calibrated(outputs, reading) if "logits" in outputs else outputs
+
+
+def outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
+    """One per picture, of raw or calibrated outputs."""
+    return KINDS[reading.kind].outcomes(calibrated(outputs, reading), reading, sizes)

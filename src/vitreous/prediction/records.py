@@ -1,0 +1,137 @@
+"""Records: what `vitreous predict` writes about a picture, by kind of task: as JSON, as cells of a CSV, as a line.
+
+A new kind is a class here and one line in RECORDS.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vitreous.errors import UserError
+from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
+from vitreous.prediction.reading import Reading, TaskKind
+from vitreous.weights.calibration import ClassCalibration
+
+Record = dict[str, Any]
+MAX_WIDTH = 30  # of the first column of lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user asked to be told."""
+
+    top: int = 5  # how many classes to name
+    coverage: float | None = None  # of the prediction set
+    abstain: float = 0.0  # what is less probable is not said
+
+
+class Records(ABC):
+    def __init__(self, reading: Reading, wanted: Wanted) -> None:
+        self.reading, self.wanted = reading, wanted
+
+    @abstractmethod
+    def record(self, outcome: Any) -> Record:
+        """For JSON, without the picture's name."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """Of a CSV, without those of the picture's name and of errors."""
+
+    @abstractmethod
+    def cells(self, record: Record) -> list[Any]:
+        """One per column."""
+
+    @abstractmethod
+    def line(self, picture: str, record: Record) -> str:
+        """For a terminal. The picture comes after what lines up, since how long the paths are is not known."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Of what comes before the picture in a line, up to its probability."""
+
+
+class ClassRecords(Records):
+    NOT_SURE: ClassVar[str] = "not sure"
+
+    def __init__(self, reading: Reading, wanted: Wanted) -> None:
+        super().__init__(reading, wanted)
+        sets = reading.calibration.sets if isinstance(reading.calibration, ClassCalibration) else ()
+        if wanted.coverage is not None and wanted.coverage not in dict(sets):
+            raise UserError(no_such_coverage(wanted.coverage, sets))
+
+    def record(self, outcome: Any) -> Record:
+        assert isinstance(outcome, ClassOutcome)
+        found: Record = {"label": outcome.best if outcome.is_sure(self.wanted.abstain) else None}
+        found["probability"] = round(outcome.confidence, 6)
+        found["top"] = [[name, round(probability, 6)] for name, probability in outcome.top(self.wanted.top)]
+        if self.wanted.coverage is not None:
+            found["set"] = list(outcome.prediction_set(self.wanted.coverage))
+        return found
+
+    @property
+    def columns(self) -> list[str]:
+        others = [f"{what}_{place}" for place in range(2, self.wanted.top + 1) for what in ("class", "probability")]
+        return ["label", "probability", *others, *(["set"] if self.wanted.coverage is not None else [])]
+
+    def cells(self, record: Record) -> list[Any]:
+        others = [part for pair in record["top"][1:] for part in pair]
+        others += [""] * (2 * (self.wanted.top - 1) - len(others))  # there are fewer classes than were asked for
+        chosen = ["|".join(record["set"])] if "set" in record else []
+        return [record["label"] or self.NOT_SURE, record["probability"], *others, *chosen]
+
+    def line(self, picture: str, record: Record) -> str:
+        top = record["top"] if record["label"] is None else record["top"][1:]
+        also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
+        chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
+        label = record["label"] or self.NOT_SURE
+        return f"{label:{self.width}}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
+
+    @property
+    def width(self) -> int:
+        return min(max(map(len, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH)
+
+
+class ManyRecords(Records):
+    NONE: ClassVar[str] = "no label"
+
+    def __init__(self, reading: Reading, wanted: Wanted) -> None:
+        super().__init__(reading, wanted)
+        if wanted.coverage is not None:
+            raise UserError("prediction sets are for models of one class per picture; this one gives several labels")
+
+    def record(self, outcome: Any) -> Record:
+        assert isinstance(outcome, ManyOutcome)
+        labels = [one for one in outcome.labels if one[1] >= self.wanted.abstain]
+        found: Record = {"labels": [[name, round(probability, 6)] for name, probability in labels]}
+        found["top"] = [[name, round(probability, 6)] for name, probability in outcome.top(self.wanted.top)]
+        return found
+
+    @property
+    def columns(self) -> list[str]:
+        places = [f"{what}_{place}" for place in range(1, self.wanted.top + 1) for what in ("class", "probability")]
+        return ["labels", "probabilities", *places]
+
+    def cells(self, record: Record) -> list[Any]:
+        likeliest = [part for pair in record["top"] for part in pair]
+        likeliest += [""] * (2 * self.wanted.top - len(likeliest))
+        names, probabilities = ("|".join(str(pair[place]) for pair in record["labels"]) for place in (0, 1))
+        return [names, probabilities, *likeliest]
+
+    def line(self, picture: str, record: Record) -> str:
+        chosen = ", ".join(f"{name} {probability:.1%}" for name, probability in record["labels"])
+        names = {name for name, _ in record["labels"]}
+        others = ", ".join(f"{name} {probability:.1%}" for name, probability in record["top"] if name not in names)
+        return f"{chosen or self.NONE:{self.width}}  {picture}{others and f'  (not: {others})'}"
+
+    @property
+    def width(self) -> int:
+        return MAX_WIDTH
+
+
+RECORDS: dict[TaskKind, type[Records]] = {"classify": ClassRecords, "label": ManyRecords}
+
+
+def records(reading: Reading, wanted: Wanted) -> Records:
+    return RECORDS[reading.kind](reading, wanted)

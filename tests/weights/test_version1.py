@@ -1,0 +1,66 @@
+"""Folders that version 0.2.0 wrote, one of each kind, and what it predicted with them: see version1/README.md."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous.errors import UserError
+from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.weights import own
+from vitreous.weights.calibration import ClassCalibration, ManyCalibration
+from vitreous.weights.trained import Trained
+
+FOLDER = Path(__file__).parent / "version1"
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+PICTURE = np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_folder_of_version_1_predicts_as_it_did(kind, tmp_path):
+    trained = Trained.load(FOLDER / kind)
+    _same(trained, EXPECTED[kind])
+    trained.save(tmp_path / "again")  # in today's version
+    assert json.loads((tmp_path / "again" / "model.json").read_text())["format"] == 2
+    again = Trained.load(tmp_path / "again")
+    assert again.card == trained.card
+    _same(again, EXPECTED[kind])
+
+
+@torch.inference_mode()
+def _same(trained, expected):
+    if "pooled" in expected:
+        preprocessing = trained.card.preprocessing
+        images = preprocessing.normalised(preprocessing.resized(PICTURE)[None])
+        found = trained.encoder().eval()(images).pooled[0].numpy()
+        np.testing.assert_allclose(found, expected["pooled"], atol=1e-5)
+        return
+    outcome = TorchPredictor(trained)(PICTURE)
+    np.testing.assert_allclose(outcome.probabilities, expected["probabilities"], atol=1e-6)
+    if expected["sets"]:
+        assert [list(outcome.prediction_set(coverage)) for coverage, _ in outcome.sets] == expected["sets"]
+
+
+def test_what_was_fitted_after_training_is_carried_over():
+    assert Trained.load(FOLDER / "softmax").card.calibration == ClassCalibration(
+        temperature=1.7, sets=((0.9, 0.21), (0.99, 0.03))
+    )
+    assert Trained.load(FOLDER / "sigmoid").card.calibration == ManyCalibration(temperature=0.8)
+    assert Trained.load(FOLDER / "hybrid").card.calibration is None
+
+
+def test_a_later_version_is_refused_in_one_line(tmp_path):
+    weights, card = own.load_model(FOLDER / "softmax")
+    own.save_model(tmp_path / "later", weights, {**card, "format": 3})
+    with pytest.raises(UserError, match=r"model\.json: written by a later version of vitreous \(format 3;") as caught:
+        Trained.load(tmp_path / "later")
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_numbers_are_refused_as_today(tmp_path):
+    weights, card = own.load_model(FOLDER / "softmax")
+    own.save_model(tmp_path / "cold", weights, {**card, "temperature": -1.0})
+    with pytest.raises(UserError, match="it must be above 0"):
+        Trained.load(tmp_path / "cold")
