@@ -1,6 +1,8 @@
 """Every family of models, in a shrunken member, held to every promise an encoder makes."""
 
 import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,12 +20,13 @@ from vitreous.models import (
     ViTSettings,
 )
 from vitreous.models.base import Encoder, TokenEncoder
+from vitreous.models.shapes import shapes_only
 from vitreous.settings import from_json, to_json
 
 
 def vit(**changes):
     base = {"picture_px": (8, 12), "patch": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
-    return ViTSettings(**(base | changes))
+    return ViTSettings.of(**(base | changes))
 
 
 def hybrid(stem, **changes):
@@ -101,8 +104,13 @@ def test_shapes(name):
     features = encoder(pictures(encoder))
     assert features.pooled.shape == (2, encoder.width)
     h, w = encoder.picture_px
-    for finer, coarser in zip(features.maps, features.maps[1:], strict=False):
-        assert finer.shape[-1] >= coarser.shape[-1]
+    for output, each in zip(encoder.outputs, features.maps, strict=True):  # known beforehand, and true
+        assert each.shape == (
+            2,
+            output.width,
+            *(math.ceil(px / s) for px, s in zip((h, w), output.stride, strict=True)),
+        )
+    assert list(encoder.outputs) == sorted(encoder.outputs, key=lambda output: output.stride)  # finest first
     _, D, map_h, map_w = features.maps[-1].shape
     assert map_w != map_h  # non-square pictures have non-square maps
     if isinstance(encoder, TokenEncoder):
@@ -111,8 +119,25 @@ def test_shapes(name):
         assert encoder.num_prefix == num
         assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.token_width)
     else:
-        assert features.prefix is None and w * map_h == h * map_w
+        assert features.prefix is None and encoder.num_prefix == 0 and w * map_h == h * map_w
         assert encoder.width == (D * map_h * map_w if isinstance(settings, PixelsSettings) else D)
+
+
+@every_network
+def test_settings_describe_themselves(name):
+    settings = MODELS[name]
+    assert settings.family and settings.name and settings.describe()
+    cell = settings.cell_px
+    assert all(side % px == 0 for side, px in zip(settings.picture_px, cell, strict=True))
+    grown = replace(
+        settings, picture_px=tuple(side + 3 * px for side, px in zip(settings.picture_px, cell, strict=True))
+    )
+    with shapes_only():
+        assert grown.build().outputs == settings.build().outputs
+        settings.for_side(3 * max(cell) + 1).build()
+    assert settings.regularised(stochastic_depth=0.25) == (
+        replace(settings, stochastic_depth=0.25) if "stochastic_depth" in settings.field_names() else settings
+    )
 
 
 @every_network
@@ -332,11 +357,11 @@ def test_a_family_of_every_kind_is_here():
 
     vits = [settings for settings in MODELS.values() if isinstance(settings, ViTSettings)]
     assert {s.positions for s in vits} == set(get_args(PositionKind))
-    assert {s.positions_where for s in vits} == set(get_args(PositionPlace))
+    assert {s.ends.positions_where for s in vits} == set(get_args(PositionPlace))
     assert {s.pool for s in vits} == set(get_args(Pool))
-    assert {s.pool_norm for s in vits} == set(get_args(PoolNorm))
-    assert {s.mlp for s in vits} == set(get_args(MlpKind))
-    assert {s.gelu for s in vits} == set(get_args(Gelu))
-    assert {s.attention_bias for s in vits} == set(get_args(AttentionBias))
+    assert {s.ends.pool_norm for s in vits} == set(get_args(PoolNorm))
+    assert {s.block.mlp for s in vits} == set(get_args(MlpKind))
+    assert {s.block.gelu for s in vits} == set(get_args(Gelu))
+    assert {s.block.attention_bias for s in vits} == set(get_args(AttentionBias))
     assert {type(s.stem) for s in vits} == {type(None), ConvStem, ResNetStem}
     assert all(isinstance(s.build(), nn.Module) for s in MODELS.values())

@@ -90,7 +90,7 @@ def test_timm_computes_the_same(epsilon, gelu, tmp_path):
     pytest.importorskip("timm")
     start = made(
         tmp_path / "start",
-        replace(MODEL, norm_epsilon=epsilon, gelu=gelu),
+        MODEL.changed(norm_epsilon=epsilon, gelu=gelu),
         calibration=ClassCalibration(temperature=1.9),
     )
     said = convert(str(start), tmp_path / "out", "timm")
@@ -104,7 +104,7 @@ def test_what_no_file_can_say_is_in_the_weights_or_in_the_notes(to, tmp_path):
     preprocessing = Preprocessing(size_px=(32, 32), crop="centre", interpolation="bicubic", mean=MEAN, std=STD)
     start = made(
         tmp_path / "start",
-        replace(MODEL, norm_epsilon=1e-2, gelu=gelu),
+        MODEL.changed(norm_epsilon=1e-2, gelu=gelu),
         calibration=ClassCalibration(temperature=0.6, sets=((0.9, 0.0321),)),
         preprocessing=preprocessing,
     )
@@ -125,7 +125,7 @@ def test_googles_hybrids_are_timms(tmp_path):
     """The convolutions' epsilons differ: what one has is folded into the other's filters."""
     pytest.importorskip("timm")
     stem = ResNetStem(depths=(), norm_epsilon=1e-6, conv_epsilon=1e-5, standardisation="deviation")
-    start = made(tmp_path / "start", replace(MODEL, picture_px=(64, 64), patch=8, stem=stem, gelu="tanh"))
+    start = made(tmp_path / "start", MODEL.changed(picture_px=(64, 64), patch=8, stem=stem, gelu="tanh"))
     trained = vitreous.load(start)
     root = "encoder.stem.trunk.levels.0.0.conv.weight"
     replace(trained, weights={**trained.weights, root: trained.weights[root] * 1e-3}).save(tmp_path / "small")
@@ -146,7 +146,7 @@ def test_a_bit_is_googles_too(tmp_path):
 
 
 def test_a_single_file(tmp_path):
-    start = made(tmp_path / "start", replace(MODEL, gelu="tanh"))
+    start = made(tmp_path / "start", MODEL.changed(gelu="tanh"))
     main(["convert", str(start), str(tmp_path / "one.npz"), "--to", "google"])
     found = vitreous.load(tmp_path / "one.npz")
     assert found.format == "google"
@@ -211,7 +211,7 @@ def test_what_is_no_size(text, start, tmp_path, capsys):
 
 def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
     """Its file tells neither the heads nor how the positions lie; both can be said."""
-    model = replace(MODEL, picture_px=(64, 96), patch=8, width=48, stem=ResNetStem(depths=()), norm_epsilon=1e-6)
+    model = MODEL.changed(picture_px=(64, 96), patch=8, width=48, stem=ResNetStem(depths=()), norm_epsilon=1e-6)
     start = made(tmp_path / "start", model, head=None)
     convert(str(start), tmp_path / "folder", "timm")
     tensors = load_file(tmp_path / "folder" / "model.safetensors")
@@ -251,7 +251,7 @@ def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
 )
 def test_another_model_is_not_written(to, model, message, tmp_path):
     dino = to.startswith("transformers-dinov2")
-    start = made(tmp_path / "start", replace(MODEL, **model), head="class-and-mean" if dino else "linear")
+    start = made(tmp_path / "start", MODEL.changed(**model), head="class-and-mean" if dino else "linear")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match=message) as error:
         convert(str(start), tmp_path / "new" / "folder" / "out", to)
@@ -260,7 +260,7 @@ def test_another_model_is_not_written(to, model, message, tmp_path):
 
 
 def test_approximately(tmp_path):
-    start = made(tmp_path / "start", replace(MODEL, gelu="quick", norm_epsilon=1e-2))
+    start = made(tmp_path / "start", MODEL.changed(gelu="quick", norm_epsilon=1e-2))
     said = convert(str(start), tmp_path / "out.npz", "google", approximate=True)
     notes = (tmp_path / "out.npz.NOTES.txt").read_text()
     for text in (said, notes):
@@ -323,7 +323,7 @@ def test_a_file_that_could_be_another_model_is_not_left(start, tmp_path):
 
 
 def test_what_was_assumed_is_said(tmp_path):
-    start = made(tmp_path / "start", replace(MODEL, gelu="tanh"))
+    start = made(tmp_path / "start", MODEL.changed(gelu="tanh"))
     convert(str(start), tmp_path / "one.npz", "google")
     assert "note: an npz tells neither the GELU" in convert(str(tmp_path / "one.npz"), tmp_path / "back")
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +21,18 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 CLASSES = tuple("abc")
-PLAIN = ViTSettings(picture_px=(32, 32), patch=16, width=128, depth=2, heads=2, norm_epsilon=1e-6)
+PLAIN = ViTSettings.of(picture_px=(32, 32), patch=16, width=128, depth=2, heads=2, norm_epsilon=1e-6)
 MODELS: dict[str, ViTSettings] = {
     "transformers-deit": ViTSettings(picture_px=(32, 32), width=128, depth=1, heads=2, num_prefix=2),
     "transformers-mae": PLAIN,
-    "google": replace(PLAIN, gelu="tanh"),
-    "google-flax": replace(PLAIN, gelu="tanh"),
-    "big-vision": replace(PLAIN, gelu="tanh"),
-    "transformers-dinov2": ViTSettings(picture_px=(28, 28), patch=14, width=64, depth=1, heads=2, layer_scale=0.1),
-    "dinov2-original": ViTSettings(
+    "google": PLAIN.changed(gelu="tanh"),
+    "google-flax": PLAIN.changed(gelu="tanh"),
+    "big-vision": PLAIN.changed(gelu="tanh"),
+    "transformers-dinov2": ViTSettings.of(picture_px=(28, 28), patch=14, width=64, depth=1, heads=2, layer_scale=0.1),
+    "dinov2-original": ViTSettings.of(
         picture_px=(28, 28), patch=14, width=64, depth=1, heads=1, layer_scale=1.0, num_registers=2
     ),
-    "clip": ViTSettings(
+    "clip": ViTSettings.of(
         picture_px=(32, 32),
         width=128,
         depth=1,

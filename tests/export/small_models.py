@@ -16,7 +16,7 @@ CLASSES = ("cat", "dog", "emu")
 
 def vit(**changes):
     base = {"picture_px": (8, 12), "patch": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
-    return ViTSettings(**(base | changes))
+    return ViTSettings.of(**(base | changes))
 
 
 def random_trained(model=None, head="linear", **card):

@@ -50,7 +50,7 @@ def test_rows_that_see_the_prefix_alone_are_left_out():
 def tiny(**changes):
     torch.manual_seed(0)
     settings = {"picture_px": (16, 24), "patch": 8, "width": 16, "depth": 2, "heads": 2, "num_registers": 1}
-    encoder = ViTSettings(**settings | changes).build().eval()
+    encoder = ViTSettings.of(**settings | changes).build().eval()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return encoder, torch.randn(5, 3, 16, 24)

@@ -10,7 +10,7 @@ from vitreous.models import ConvStem, ViTSettings
 
 def tiny(**changes):
     settings = {"picture_px": (12, 16), "patch": (3, 4), "width": 64, "depth": 1, "heads": 2}
-    return ViTSettings(**settings | changes).build()
+    return ViTSettings.of(**settings | changes).build()
 
 
 def test_equal_to_scikit_learn():

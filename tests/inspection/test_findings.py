@@ -18,7 +18,7 @@ STEM = ConvStem(widths=(8,), strides=(4,), residuals=(0,))
 
 def tiny(**changes):
     torch.manual_seed(0)
-    encoder = ViTSettings(**TINY | changes).build().eval()
+    encoder = ViTSettings.of(**TINY | changes).build().eval()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return encoder, torch.randn(4, 3, 16, 24)

@@ -26,14 +26,14 @@ PEERS = {
 }
 TINY = {"picture_px": (24, 16), "patch": 8, "width": 16, "depth": 3, "heads": 2}
 ENCODERS = {
-    "plain": ViTSettings(**TINY),
-    "registers": ViTSettings(**TINY, num_prefix=2, num_registers=3),
-    "no prefix": ViTSettings(**TINY, num_prefix=0, pool="mean"),
-    "mean": ViTSettings(**TINY, pool="mean"),
-    "relative": ViTSettings(**TINY, positions="relative"),
-    "bias": ViTSettings(**TINY, positions="bias"),
-    "bias-shared": ViTSettings(**TINY, positions="bias-shared", attention_bias="no-key"),
-    "hybrid": ViTSettings(**TINY | {"patch": 2}, stem=ConvStem(widths=(8,), strides=(4,), residuals=(0,))),
+    "plain": ViTSettings.of(**TINY),
+    "registers": ViTSettings.of(**TINY, num_prefix=2, num_registers=3),
+    "no prefix": ViTSettings.of(**TINY, num_prefix=0, pool="mean"),
+    "mean": ViTSettings.of(**TINY, pool="mean"),
+    "relative": ViTSettings.of(**TINY, positions="relative"),
+    "bias": ViTSettings.of(**TINY, positions="bias"),
+    "bias-shared": ViTSettings.of(**TINY, positions="bias-shared", attention_bias="no-key"),
+    "hybrid": ViTSettings.of(**TINY | {"patch": 2}, stem=ConvStem(widths=(8,), strides=(4,), residuals=(0,))),
 }
 
 
@@ -151,7 +151,7 @@ def test_hooks_are_gone_after_an_error():
 
 
 def test_a_model_in_training_is_looked_at_without_dropout_and_left_as_it_was():
-    encoder = built(ViTSettings(**TINY, dropout=0.5, stochastic_depth=0.5))
+    encoder = built(ViTSettings.of(**TINY, dropout=0.5, stochastic_depth=0.5))
     images = pictures(encoder)
     expected = attention(encoder, images)
     encoder.train()

@@ -10,7 +10,7 @@ from vitreous.models import ViTSettings
 def tiny(**changes):
     torch.manual_seed(0)
     settings = {"picture_px": (8, 12), "patch": 4, "width": 8, "depth": 2, "heads": 2, "num_prefix": 2}
-    return ViTSettings(**settings | changes).build()
+    return ViTSettings.of(**settings | changes).build()
 
 
 @pytest.mark.parametrize("kind", ["learned", "learned-2d", "sincos"])

@@ -36,7 +36,7 @@ def test_no_layer_at_all():
 
 def tiny(**changes):
     torch.manual_seed(0)
-    encoder = ViTSettings(**TINY, **changes).build().eval()
+    encoder = ViTSettings.of(**TINY, **changes).build().eval()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return encoder, torch.randn(2, 3, 16, 24)

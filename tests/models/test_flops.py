@@ -23,7 +23,7 @@ def test_vit_b16():
 
 
 def test_another_picture_size_leaves_the_encoder_alone():
-    encoder = ViTSettings(picture_px=(8, 8), patch=4, width=8, depth=2, heads=2, mlp_width=24).build()
+    encoder = ViTSettings.of(picture_px=(8, 8), patch=4, width=8, depth=2, heads=2, mlp_width=24).build()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     assert flops(encoder, (8, 16)) == vit_flops(9, 8, 48, 8, 2, 24)
     assert encoder.picture_px == (8, 8) and encoder.training

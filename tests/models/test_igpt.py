@@ -225,7 +225,7 @@ def test_sizes_of_the_paper(name, width, depth, heads, millions):
 )
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(UserError, match=message):
-        replace(TINY, **changes).build()
+        TINY.changed(**changes).build()
 
 
 def test_an_onnx_file_is_refused_in_one_line_and_a_program_is_not(tmp_path):

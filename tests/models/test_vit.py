@@ -80,10 +80,10 @@ def test_registers_have_no_position():
 
 
 def test_positions_in_every_layer_matter_beyond_the_first():
-    own = ViTSettings(
+    own = ViTSettings.of(
         picture_px=(8, 8), patch=4, width=16, depth=3, heads=2, positions_where="every-layer"
     ).build()  # fmt: skip
-    shared = ViTSettings(
+    shared = ViTSettings.of(
         picture_px=(8, 8), patch=4, width=16, depth=3, heads=2, positions_where="every-layer-shared"
     ).build()  # fmt: skip
     assert len(own.positions.tables) == 3 and len(shared.positions.tables) == 1
@@ -102,14 +102,14 @@ def test_positions_in_every_layer_matter_beyond_the_first():
 def test_the_last_norm_before_or_after_pooling():
     images = torch.randn(2, 3, 8, 12)
     for pool in ("class", "mean"):
-        settings = replace(TINY, pool=pool, pool_norm="after")
+        settings = TINY.changed(pool=pool, pool_norm="after")
         encoder = settings.build().eval()
         with torch.no_grad():
             encoder.norm.weight.normal_()
         features = encoder(images)
         pooled = features.prefix[:, 0] if pool == "class" else features.maps[0].mean(dim=(2, 3))
         torch.testing.assert_close(features.pooled, encoder.norm(pooled))
-        before = replace(settings, pool_norm="before").build().eval()
+        before = settings.changed(pool_norm="before").build().eval()
         before.load_state_dict(encoder.state_dict())
         normed = before(images)
         torch.testing.assert_close(normed.prefix, encoder.norm(features.prefix))
@@ -118,7 +118,7 @@ def test_the_last_norm_before_or_after_pooling():
 
 
 def test_a_norm_before_the_first_block():
-    encoder = replace(TINY, pre_norm=True, patch_bias=False).build().eval()
+    encoder = TINY.changed(pre_norm=True, patch_bias=False).build().eval()
     assert encoder.stem.patches.linear.bias is None
     tokens, grid = encoder.embed(torch.randn(1, 3, 8, 12))
     seen = []
@@ -129,7 +129,7 @@ def test_a_norm_before_the_first_block():
 
 
 def test_a_projection_of_the_pooled_answer_alone():
-    encoder = replace(TINY, projection=5).build().eval()
+    encoder = TINY.changed(projection=5).build().eval()
     assert (encoder.width, encoder.token_width) == (5, 16)
     features = encoder(torch.randn(1, 3, 8, 12))
     assert features.maps[0].shape[1] == features.prefix.shape[2] == 16
@@ -181,7 +181,7 @@ def test_small_conv_stem():
 )
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(UserError, match=message):
-        ViTSettings(**({"picture_px": (8, 8), "patch": 4, "width": 8, "depth": 1, "heads": 2} | changes)).build()
+        ViTSettings.of(**({"picture_px": (8, 8), "patch": 4, "width": 8, "depth": 1, "heads": 2} | changes)).build()
 
 
 def test_unknown_resizing():

@@ -257,7 +257,7 @@ def test_numbers_of_the_paper():
     assert recipe.objective == DINOSettings(temperature_fraction=0.1, freeze_fraction=1 / 300)
     assert [(one.times, one.size_px) for one in recipe.more_views] == [(1, None), (10, (96, 96))]
     assert [one.augmentation.blur for one in recipe.more_views] == [0.1, 0.5]
-    assert (recipe.model.width, recipe.model.resizing) == (384, "bicubic")
+    assert (recipe.model.width, recipe.model.ends.resizing) == (384, "bicubic")
     assert dino_imagenet(epochs=5).objective.temperature_fraction == 1
     for shortest in (dino_imagenet(epochs=0), mocov3_imagenet(epochs=0)):
         assert shortest.schedule.warmup_fraction == 1

@@ -123,7 +123,7 @@ def is_alive(pid: int) -> bool:
 
 def save_model(folder: Path, seed: int = 0, **changes) -> Path:
     torch.manual_seed(seed)
-    model = ViTSettings(**{"picture_px": (32, 40), "patch": 8, "width": 32, "depth": 2, "heads": 2} | changes)
+    model = ViTSettings.of(**{"picture_px": (32, 40), "patch": 8, "width": 32, "depth": 2, "heads": 2} | changes)
     task = ClassifySettings().build(model.build(), CLASSES)
     torch.nn.init.normal_(task.head.weight)
     torch.nn.init.normal_(task.encoder.positions.tables[0].table)

@@ -206,7 +206,7 @@ def test_what_open_clip_may_be_asked_for_and_we_have_not_is_refused_by_its_field
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda each: each.name)
 def test_other_models_are_not_written(format: TransformersClip | OpenAiClip) -> None:
-    model = ViTSettings(
+    model = ViTSettings.of(
         picture_px=(16, 16), patch=8, width=64, depth=1, heads=1, norm_epsilon=1e-5, pre_norm=True, patch_bias=False
     )
     with pytest.raises(UserError, match="pool_norm"):
@@ -228,7 +228,7 @@ def test_open_clip_itself_answers_the_same_and_takes_it_back(quick: bool, tmp_pa
     save_file(peer.state_dict(), tmp_path / "open_clip_model.safetensors")
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model, "preprocess_cfg": {}}))
     trained = Trained.load(tmp_path, strict=False)  # the words' tower is not ours
-    assert trained.format == "clip" and trained.card.model.gelu == ("quick" if quick else "erf")
+    assert trained.format == "clip" and trained.card.model.block.gelu == ("quick" if quick else "erf")
     images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
         with torch.no_grad():

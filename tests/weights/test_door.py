@@ -15,20 +15,18 @@ from vitreous.weights import formats, own
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-MODEL = ViTSettings(picture_px=(8, 8), patch=4, width=64, depth=1, heads=1, mlp_width=256)
+MODEL = ViTSettings.of(picture_px=(8, 8), patch=4, width=64, depth=1, heads=1, mlp_width=256)
 CLASSES = ("0", "1", "2")
 PREPROCESSING = Preprocessing(size_px=(8, 8), crop="squash", crop_fraction=1.0, skip_fitting=False)
-DINO = replace(MODEL, layer_scale=1.0, resizing="bicubic")
-BEIT = replace(MODEL, attention_bias="no-key", positions="bias", layer_scale=0.1, pool="mean", pool_norm="after")
-CLIP = replace(
-    MODEL, patch_bias=False, pre_norm=True, pool_norm="after", gelu="quick", projection=24, norm_epsilon=1e-5
-)
+DINO = MODEL.changed(layer_scale=1.0, resizing="bicubic")
+BEIT = MODEL.changed(attention_bias="no-key", positions="bias", layer_scale=0.1, pool="mean", pool_norm="after")
+CLIP = MODEL.changed(patch_bias=False, pre_norm=True, pool_norm="after", gelu="quick", projection=24, norm_epsilon=1e-5)
 
 CASES = {
-    "google": (replace(MODEL, gelu="tanh"), "tanh"),
+    "google": (MODEL.changed(gelu="tanh"), "tanh"),
     "timm": (MODEL, "linear"),
     "torchvision": (MODEL, "linear"),
-    "transformers-vit": (replace(MODEL, norm_epsilon=1e-12), "linear"),
+    "transformers-vit": (MODEL.changed(norm_epsilon=1e-12), "linear"),
     "transformers-deit": (replace(MODEL, num_prefix=2), "distilled"),
     "transformers-dinov2": (DINO, "class-and-mean"),
     "transformers-beit": (BEIT, "linear"),
@@ -195,7 +193,7 @@ LONG = "x" * 500_000
         ("model__depth", 10**9, "depth is 1000000000, but the file holds only 20 tensors"),
         ("model__depth", 20, "the file has no encoder.blocks.1."),
         ("model__width", 10**9, "width is 1000000000, but the file holds only"),
-        ("model__mlp_width", 10**18, "mlp_width is 1000000000000000000, but the file holds only"),
+        ("model__block__mlp_width", 10**18, "mlp_width is 1000000000000000000, but the file holds only"),
         ("model__num_registers", 10**9, "num_registers"),
         ("model__num_prefix", -1, "num_prefix"),
         ("model__heads", 0, "heads 0"),
@@ -203,8 +201,8 @@ LONG = "x" * 500_000
         ("model__patch", 40_000, "patch"),
         ("model__picture_px", [10**9, 10**9], "picture_px is (1000000000, 1000000000): sides go from 1 to 8192 px"),
         ("model__picture_px", [8192, 8], "encoder.positions.tables.0.table has the shape (5, 64)"),
-        ("model__norm_epsilon", -1e-6, "norm_epsilon is -1e-06"),
-        ("model__norm_epsilon", 0.0, "norm_epsilon is 0.0"),
+        ("model__block__norm_epsilon", -1e-6, "norm_epsilon is -1e-06"),
+        ("model__block__norm_epsilon", 0.0, "norm_epsilon is 0.0"),
         ("model__dropout", 1.5, "dropout"),
         ("model__pool", LONG, "is not one of class, mean"),
         ("model__pool", ["class"], "is not one of class, mean"),

@@ -72,17 +72,17 @@ def test_temperature(head):
     ],
 )
 def test_epsilon(epsilon, changes):
-    trained = made(replace(PLAIN, norm_epsilon=epsilon, **changes))
-    there = replace(trained.card, model=replace(trained.card.model, norm_epsilon=1e-6))
+    trained = made(PLAIN.changed(norm_epsilon=epsilon, **changes))
+    there = replace(trained.card, model=trained.card.model.changed(norm_epsilon=1e-6))
     folded = fold_epsilon(Folded(trained.card, trained.weights), there)
-    assert folded.card.model.norm_epsilon == 1e-6
+    assert folded.card.model.block.norm_epsilon == 1e-6
     same_function(trained, folded, 1e-10)
 
 
 def test_tokens_that_go_through_no_norm_are_left_as_they_are():
-    trained = made(replace(PLAIN, pool_norm="after", norm_epsilon=1e-2))
+    trained = made(PLAIN.changed(pool_norm="after", norm_epsilon=1e-2))
     alone = replace(trained.card, task=None)
-    there = replace(alone, model=replace(alone.model, norm_epsilon=1e-6))
+    there = replace(alone, model=alone.model.changed(norm_epsilon=1e-6))
     assert fold_epsilon(Folded(alone, trained.weights), there) == Folded(alone, trained.weights)
 
 
@@ -121,7 +121,7 @@ def test_standardisation(before, after):
         weights = {n: t * 0.01 if t.ndim == 4 else t for n, t in trained.weights.items()}  # so that epsilon tells
         trained = replace(trained, weights=weights)
         stem = known[1] if isinstance(model, ResNetSettings) else {"stem": replace(model.stem, **known[1])}
-        there = replace(trained.card, model=replace(model, **stem))
+        there = replace(trained.card, model=model.changed(**stem))
         folded = fold_standardisation(Folded(trained.card, trained.weights), there)
         assert folded.card.model == there.model
         same_function(trained, folded, 1e-9)

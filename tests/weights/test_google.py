@@ -147,7 +147,7 @@ def timm_vit(**changes):
 def test_vit(tmp_path):
     path = Maker().vit(VIT, google.RELEASED, google.IN_ENCODER).save(tmp_path / "vit.npz")
     card, task = ours(path, "google")
-    assert card.model == ViTSettings(
+    assert card.model == ViTSettings.of(
         picture_px=(16, 16), patch=4, width=48, depth=2, heads=3, mlp_width=96, gelu="tanh", norm_epsilon=1e-6
     )
     assert card.preprocessing.size_px == (16, 16) and card.preprocessing.mean == (0.5, 0.5, 0.5)

@@ -191,7 +191,7 @@ def test_dinov2_as_published(registers, swiglu, tmp_path):
     assert format.name == "dinov2-original"
     card, weights, report = formats.read(given, format)
     assert report.is_exact, report.mismatch()
-    assert card.model.num_registers == registers and card.model.mlp == ("swiglu" if swiglu else "gelu")
+    assert card.model.num_registers == registers and card.model.block.mlp == ("swiglu" if swiglu else "gelu")
     back = formats.write(card, weights, format)
     assert_bit_equal(back.tensors, published)
     assert format.card(back) == card
@@ -218,7 +218,7 @@ def test_dinov2_has_no_place_for_other_models():
     card = format.card(Given(file, {}, "file"))
     for changes in ({"pool": "mean"}, {"num_prefix": 2}, {"layer_scale": None}, {"positions": "none"}):
         with pytest.raises(UserError, match="dinov2-original has"):
-            format.rules(replace(card, model=replace(card.model, **changes)))
+            format.rules(replace(card, model=card.model.changed(**changes)))
     with pytest.raises(UserError, match="has a head"):
         format.rules(replace(card, task=ClassifySettings()))
 

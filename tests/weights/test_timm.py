@@ -197,7 +197,7 @@ def test_published_models_are_known_by_their_shapes(name, expected):
         encoder = card.model.build()
         ours = {f"encoder.{key}" for key in encoder.state_dict()}
         ours = ours if card.task is None else set(card.task.build(encoder, card.classes).state_dict())
-    assert {field: getattr(card.model, field) for field in expected} == expected
+    assert {field: card.model.value(field) for field in expected} == expected
     assert len(card.classes) == peer.num_classes
     wanted = {theirs for rule in Timm().rules(card) for theirs in rule.theirs}
     assert wanted == set(given.tensors)
@@ -233,7 +233,7 @@ def test_an_architecture_says_what_shapes_do_not(name, expected):
     with torch.device("meta"):
         state = timm.create_model(name).state_dict()
     model = Timm().card(Given(state, {"config.json": {"architecture": name}}, name)).model
-    assert {field: getattr(model, field) for field in expected} == expected
+    assert {field: model.value(field) for field in expected} == expected
 
 
 def test_norms_that_come_last_are_refused():
@@ -261,7 +261,7 @@ def test_a_damaged_config_is_one_clear_error(damaged):
 
 def plain(**changes):
     base = {"picture_px": (32, 48), "patch": 16, "width": 64, "depth": 1, "heads": 4, "mlp_width": 96}
-    return ViTSettings(**(base | changes))
+    return ViTSettings.of(**(base | changes))
 
 
 WRITTEN = {

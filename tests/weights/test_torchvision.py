@@ -83,7 +83,7 @@ def test_published_models_are_known_by_their_shapes(name, heads, patch):
 def test_what_has_no_place(changes):
     card = TODAY.card(Given(vit().state_dict(), TWO_HEADS, "file"))
     with pytest.raises(UserError, match="torchvision"):
-        TODAY.rules(replace(card, model=replace(card.model, **changes)))
+        TODAY.rules(replace(card, model=card.model.changed(**changes)))
 
 
 def test_heads_that_cannot_be_told():

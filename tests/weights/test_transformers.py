@@ -318,8 +318,8 @@ def test_labels_that_do_not_fit_the_head_are_refused() -> None:
 def test_a_model_that_a_family_cannot_hold_is_not_written(name: str, change: dict[str, Any]) -> None:
     format = BY_NAME[name]
     fitting: dict[str, Any] = {"transformers-dinov2": {"layer_scale": 1.0}, "transformers-deit": {"num_prefix": 2}}
-    base = ViTSettings(picture_px=(24, 24), patch=8, width=32, depth=1, heads=2, **fitting.get(name, {}))
-    card = Card(model=replace(base, **change), preprocessing=format.preprocessing)
+    base = ViTSettings.of(picture_px=(24, 24), patch=8, width=32, depth=1, heads=2, **fitting.get(name, {}))
+    card = Card(model=base.changed(**change), preprocessing=format.preprocessing)
     with pytest.raises(UserError, match=next(iter(change))):
         format.documents(card)
 

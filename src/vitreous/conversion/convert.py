@@ -122,7 +122,7 @@ def _read_back(written: Trained, place: Path) -> Trained:
     if difference is not None:
         raise UserError(
             f"{place}: this format has no place for a model whose {difference} is "
-            f"{getattr(written.card.model, difference, 'this')!r} {_way_out(written)}"
+            f"{'this' if difference == 'kind' else written.card.model.value(difference)!r} {_way_out(written)}"
         )
     compare(written, again)
     return again

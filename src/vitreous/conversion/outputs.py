@@ -44,8 +44,7 @@ def outputs(trained: Trained, images: Tensor) -> Answers:
     """Of our own model, prepared for images of this size, in their precision; logits after the temperature."""
     fitted = trained.resized((images.shape[-2], images.shape[-1]))
     model = (fitted.encoder().eval() if fitted.card.task is None else fitted.task()).to(images.dtype)
-    encoder = model if isinstance(model, Encoder) else model.encoder
-    assert isinstance(encoder, Encoder)
+    encoder: Encoder = model.encoder if isinstance(model, Task) else model
     features = encoder(images)
     found = {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1]}
     if isinstance(model, Task):

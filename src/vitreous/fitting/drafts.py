@@ -14,7 +14,7 @@ from vitreous.fitting.course import COOLDOWN
 from vitreous.fitting.transfer import Start
 from vitreous.fitting.wishes import SMALL_PX, Hardware, Wishes
 from vitreous.models import ModelSettings, ViTSettings, model_settings
-from vitreous.recipes.finetune import cell
+from vitreous.models.vit import BlockSettings
 from vitreous.recipes.recipe import Recipe, batch_for, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
@@ -113,7 +113,7 @@ def _new_models(report: DataReport, hardware: Hardware) -> list[ModelSettings]:
             num_prefix=0,
             positions="learned" if on_cpu else "sincos",
             stochastic_depth=0.0 if on_cpu else 0.1,
-            gelu="erf" if on_cpu else "tanh",
+            block=BlockSettings(gelu="erf" if on_cpu else "tanh"),
         )
         for width, depth, heads, patch in shapes
     ]
@@ -132,9 +132,7 @@ def _whole(side: int, patch: int) -> int:
 
 
 def _named(name: str, side: int) -> ModelSettings:
-    model = model_settings(name)
-    side = _whole(max(side, 32), max(cell(model)))
-    return replace(model, picture_px=(side, side))
+    return model_settings(name).for_side(max(side, 32))
 
 
 def _from_scratch(
@@ -162,10 +160,6 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
     data = _shrunk(data, model, report)
     batch = batch_for(report.num_train, 64)
     epochs = min(max(500 * batch / report.num_train, 10.0), 50.0)
-    # Layer-wise decay (BEiT) spares the early layers, so that one rate suits most weights; convolutions take SGD (BiT).
-    optimizer: OptimizerSettings = SGDSettings(lr=0.003)
-    if isinstance(model, ViTSettings):
-        optimizer = AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.75)
     return Recipe(
         name=f"fit-{short_name(data.where)}",
         data=data,
@@ -173,10 +167,17 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
         start=start.where,
         objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
         normalise=replace(card.preprocessing, crop=_crop(report)),
-        optimizer=optimizer,
+        optimizer=_suited(model),
         schedule=_schedule(0.1),
         training=replace(_training(batch, epochs, report, data, hardware), precision=start.precision),
     )
+
+
+def _suited(model: ModelSettings) -> OptimizerSettings:
+    suits = model.finetuning
+    if suits.optimizer == "SGD":
+        return SGDSettings(lr=suits.lr, weight_decay=suits.weight_decay)
+    return AdamWSettings(lr=suits.lr, weight_decay=suits.weight_decay, layer_decay=suits.layer_decay)
 
 
 def _schedule(warmup: float) -> ScheduleSettings:

@@ -10,7 +10,6 @@ from vitreous.fitting.course import can_be_paced, paced
 from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, balance_of, drafts, lengthened, usual_steps
 from vitreous.fitting.transfer import Found, Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
-from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
@@ -132,7 +131,7 @@ def _choices(
     return (
         choice("hardware", hardware.name, "what is here", "training.device"),
         _start(start),
-        choice("model", describe_model(recipe.model), _why_model(recipe, hardware, kept), "model"),
+        choice("model", recipe.model.describe(), _why_model(recipe, hardware, kept), "model"),
         choice("resolution", *_resolution(recipe, report), "model.picture_px"),
         choice(
             "length", length(recipe, report), _why_length(report, wishes, kept), "training.epochs", "training.steps"
@@ -216,14 +215,6 @@ def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[
     if recipe.data.balance:
         return way, f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"
     return way, f"{ratio}, not more than {IMBALANCE:g}"
-
-
-def describe_model(model: ModelSettings) -> str:
-    if isinstance(model, ViTSettings):
-        return f"ViT, width {model.width}, {model.depth} blocks, {model.heads} heads, patches of {model.patch} px"
-    if isinstance(model, ResNetSettings):
-        return f"ResNet, blocks {'+'.join(map(str, model.depths))}, width {model.base_width}"
-    return settings.kind(type(model))
 
 
 __all__ = ["IMBALANCE", "Choice", "Plan", "length", "plan"]

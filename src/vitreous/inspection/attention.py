@@ -18,7 +18,30 @@ from vitreous.nn.attention import Attention
 
 BLOCK_VALUES = 2**24  # attention weights held at once where all rows are read, 64 MiB in float32
 
-Reader = Callable[[int, Attention, Tensor, Tensor | None], None]  # layer (1 = the first), then what it was called with
+
+@dataclass(frozen=True)
+class Seen:
+    """A layer's attention, and what it was called with."""
+
+    layer: int  # 1 = the first
+    module: Attention
+    x: Tensor  # (B, N, D)
+    pairs: Tensor | None = None
+    bias: Tensor | None = None
+
+    def weights(self, rows: Tensor | slice | None = None) -> Tensor:
+        """(B, heads, r, N): the rows asked for, all by default."""
+        return self.module.weights(self.x, rows, self.pairs, self.bias)
+
+    def row_blocks(self, rows: range) -> Iterator[Tensor]:
+        """(B, heads, some, N) of many rows, few at a time, so that memory stays bounded however large the picture."""
+        B, N, _ = self.x.shape
+        size = max(1, BLOCK_VALUES // (B * self.module.heads * N))
+        for start in range(rows.start, rows.stop, size):
+            yield self.weights(slice(start, min(start + size, rows.stop)))
+
+
+Reader = Callable[[Seen], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +110,13 @@ def watching(
     watched = Watched(numbered_layers(encoder, layers), depth, None if mean else tuple(chosen), place, {})
     picked = _picked(chosen)
 
-    def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
+    def read(seen: Seen) -> None:
         if mean:
-            total = sum(block.sum(dim=2, keepdim=True) for block in row_blocks(module, x, place.patch_rows, pairs))
+            total = sum(block.sum(dim=2, keepdim=True) for block in seen.row_blocks(place.patch_rows))
             assert isinstance(total, Tensor)
-            watched.weights[layer] = total / place.grid.cells
+            watched.weights[seen.layer] = total / place.grid.cells
         else:
-            watched.weights[layer] = module.weights(x, picked, pairs)
+            watched.weights[seen.layer] = seen.weights(picked)
 
     with reading(encoder, read, watched.layers):
         yield watched
@@ -110,11 +133,9 @@ def reading(encoder: nn.Module, read: Reader, layers: Sequence[int] | None = Non
             module = blocks[layer - 1].attention
             assert isinstance(module, Attention)
 
-            def hook(
-                _: nn.Module, inputs: tuple[Tensor, Tensor | None], layer: int = layer, module: Attention = module
-            ) -> None:
+            def hook(_: nn.Module, inputs: tuple[Tensor, ...], layer: int = layer, module: Attention = module) -> None:
                 if not torch.compiler.is_compiling() and threading.get_ident() == here:  # nothing enters compiled code
-                    read(layer, module, *inputs)
+                    read(Seen(layer, module, *inputs))
 
             hooks.append(module.register_forward_pre_hook(hook))
         yield
@@ -133,14 +154,6 @@ def evaluating(encoder: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def row_blocks(module: Attention, x: Tensor, rows: range, pairs: Tensor | None) -> Iterator[Tensor]:
-    """(B, heads, some, N) of many rows, few at a time, so that memory stays bounded however large the picture."""
-    B, N, _ = x.shape
-    size = max(1, BLOCK_VALUES // (B * module.heads * N))
-    for start in range(rows.start, rows.stop, size):
-        yield module.weights(x, slice(start, min(start + size, rows.stop)), pairs)
 
 
 def numbered_layers(encoder: nn.Module, layers: Sequence[int] | None) -> tuple[int, ...]:

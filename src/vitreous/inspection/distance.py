@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.inspection.attention import evaluating, numbered_layers, reading, row_blocks
+from vitreous.inspection.attention import Seen, evaluating, numbered_layers, reading
 from vitreous.inspection.layout import Layout, layout, transformer
-from vitreous.nn.attention import Attention
 from vitreous.platforms import widest
 
 NUM_PICTURES = 128
@@ -43,15 +42,14 @@ def attention_distances(
     found: dict[int, Tensor] = {}
     parts: list[Tensor] = []
 
-    def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
-        blocks = row_blocks(module, x, place.patch_rows, pairs)
-        sums = [torch.zeros(len(x), module.heads, 2, device=device, dtype=widest(device))]
+    def read(seen: Seen) -> None:
+        sums = [torch.zeros(len(seen.x), seen.module.heads, 2, device=device, dtype=widest(device))]
         start = 0
-        for block in blocks:
+        for block in seen.row_blocks(place.patch_rows):
             stop = start + block.shape[2]
             sums.append(_sums(block[..., place.num_prefix :], distances[start:stop]))
             start = stop
-        found[layer] = _ratio(torch.stack(sums).sum(dim=0))
+        found[seen.layer] = _ratio(torch.stack(sums).sum(dim=0))
 
     with evaluating(encoder), torch.no_grad(), reading(encoder, read):
         for batch in _batches(images, num):

@@ -63,12 +63,17 @@ class Layout:
 
 def transformer(encoder: nn.Module) -> ViT:
     """The encoder itself, also where it was handed over compiled; an error for what has no attention."""
+    found = find_transformer(encoder)
+    if found is None:
+        kind = type(getattr(encoder, "_orig_mod", encoder)).__name__
+        raise UserError(f"a {kind} has no attention over patches to look at: inspect a ViT or a hybrid instead")
+    return found
+
+
+def find_transformer(encoder: nn.Module) -> ViT | None:
+    """The same, and None for what has no attention over all patches."""
     plain = getattr(encoder, "_orig_mod", encoder)
-    if not isinstance(plain, ViT):
-        raise UserError(
-            f"a {type(plain).__name__} has no attention over patches to look at: inspect a ViT or a hybrid instead"
-        )
-    return plain
+    return plain if isinstance(plain, ViT) else None
 
 
 def layout(encoder: nn.Module) -> Layout:

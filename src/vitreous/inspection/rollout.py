@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from vitreous.inspection.attention import evaluating, reading, row_blocks
+from vitreous.inspection.attention import Seen, evaluating, reading
 from vitreous.inspection.layout import Token, layout, transformer
-from vitreous.nn.attention import Attention
 
 
 def rollout(
@@ -27,8 +26,8 @@ def rollout(
     vit, place = transformer(encoder), layout(encoder)
     product = Product(residual)
 
-    def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
-        blocks = row_blocks(module, x, range(x.shape[1]), pairs)
+    def read(seen: Seen) -> None:
+        blocks = seen.row_blocks(range(seen.x.shape[1]))
         product.add(torch.cat([block.mean(dim=1) for block in blocks], dim=1))
 
     with evaluating(encoder), torch.no_grad(), reading(encoder, read, layers):

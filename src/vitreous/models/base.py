@@ -1,8 +1,9 @@
-"""What every encoder answers, and the one place where a transformer is cut open for the objectives."""
+"""What every encoder returns, what its settings say of it, and the one place where a transformer is cut open."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,16 @@ class Grid(NamedTuple):
         return self.h * self.w
 
 
+class Output(NamedTuple):
+    """One of `Features.maps`, known before a forward pass: what a decoder is built for."""
+
+    width: int  # channels of the map
+    stride: tuple[int, int]  # px of the picture from one place of the map to the next, down and right
+
+
 @dataclass(frozen=True)
 class Features:
-    """What every encoder answers."""
+    """What every encoder returns."""
 
     maps: tuple[Tensor, ...]  # one (B, D, H, W) per stage, finest first; never assume H == W
     prefix: Tensor | None  # (B, P, D): class, distillation, register tokens; None where there are none
@@ -33,7 +41,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the blocks of a transformer answer for a sequence of tokens."""
+    """What the blocks of a transformer return for a sequence of tokens."""
 
     tokens: Tensor  # (B, P + n, D): prefix first, final norm applied (unless it comes after pooling)
     num_prefix: int
@@ -48,10 +56,77 @@ class Encoded:
         return self.tokens[:, self.num_prefix :]
 
 
+@dataclass(frozen=True)
+class FineTuning:
+    """How the weights of a family are best trained on."""
+
+    optimizer: Literal["AdamW", "SGD"]
+    lr: float
+    weight_decay: float = 0.0
+    layer_decay: float = 1.0  # factor on the rate from each stage to the one before it
+    enlarges: bool = True  # whether larger pictures than in pre-training pay (paper, section 3.2)
+
+
+# Layer-wise decay spares the early layers (Bao et al. 2022, BEiT), so that one rate suits most weights.
+GENTLE = FineTuning("AdamW", lr=5e-4, weight_decay=0.05, layer_decay=0.75)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """What the settings of every family say of it, before anything is built."""
+
+    family: ClassVar[str]  # as figures and tables call it
+    finetuning: ClassVar[FineTuning] = GENTLE
+
+    picture_px: tuple[int, int] = (224, 224)  # height and width of the pictures
+    channels: int = 3  # of the pictures
+
+    def build(self) -> "Encoder":
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """As a person would call it: ViT-S/16."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Its sizes in a line."""
+        raise NotImplementedError
+
+    @property
+    def cell_px(self) -> tuple[int, int]:
+        """What a picture's height and width must be multiples of. Any size will do for most families."""
+        return 1, 1
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        """Of all fields, those of parts included."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    def value(self, name: str) -> Any:
+        """Of a field by its own name, whichever part it is in."""
+        return getattr(self, name)
+
+    def changed(self, **values: Any) -> Self:
+        """With some fields changed by their own names, whichever parts they are in."""
+        return dataclasses.replace(self, **values)
+
+    def for_side(self, side_px: int) -> Self:
+        """The same model for square pictures of about this side, in whole cells."""
+        side = max(1, round(side_px / max(self.cell_px))) * max(self.cell_px)
+        return dataclasses.replace(self, picture_px=(side, side))
+
+    def regularised(self, **rates: float) -> Self:
+        """With these rates (dropout, stochastic_depth), where the family has such a part."""
+        return self.changed(**{name: rate for name, rate in rates.items() if name in self.field_names()})
+
+
 class Encoder(nn.Module):
     """Pictures in, Features out: ViT, hybrid, BiT ResNet, and what follows them."""
 
     width: int  # of `pooled`
+    outputs: tuple[Output, ...]  # of `maps`, finest first; a side has px / stride places, rounded up or down
+    num_prefix: int = 0  # tokens before the patches: as many as `prefix` has
     picture_px: tuple[int, int]  # (height, width) of the pictures it is built for
     channels: int  # of the pictures
     checkpointing: bool = False  # keep only block inputs for the backward pass, and compute the rest again
@@ -61,8 +136,8 @@ class Encoder(nn.Module):
         return self.features(images)
 
     def features(self, images: Tensor) -> Features:
-        """The answer itself. Small crops may come here directly (multi-crop): what depends on the size is then fitted
-        to theirs in the graph, and learns from them too."""
+        """The features themselves. Small crops may come here directly (multi-crop): what depends on the size is then
+        fitted to theirs in the graph, and learns from them too."""
         raise NotImplementedError
 
     def stages(self) -> list[nn.Module]:
@@ -96,8 +171,8 @@ class TokenEncoder(Encoder):
     """
 
     grid: Grid
-    num_prefix: int
-    token_width: int  # of a token; `width` differs where the pooled answer is projected
+    token_width: int  # of a token; `width` differs where the pooled token is projected
+    tokens_overlap: bool  # whether a token, before the blocks, has seen more of the picture than its own cell
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """(B, C, H, W) -> (B, h*w, D) tokens before positions, in reading order, and their grid."""
@@ -114,7 +189,7 @@ class TokenEncoder(Encoder):
 
 
 def run(block: nn.Module, *inputs: Tensor | None, checkpointing: bool) -> Tensor:
-    """A block's answer; with `checkpointing`, its inner activations are computed again on the way back."""
+    """A block's output; with `checkpointing`, its inner activations are computed again on the way back."""
     if checkpointing and torch.is_grad_enabled():
         return checkpoint(block, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
     return block(*inputs)  # type: ignore[no-any-return]

@@ -34,8 +34,8 @@ def model_settings(name: str, **changes: Any) -> ModelSettings:
         settings = ViTSettings(**size, patch=parsed.patch, stem=stem)
     if isinstance(changes.get("picture_px"), int):
         changes["picture_px"] = (changes["picture_px"],) * 2
-    known = [field.name for field in dataclasses.fields(settings)]
+    known = settings.field_names()
     for field in changes:
         if field not in known:
             raise UserError(f"{type(settings).__name__} has no setting {field!r}.{did_you_mean(field, known)}")
-    return dataclasses.replace(settings, **changes)
+    return settings.changed(**changes)

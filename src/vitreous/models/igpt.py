@@ -4,16 +4,17 @@ Norms without a mean or a bias and the sigmoid GELU are the released code's. As 
 that is predicted share one vector; the released code has a second table for the latter.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import ClassVar, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, Features, Grid, run
+from vitreous.models.base import GENTLE, Encoder, EncoderSettings, Features, FineTuning, Grid, Output, run
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates
 from vitreous.nn.resizing import Resizing, resize_table
@@ -25,7 +26,7 @@ EPSILON = 1e-5  # of the norms
 class CausalAttention(Attention):
     """Each token looks at itself and at those before it."""
 
-    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         q, k, v = self._queries_keys_values(x)
         return self._together(F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
@@ -39,7 +40,13 @@ class CausalAttention(Attention):
         attended = F.scaled_dot_product_attention(q, keys[:, :, :stop], values[:, :, :stop], attn_mask=seen)
         return self._together(attended)
 
-    def weights(self, x: Tensor, rows: Tensor | slice | None = None, pairs: Tensor | None = None) -> Tensor:
+    def weights(
+        self,
+        x: Tensor,
+        rows: Tensor | slice | None = None,
+        pairs: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         q, k, _ = self._queries_keys_values(x)
         places = torch.arange(x.shape[1], device=x.device)
         asked = places if rows is None else places[rows]
@@ -93,6 +100,7 @@ class IGPT(Encoder):
     def __init__(self, settings: "IGPTSettings") -> None:
         super().__init__()
         self.width, self.heads = settings.width, settings.heads
+        self.outputs = (Output(settings.width, (1, 1)),)
         self.channels, self.picture_px = settings.channels, settings.picture_px
         self.feature_depth = settings.middle
         # Until an objective has looked at pictures: normalised pixels are nearly standard normal.
@@ -198,17 +206,27 @@ def nearest(pixels: Tensor, palette: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IGPTSettings:
+class IGPTSettings(EncoderSettings):
     """A causal transformer over single pixels: iGPT-S by default."""
 
+    family: ClassVar[str] = "iGPT"
+    # A token a pixel: larger pictures cost too much.
+    finetuning: ClassVar[FineTuning] = dataclasses.replace(GENTLE, enlarges=False)
+
     picture_px: tuple[int, int] = (32, 32)  # height and width of the pictures; every pixel is a token
-    channels: int = 3  # of the pictures
     clusters: int = 512  # colours that pixels are rounded to
     width: int = 512  # of a token
     depth: int = 24  # blocks
     heads: int = 8  # of the attention
     feature_depth: int | None = None  # block whose output is the answer (1 is the first); none: the middle one
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
+
+    @property
+    def name(self) -> str:
+        return f"iGPT of width {self.width}, depth {self.depth}, {self.heads} heads"
+
+    def describe(self) -> str:
+        return f"iGPT, width {self.width}, {self.depth} blocks, {self.heads} heads, {self.clusters} colours"
 
     @property
     def middle(self) -> int:

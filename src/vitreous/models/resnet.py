@@ -6,13 +6,13 @@ norm in a unit starts at zero, and it pads as JAX does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, Features, run
+from vitreous.models.base import Encoder, EncoderSettings, Features, FineTuning, Output, run
 from vitreous.nn.blocks import StochasticDepth, depth_rates
 from vitreous.nn.convolution import Padding, Standardisation, StandardizedConv, group_norm, pad_same
 
@@ -112,11 +112,11 @@ class PostActivatedUnit(nn.Module):
 class Trunk(nn.Module):
     """Layers before a hybrid's patches, or most of a ResNet: levels, each a sequence of blocks."""
 
-    def __init__(self, levels: Sequence[nn.Sequential], width: int, stride: int) -> None:
+    def __init__(self, levels: Sequence[nn.Sequential], outputs: Sequence[Output]) -> None:
         super().__init__()
         self.levels = nn.ModuleList(levels)
-        self.width = width  # of the last map
-        self.stride = stride  # a map has ceil(picture / stride) places along each side
+        self.outputs = tuple(outputs)  # of every level; a map has ceil(picture / stride) places along each side
+        self.width, self.stride = self.outputs[-1].width, self.outputs[-1].stride[0]
 
     def maps(self, images: Tensor, checkpointing: bool = False) -> list[Tensor]:
         """The output of every level."""
@@ -146,6 +146,7 @@ def resnet_trunk(
     levels = [nn.Sequential(Root(channels, base_width, root, unit is PostActivatedUnit, kind))]
     rates = iter(depth_rates(stochastic_depth, sum(depths)))
     channels, stride = base_width, 4 if root == "imagenet" else 1
+    outputs = [Output(channels, (stride, stride))]
     for i, depth in enumerate(depths):
         units, width = [], base_width * 2**i
         for j in range(depth):
@@ -153,7 +154,8 @@ def resnet_trunk(
             channels = 4 * width
         levels.append(nn.Sequential(*units))
         stride *= 2 if i > 0 else 1
-    return Trunk(levels, channels, stride)
+        outputs.append(Output(channels, (stride, stride)))
+    return Trunk(levels, outputs)
 
 
 class ResNet(Encoder):
@@ -166,6 +168,7 @@ class ResNet(Encoder):
         super().__init__()
         self.trunk, self.norm = trunk, norm
         self.width, self.channels, self.picture_px = trunk.width, channels, picture_px
+        self.outputs = trunk.outputs[1:]  # the root's map is none of a stage
 
     def features(self, images: Tensor) -> Features:
         _, *maps, last = self.trunk.maps(images, self.checkpointing)
@@ -177,11 +180,12 @@ class ResNet(Encoder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNetSettings:
+class ResNetSettings(EncoderSettings):
     """A BiT ResNet-v2: R50x1 by default."""
 
-    picture_px: tuple[int, int] = (224, 224)  # height and width of the pictures
-    channels: int = 3  # of the pictures
+    family: ClassVar[str] = "ResNet"
+    finetuning: ClassVar[FineTuning] = FineTuning("SGD", lr=0.003)  # as BiT's
+
     depths: tuple[int, ...] = (3, 4, 6, 3)  # units in each stage
     base_width: int = 64  # of the root and the first stage's 3x3 convolutions; R50x3 has 192
     root: RootKind = "imagenet"  # 7x7 of stride 2 and a max-pool, or one 3x3 for small pictures
@@ -189,6 +193,13 @@ class ResNetSettings:
     norm_epsilon: float = 1e-5  # of the group norms
     conv_epsilon: float = 1e-10  # of the weight standardisation
     standardisation: Standardisation = "variance"  # what conv_epsilon is added to
+
+    @property
+    def name(self) -> str:
+        return f"BiT R{3 * sum(self.depths) + 2}x{self.base_width / 64:g}"
+
+    def describe(self) -> str:
+        return f"ResNet, blocks {'+'.join(map(str, self.depths))}, width {self.base_width}"
 
     def build(self) -> ResNet:
         if not self.depths or min(self.depths) < 1 or self.base_width < 1:

@@ -1,4 +1,5 @@
-"""What may stand before the patches of a hybrid: the paper's ResNets, and a small stem of ours for small pictures."""
+"""From pictures to tokens: the patches, and what may stand before them in a hybrid, the paper's ResNets or a small stem
+of ours."""
 
 import math
 from dataclasses import dataclass
@@ -7,8 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
+from vitreous.models.base import Grid, Output
 from vitreous.models.resnet import ConvKind, PostActivatedUnit, RootKind, Trunk, resnet_trunk
 from vitreous.nn.convolution import Standardisation
+from vitreous.nn.tokens import PatchEmbedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,11 @@ class ResNetStem:
     norm_epsilon: float = 1e-6  # of the group norms
     conv_epsilon: float = 1e-10  # of the weight standardisation; the published hybrids have 1e-5 on the deviation
     standardisation: Standardisation = "variance"  # what conv_epsilon is added to
+
+    @property
+    def stride(self) -> int:
+        """Px of the picture from one place of its map to the next."""
+        return (4 if self.root == "imagenet" else 1) << max(len(self.depths) - 1, 0)
 
     def build(self, channels: int) -> Trunk:
         kind = ConvKind(
@@ -76,16 +84,59 @@ class ConvStem:
     norm_epsilon: float = 1e-5  # of the group norms
     conv_epsilon: float = 1e-10  # of the weight standardisation
 
+    @property
+    def stride(self) -> int:
+        """Px of the picture from one place of its map to the next."""
+        return math.prod(self.strides)
+
     def build(self, channels: int) -> Trunk:
         if not len(self.widths) == len(self.strides) == len(self.residuals) > 0:
             raise UserError("a convolutional stem needs as many strides and residuals as widths, and at least one")
         kind = ConvKind(padding="centred", norm_epsilon=self.norm_epsilon, conv_epsilon=self.conv_epsilon)
-        levels = []
+        levels, outputs, total = [], [], 1
         for width, stride, num in zip(self.widths, self.strides, self.residuals, strict=True):
             levels.append(
                 nn.Sequential(
                     ConvLayer(channels, width, stride, kind), *(ResidualLayer(width, kind) for _ in range(num))
                 )
             )
-            channels = width
-        return Trunk(levels, channels, math.prod(self.strides))
+            channels, total = width, total * stride
+            outputs.append(Output(width, (total, total)))
+        return Trunk(levels, outputs)
+
+
+class Stem(nn.Module):
+    """Pictures to tokens: patches of the picture, or of the map of a trunk that stands before them (a hybrid)."""
+
+    def __init__(self, trunk: Trunk | None, patches: PatchEmbedding) -> None:
+        super().__init__()
+        self.trunk, self.patches = trunk, patches
+
+    @property
+    def trunk_stride(self) -> int:
+        return 1 if self.trunk is None else self.trunk.stride
+
+    @property
+    def cell_px(self) -> tuple[int, int]:
+        """Height and width of what becomes one token."""
+        return self.patches.patch[0] * self.trunk_stride, self.patches.patch[1] * self.trunk_stride
+
+    def grid(self, picture_px: tuple[int, int]) -> Grid:
+        """The grid of a picture; an error when the patches do not fill it."""
+        stride = self.trunk_stride
+        (h, w), (ph, pw) = (math.ceil(size / stride) for size in picture_px), self.patches.patch
+        if h % ph or w % pw or not h or not w:
+            what = "a picture" if self.trunk is None else "the stem's map"
+            raise UserError(
+                f"{what} of {h} x {w} cannot be cut into patches of {ph} x {pw}: choose a picture size that is a "
+                f"multiple of {ph * stride} x {pw * stride}"
+            )
+        return Grid(h // ph, w // pw)
+
+    def forward(self, images: Tensor, checkpointing: bool = False) -> Tensor:
+        tokens: Tensor = self.patches(images if self.trunk is None else self.trunk(images, checkpointing))
+        return tokens
+
+    def levels(self) -> list[nn.Module]:
+        """What precedes the patches, shallow to deep."""
+        return [] if self.trunk is None else list(self.trunk.levels)

@@ -7,12 +7,13 @@ theirs, it has no norm that sees the whole picture, so a code depends on what is
 
 import itertools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, Features
+from vitreous.models.base import Encoder, EncoderSettings, Features, FineTuning, Output
 from vitreous.models.resnet import Trunk
 from vitreous.nn.tokens import lecun_normal_
 
@@ -48,11 +49,12 @@ class Tokeniser(Encoder):
         super().__init__()
         self.stride, self.vocabulary = settings.stride, settings.vocabulary
         self.channels, self.width = settings.channels, settings.vocabulary
+        self.outputs = (Output(settings.vocabulary, settings.cell_px),)
         widths = settings.widths()
         levels = [nn.Sequential(convolution(settings.channels, widths[0]), *_residuals(settings, widths[0]))]
         for before, width in itertools.pairwise(widths):
             levels.append(nn.Sequential(convolution(before, width, stride=2), *_residuals(settings, width)))
-        self.trunk = Trunk(levels, settings.width, settings.stride)
+        self.trunk = Trunk(levels, [Output(width, (2**i, 2**i)) for i, width in enumerate(widths)])
         self.norm = nn.LayerNorm(settings.width, eps=1e-6)  # of each cell alone
         self.words = nn.Linear(settings.width, settings.vocabulary)  # the 1x1 convolution at the end
         lecun_normal_(self.words.weight)
@@ -83,15 +85,28 @@ def _residuals(settings: "TokeniserSettings", width: int) -> list[nn.Module]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokeniserSettings:
+class TokeniserSettings(EncoderSettings):
     """A discrete visual tokeniser: by default cells of 8 px and 8192 words, as Ramesh et al. 2021."""
 
+    family: ClassVar[str] = "tokeniser"
+    finetuning: ClassVar[FineTuning] = FineTuning("SGD", lr=0.003)
+
     picture_px: tuple[int, int] = (112, 112)  # height and width of the pictures
-    channels: int = 3  # of the pictures
     stride: int = 8  # side of a cell in pixels; a power of 2
     width: int = 256  # of the map that has one place a cell; each map twice as fine has half of it
     vocabulary: int = 8192  # words
     blocks: int = 2  # residual layers at each size of the map
+
+    @property
+    def cell_px(self) -> tuple[int, int]:
+        return self.stride, self.stride
+
+    @property
+    def name(self) -> str:
+        return f"tokeniser of {self.vocabulary:,} codes, one for {self.stride} x {self.stride} px"
+
+    def describe(self) -> str:
+        return f"{self.name}, width {self.width}, {self.blocks} residual layers at each size"
 
     def widths(self) -> list[int]:
         """From the picture's own size down to the grid's."""

@@ -1,17 +1,17 @@
 """The Vision Transformer (Dosovitskiy et al. 2021): a picture is cut into patches, each patch is a word."""
 
-import math
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models.base import Encoded, Features, Grid, TokenEncoder, run
-from vitreous.models.resnet import Trunk
-from vitreous.models.stems import ConvStem, ResNetStem
+from vitreous.models.base import Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
+from vitreous.models.names import VIT_SIZES
+from vitreous.models.stems import ConvStem, ResNetStem, Stem
 from vitreous.nn.attention import Attention, AttentionBias
 from vitreous.nn.blocks import Block, Gelu, Mlp, SwiGlu, depth_rates
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
@@ -40,34 +40,6 @@ ABSOLUTE: dict[str, type[LearnedPositions] | type[LearnedPositions2d] | type[Sin
 }
 
 
-class Stem(nn.Module):
-    """Pictures to tokens: patches of the picture, or of the map of a trunk that stands before them (a hybrid)."""
-
-    def __init__(self, trunk: Trunk | None, patches: PatchEmbedding) -> None:
-        super().__init__()
-        self.trunk, self.patches = trunk, patches
-
-    def grid(self, picture_px: tuple[int, int]) -> Grid:
-        """The grid of a picture; an error when the patches do not fill it."""
-        stride = 1 if self.trunk is None else self.trunk.stride
-        (h, w), (ph, pw) = (math.ceil(size / stride) for size in picture_px), self.patches.patch
-        if h % ph or w % pw or not h or not w:
-            what = "a picture" if self.trunk is None else "the stem's map"
-            raise UserError(
-                f"{what} of {h} x {w} cannot be cut into patches of {ph} x {pw}: choose a picture size that is a "
-                f"multiple of {ph * stride} x {pw * stride}"
-            )
-        return Grid(h // ph, w // pw)
-
-    def forward(self, images: Tensor, checkpointing: bool = False) -> Tensor:
-        tokens: Tensor = self.patches(images if self.trunk is None else self.trunk(images, checkpointing))
-        return tokens
-
-    def levels(self) -> list[nn.Module]:
-        """What precedes the patches, shallow to deep."""
-        return [] if self.trunk is None else list(self.trunk.levels)
-
-
 class ViT(TokenEncoder):
     """A Vision Transformer from its parts. `num_registers` of the prefix tokens have no position."""
 
@@ -89,11 +61,12 @@ class ViT(TokenEncoder):
         self.pre_norm = pre_norm
         self.blocks = nn.ModuleList(blocks)
         self.norm, self.projection = norm, projection
-        self.pool, self.pool_norm = settings.pool, settings.pool_norm
-        self.token_width, self.width = settings.width, settings.projection or settings.width
-        self.channels = settings.channels
+        self.pool, self.pool_norm = settings.pool, settings.ends.pool_norm
+        self.token_width, self.width = settings.width, settings.ends.projection or settings.width
+        self.channels, self.tokens_overlap = settings.channels, stem.trunk is not None
+        self.outputs = (Output(settings.width, stem.cell_px),)
         self.picture_px, self.grid = settings.picture_px, stem.grid(settings.picture_px)
-        self.num_registers, self.resizing = settings.num_registers, settings.resizing
+        self.num_registers, self.resizing = settings.num_registers, settings.ends.resizing
         self.num_prefix = settings.num_prefix + settings.num_registers
 
     def features(self, images: Tensor) -> Features:
@@ -115,7 +88,7 @@ class ViT(TokenEncoder):
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)
         x = tokens if self.prefix is None else self.prefix(tokens)  # (B, P + n, D)
-        pairs = self._pairs(x, at)
+        pairs, bias = self._pairs(x, at)
         chosen = {}
         for depth, block in enumerate(self.blocks):
             table = self.positions.at_depth(depth, grid, self.resizing)
@@ -124,7 +97,7 @@ class ViT(TokenEncoder):
                 x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
             if depth == 0:
                 x = self.pre_norm(self.dropout(x))
-            x = run(block, x, pairs, checkpointing=self.checkpointing)
+            x = run(block, x, pairs, bias, checkpointing=self.checkpointing)
             if depth + 1 in depths:
                 chosen[depth + 1] = x
         x = self.norm(x) if self.pool_norm == "before" else x
@@ -143,16 +116,15 @@ class ViT(TokenEncoder):
         if wrong:
             raise UserError(f"no block {wrong[0]}: this model has blocks 1 to {len(self.blocks)}")
 
-    def _pairs(self, x: Tensor, at: Tensor | None) -> Tensor | None:
-        """What each pair of tokens is to the attention; None where the model has no relative positions."""
+    def _pairs(self, x: Tensor, at: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """What each pair of tokens is to the layers' own relative positions, and what the shared ones add."""
         own, shared = self._pair_positions(), self.positions.bias_table
         if shared is None and not own:
-            return None
+            return None, None
         cells = torch.arange(self.grid.cells, device=x.device) if at is None else at
         if shared is None:
-            return own[0].pairs(self.num_prefix, cells)
-        bias: Tensor = shared(x, shared.pairs(self.num_prefix, cells))
-        return bias
+            return own[0].pairs(self.num_prefix, cells), None
+        return None, shared(x, shared.pairs(self.num_prefix, cells))
 
     def _pair_positions(self) -> list[PairPositions]:
         """The layers' own."""
@@ -193,83 +165,151 @@ def _projection(width: int, out: int) -> nn.Linear:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTSettings:
+class BlockSettings:
+    """What a block is made of."""
+
+    mlp: MlpKind = "gelu"  # two dense layers around a GELU, or a gated unit (DINOv2's largest)
+    mlp_width: int | None = None  # of the hidden layer; none: four times the width
+    gelu: Gelu = "erf"  # exact, the tanh approximation, or the sigmoid one (CLIP)
+    attention_bias: AttentionBias = "all"  # which of queries, keys, values have a bias
+    layer_scale: float | None = None  # start of LayerScale's factors; none: no LayerScale
+    norm_epsilon: float = 1e-6  # of the layer norms, the last one included
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndSettings:
+    """What stands before the first block and after the last: where published models differ most."""
+
+    patch_bias: bool = True  # whether the patch embedding has a bias (CLIP has none)
+    positions_where: PositionPlace = "stem"  # where absolute positions are added (paper, D.4)
+    resizing: Resizing = "bilinear"  # how positions are brought to another picture size
+    pre_norm: bool = False  # a norm after positions, before the first block (CLIP)
+    pool_norm: PoolNorm = "before"  # the last norm comes before pooling, on all tokens, or after it (BEiT)
+    projection: int | None = None  # width that the pooled token is projected to (CLIP); none: no projection
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTSettings(EncoderSettings):
     """A Vision Transformer or hybrid: ViT-B/16 by default."""
 
-    picture_px: tuple[int, int] = (224, 224)  # height and width of the pictures
-    channels: int = 3  # of the pictures
     patch: int | tuple[int, int] = 16  # patch size, in pixels; in places of the stem's map for a hybrid
     stem: ConvStem | ResNetStem | None = None  # layers before the patches (a hybrid); none: patches of the picture
     width: int = 768  # of a token
     depth: int = 12  # blocks
     heads: int = 12  # of the attention
-    patch_bias: bool = True  # whether the patch embedding has a bias (CLIP has none)
-    mlp: MlpKind = "gelu"  # two dense layers around a GELU, or a gated unit (DINOv2's largest)
-    mlp_width: int | None = None  # of the hidden layer; none: four times the width
     pool: Pool = "class"  # the first prefix token, or the mean of the patches
-    pool_norm: PoolNorm = "before"  # the last norm comes before pooling, on all tokens, or after it (BEiT)
-    projection: int | None = None  # width that the pooled answer is projected to (CLIP); none: no projection
     num_prefix: int = 1  # class and distillation tokens, with positions
     num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token too is one
     positions: PositionKind = "learned"  # kind of position embedding (paper, D.4); bias, bias-shared: BEiT
-    positions_where: PositionPlace = "stem"  # where absolute positions are added (paper, D.4)
-    resizing: Resizing = "bilinear"  # how positions are brought to another picture size
     dropout: float = 0.0  # after every dense layer but queries, keys, values, and after adding positions
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
-    layer_scale: float | None = None  # start of LayerScale's factors; none: no LayerScale
-    attention_bias: AttentionBias = "all"  # which of queries, keys, values have a bias
-    gelu: Gelu = "erf"  # exact, the tanh approximation, or the sigmoid one (CLIP)
-    pre_norm: bool = False  # a norm after positions, before the first block (CLIP)
-    norm_epsilon: float = 1e-6  # of the layer norms
+    block: BlockSettings = dataclasses.field(default_factory=BlockSettings)
+    ends: EndSettings = dataclasses.field(default_factory=EndSettings)
+
+    PARTS: ClassVar[dict[str, type[BlockSettings] | type[EndSettings]]] = {"block": BlockSettings, "ends": EndSettings}
+
+    # ---- fields by their own names, whichever part they are in: other formats know no parts
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        return cls().changed(**values)
+
+    def changed(self, **values: Any) -> Self:
+        own = {name: value for name, value in values.items() if self.part_of(name) is None}
+        for part in self.PARTS:
+            inner = {name: value for name, value in values.items() if self.part_of(name) == part}
+            if inner:
+                own[part] = dataclasses.replace(own.get(part, getattr(self, part)), **inner)
+        return dataclasses.replace(self, **own)
+
+    def value(self, name: str) -> Any:
+        part = self.part_of(name)
+        return getattr(self if part is None else getattr(self, part), name)
+
+    @classmethod
+    def part_of(cls, name: str) -> str | None:
+        """The part that a field is in; None for the model's own."""
+        return next((part for part, its in cls.PARTS.items() if name in its.__dataclass_fields__), None)
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        own = [field.name for field in dataclasses.fields(cls)]
+        return [name for one in own for name in (cls.PARTS[one].__dataclass_fields__ if one in cls.PARTS else [one])]
+
+    # ---- what it says of itself
+
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        return "ViT" if self.stem is None else "hybrid"
+
+    @property
+    def cell_px(self) -> tuple[int, int]:
+        """Height and width of what becomes one token."""
+        down, right = (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
+        stride = 1 if self.stem is None else self.stem.stride
+        return down * stride, right * stride
+
+    @property
+    def name(self) -> str:
+        down, right = self.cell_px
+        patch = str(down) if down == right else f"{down}x{right}"
+        for name, known in VIT_SIZES.items():
+            if (known.width, known.depth, known.heads) == (self.width, self.depth, self.heads):
+                return f"{'hybrid ' if self.stem else ''}ViT-{name.capitalize()}/{patch}"
+        kind = "hybrid" if self.stem else "ViT"
+        return f"{kind} of width {self.width}, depth {self.depth}, {self.heads} heads, patch {patch}"
+
+    def describe(self) -> str:
+        return f"ViT, width {self.width}, {self.depth} blocks, {self.heads} heads, patches of {self.patch} px"
 
     def build(self) -> ViT:
         self._check()
         patch = (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
         trunk = None if self.stem is None else self.stem.build(self.channels)
         channels = self.channels if trunk is None else trunk.width
-        stem = Stem(trunk, PatchEmbedding(channels, self.width, patch, self.patch_bias))
+        stem = Stem(trunk, PatchEmbedding(channels, self.width, patch, self.ends.patch_bias))
         grid = stem.grid(self.picture_px)
         num_prefix = self.num_prefix + self.num_registers
         prefix = Prefix(self.num_prefix, self.width, self.num_registers) if num_prefix else None
-        rates = depth_rates(self.stochastic_depth, self.depth)
+        rates, projection = depth_rates(self.stochastic_depth, self.depth), self.ends.projection
         return ViT(
             stem=stem,
             prefix=prefix,
             positions=self._placement(grid),
             blocks=[self._block(rate, num_prefix, grid) for rate in rates],
-            pre_norm=self._norm() if self.pre_norm else nn.Identity(),
+            pre_norm=self._norm() if self.ends.pre_norm else nn.Identity(),
             norm=self._norm(),
-            projection=nn.Identity() if self.projection is None else _projection(self.width, self.projection),
+            projection=nn.Identity() if projection is None else _projection(self.width, projection),
             settings=self,
         )
 
     def _norm(self) -> nn.LayerNorm:
-        return nn.LayerNorm(self.width, eps=self.norm_epsilon)
+        return nn.LayerNorm(self.width, eps=self.block.norm_epsilon)
 
     def _block(self, rate: float, num_prefix: int, grid: Grid) -> Block:
-        relative, bias_table = None, None
+        kind, relative, bias_table = self.block, None, None
         if self.positions == "relative":
             relative = RelativePositions(num_prefix + grid.cells, self.width // self.heads)
         elif self.positions == "bias":
             bias_table = BiasTable(grid, self.heads)
         attention = Attention(
-            self.width, self.heads, self.attention_bias, self.dropout, relative=relative, bias_table=bias_table
+            self.width, self.heads, kind.attention_bias, self.dropout, relative=relative, bias_table=bias_table
         )
-        mlp_width = self.mlp_width or 4 * self.width
+        mlp_width = kind.mlp_width or 4 * self.width
         mlp: Mlp | SwiGlu
-        if self.mlp == "swiglu":
+        if kind.mlp == "swiglu":
             mlp = SwiGlu(self.width, mlp_width, self.dropout)
         else:
-            mlp = Mlp(self.width, mlp_width, self.gelu, self.dropout)
-        return Block(attention, mlp, self.norm_epsilon, self.layer_scale, rate)
+            mlp = Mlp(self.width, mlp_width, kind.gelu, self.dropout)
+        return Block(attention, mlp, kind.norm_epsilon, kind.layer_scale, rate)
 
     def _placement(self, grid: Grid) -> Placement:
         tables: list[Positions] = []
         if self.positions in ABSOLUTE:
-            num = self.depth if self.positions_where == "every-layer" else 1
+            num = self.depth if self.ends.positions_where == "every-layer" else 1
             tables = [ABSOLUTE[self.positions](self.num_prefix, grid, self.width) for _ in range(num)]
         shared = BiasTable(grid, self.heads) if self.positions == "bias-shared" else None
-        return Placement(tables, every_layer=self.positions_where != "stem", bias_table=shared)
+        return Placement(tables, every_layer=self.ends.positions_where != "stem", bias_table=shared)
 
     def _check(self) -> None:
         if min(self.width, self.depth, self.heads) < 1 or self.width % self.heads:
@@ -278,13 +318,28 @@ class ViTSettings:
                 "multiple of the heads"
             )
         patch = self.patch if isinstance(self.patch, tuple) else (self.patch,)
-        if min(self.channels, *patch, self.mlp_width or 1, self.projection or 1) < 1:
+        if min(self.channels, *patch, self.block.mlp_width or 1, self.ends.projection or 1) < 1:
             raise UserError("channels, patch, mlp_width and projection must be at least 1")
-        if min(self.num_prefix, self.num_registers) < 0 or not self.norm_epsilon > 0:
+        if min(self.num_prefix, self.num_registers) < 0 or not self.block.norm_epsilon > 0:
             raise UserError("num_prefix and num_registers must not be negative, and norm_epsilon must be above 0")
         if self.pool == "class" and self.num_prefix + self.num_registers < 1:
             raise UserError("pooling by the class token needs num_prefix of at least 1, or set pool to mean")
         if self.positions == "sincos" and self.width % 4:
             raise UserError(f"sine-cosine positions need a width that is a multiple of 4, not {self.width}")
-        if self.positions not in ABSOLUTE and self.positions_where != "stem":
+        if self.positions not in ABSOLUTE and self.ends.positions_where != "stem":
             raise UserError(f"positions_where is for absolute positions, and positions is {self.positions}")
+
+
+def as_vit(settings: EncoderSettings, wrong: str) -> ViTSettings:
+    """The settings of a ViT or hybrid; an error, `wrong`, for any other family."""
+    if not isinstance(settings, ViTSettings):
+        raise UserError(wrong)
+    return settings
+
+
+def as_plain_vit(settings: EncoderSettings, wrong: str) -> ViTSettings:
+    """The same where there are patches of the picture itself, with no stem before them."""
+    found = as_vit(settings, wrong)
+    if found.stem is not None:
+        raise UserError(wrong)
+    return found

@@ -58,23 +58,34 @@ class Attention(nn.Module):
         q, k, v = qkv.unbind(0)  # (B, heads, N, d) each, views
         return q, k, v
 
-    def _logits_of_pairs(self, queries: Tensor, pairs: Tensor | None) -> Tensor | None:
+    def _added(self, queries: Tensor, pairs: Tensor | None, bias: Tensor | None) -> Tensor | None:
+        """What is added to the logits: by the layer's own relative positions, and by whoever calls."""
         own = self.pair_positions
+        given = None if bias is None else bias.to(queries.dtype)
         if pairs is None or own is None:
-            return None if pairs is None else pairs.to(queries.dtype)
-        bias: Tensor = own(queries, pairs)
-        return bias
+            return given
+        found: Tensor = own(queries, pairs)
+        return found if given is None else found + given
 
-    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D). `pairs`: the rows of the layer's own relative positions for each pair of tokens;
-        without such, what is added to the logits, (B or 1, heads, N, N)."""
+    def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D).
+
+        pairs: (N, N) or (B, N, N), the row of the layer's own relative positions for each pair of tokens.
+        bias: (B or 1, heads or 1, N, N), added to the logits: a table that layers share, or a mask of -inf.
+        """
         q, k, v = self._queries_keys_values(x)
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._logits_of_pairs(q, pairs))
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added(q, pairs, bias))
         x = x.transpose(1, 2).flatten(2)  # (B, N, D)
         out: Tensor = self.dropout(self.project_out(x))
         return out
 
-    def weights(self, x: Tensor, rows: Tensor | slice | None = None, pairs: Tensor | None = None) -> Tensor:
+    def weights(
+        self,
+        x: Tensor,
+        rows: Tensor | slice | None = None,
+        pairs: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """(B, heads, r, N): the softmax rows of the queries asked for (all by default). For inspection only."""
         rows = slice(None) if rows is None else rows
         weight_q, weight_k, _ = self.project_in.weight.chunk(3)
@@ -89,8 +100,9 @@ class Attention(nn.Module):
             logits = (backwards.flatten(1, 2) @ x.transpose(1, 2)).view(*q.shape[:3], -1)
         else:
             logits = scaled @ self._heads_apart(F.linear(x, weight_k)).transpose(-2, -1)
-        bias = self._logits_of_pairs(q, None if pairs is None else pairs[..., rows, :])
-        logits = logits if bias is None else logits + bias
+        pairs, bias = (None if one is None else one[..., rows, :] for one in (pairs, bias))
+        added = self._added(q, pairs, bias)
+        logits = logits if added is None else logits + added
         out: Tensor = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         return out
 

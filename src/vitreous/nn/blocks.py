@@ -117,7 +117,7 @@ class Block(nn.Module):
         self.mlp_scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
-    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
-        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), pairs)))
+    def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), pairs, bias)))
         out: Tensor = x + self.stochastic_depth(self.mlp_scale(self.mlp(self.mlp_norm(x))))
         return out

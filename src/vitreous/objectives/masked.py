@@ -21,7 +21,6 @@ from vitreous import keys as K
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Grid, TokenEncoder
-from vitreous.models.vit import ViT
 from vitreous.objectives.base import Objective
 
 Channels = tuple[float, float, float]
@@ -148,7 +147,7 @@ class Masked(Objective):
 
 def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
     """The encoder, where its tokens are patches of the picture; an error where a token knows of its neighbours."""
-    if not isinstance(encoder, TokenEncoder) or (isinstance(encoder, ViT) and encoder.stem.trunk is not None):
+    if not isinstance(encoder, TokenEncoder) or encoder.tokens_overlap:
         raise UserError(
             f"{what} hides patches of the picture, so it needs a plain ViT: choose a model without a convolutional stem"
         )

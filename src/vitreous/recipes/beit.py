@@ -5,6 +5,7 @@ from dataclasses import replace
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
 from vitreous.models import TokeniserSettings, ViTSettings, model_settings
+from vitreous.models.vit import BlockSettings
 from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.recipes.recipe import Recipe
@@ -95,8 +96,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
             picture_px=(picture_px, picture_px),
             pool="mean",
             positions="bias-shared",
-            attention_bias="no-key",
-            layer_scale=0.1,
+            block=BlockSettings(attention_bias="no-key", layer_scale=0.1),
             stochastic_depth=0.1,
         ),
         teacher=teacher,

@@ -6,6 +6,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.models.stems import ConvStem
+from vitreous.models.vit import BlockSettings
 from vitreous.recipes.finetune import larger
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
@@ -81,7 +82,7 @@ def plain_vit() -> ViTSettings:
         num_prefix=0,
         positions="sincos",
         stochastic_depth=0.1,
-        gelu="tanh",
+        block=BlockSettings(gelu="tanh"),
     )
 
 

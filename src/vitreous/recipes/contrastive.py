@@ -5,8 +5,8 @@ from dataclasses import replace
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings
-from vitreous.errors import UserError
-from vitreous.models import ViTSettings, model_settings
+from vitreous.models import model_settings
+from vitreous.models.vit import as_plain_vit
 from vitreous.objectives.byol import BYOLSettings
 from vitreous.objectives.moco import MoCoV3Settings
 from vitreous.objectives.simclr import SimCLRSettings
@@ -99,9 +99,8 @@ def mocov3_imagenet(
     Score:    its released weights (linear probe): S/16 73.2, B/16 76.7 %; ours not measured yet
     Section:  Chen, Xie and He 2021, 4 and 5; rate, decay of all weights and crops as in the released code
     """
-    settings = model_settings(model, picture_px=picture_px)
-    if not isinstance(settings, ViTSettings) or settings.stem is not None:
-        raise UserError(f"mocov3_imagenet is for a plain ViT, and {model} is none: give vit_s16 or vit_b16")
+    wrong = f"mocov3_imagenet is for a plain ViT, and {model} is none: give vit_s16 or vit_b16"
+    settings = as_plain_vit(model_settings(model, picture_px=picture_px), wrong)
     # Section 5: its ViT-S has 12 heads, as B has.
     settings = replace(settings, positions="sincos", heads=12 if settings.width == 384 else settings.heads)
     return Recipe(

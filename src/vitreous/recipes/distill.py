@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
-from vitreous.errors import UserError
-from vitreous.models import ViTSettings, model_settings
+from vitreous.models import model_settings
+from vitreous.models.vit import as_vit
 from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import small_vit
@@ -59,9 +59,8 @@ def deit_imagenet(
     Section:  Touvron et al. 2021, sections 4 and 6, Table 9. It differs in the teacher (RegNetY there; any classifier
               here, such as a BiT), in RandAugment (no noise on its strength), and has no repeated augmentation
     """
-    settings = model_settings(model)
-    if not isinstance(settings, ViTSettings):
-        raise UserError(f"{model} has no distillation token: the student is a ViT, such as vit_b16")
+    wrong = f"{model} has no distillation token: the student is a ViT, such as vit_b16"
+    settings = as_vit(model_settings(model), wrong)
     batch_size = 1024
     return Recipe(
         name=f"deit_imagenet-{model}",

@@ -9,8 +9,7 @@ from typing import Literal
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
-from vitreous.models import IGPTSettings, ModelSettings, TokeniserSettings, ViTSettings
-from vitreous.models.shapes import shapes_only
+from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
@@ -68,12 +67,10 @@ def paper_finetune(
     Section:  4.1, B.1.1
     """
     steps, rates, held_out = PAPER_TASKS[task]
-    model = Trained.load(start).card.model
-    if headline:
-        picture_px = 518 if isinstance(model, ViTSettings) and model.patch == 14 else 512
-    # Whole patches: of 384 px, patches of 14 px cover 378.
-    cell_px = max(cell(model))
-    recipe = finetune(start, data, picture_px // cell_px * cell_px, steps)
+    cell_px = max(Trained.load(start).card.model.cell_px)
+    # Whole patches: of 384 px, patches of 14 px cover 378; the headline's 512 px are 518 for them.
+    side = round(512 / cell_px) * cell_px if headline else picture_px // cell_px * cell_px
+    recipe = finetune(start, data, side, steps)
     return replace(
         recipe,
         name=f"paper_finetune-{task}-{short_name(start)}",
@@ -91,18 +88,7 @@ def larger(model: ModelSettings, picture_px: int | None = None) -> ModelSettings
     """The same model for pictures of `picture_px`; by default as much larger as 384 is than 224, in whole patches."""
     if picture_px is not None:
         return replace(model, picture_px=(picture_px, picture_px))
-    if isinstance(model, IGPTSettings):
-        return model  # a token a pixel: larger pictures cost too much
-    height, width = (round(side / px * 12 / 7) * px for side, px in zip(model.picture_px, cell(model), strict=True))
+    if not model.finetuning.enlarges:
+        return model
+    height, width = (round(side / px * 12 / 7) * px for side, px in zip(model.picture_px, model.cell_px, strict=True))
     return replace(model, picture_px=(height, width))
-
-
-def cell(model: ModelSettings) -> tuple[int, int]:
-    """Height and width in pixels of what becomes one token; any size will do for a ResNet."""
-    if isinstance(model, TokeniserSettings):
-        return model.stride, model.stride
-    if not isinstance(model, ViTSettings):
-        return 1, 1
-    with shapes_only():
-        grid = model.build().grid
-    return model.picture_px[0] // grid.h, model.picture_px[1] // grid.w

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
-from vitreous.errors import UserError
 from vitreous.models import ViTSettings, model_settings
+from vitreous.models.vit import as_plain_vit
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
 from vitreous.recipes.recipe import Recipe
@@ -101,6 +101,4 @@ _TRAINING = TrainingSettings(
 
 def _plain_vit(name: str, picture_px: int) -> ViTSettings:
     model = model_settings(name, picture_px=picture_px)
-    if not isinstance(model, ViTSettings) or model.stem is not None:
-        raise UserError(f"patches are hidden from a plain ViT, and {name} is none: give vit_b16 or vit_l16")
-    return model
+    return as_plain_vit(model, f"patches are hidden from a plain ViT, and {name} is none: give vit_b16 or vit_l16")

@@ -6,6 +6,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import ViTSettings
+from vitreous.models.vit import EndSettings
 from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.recipes.contrastive import FIRST, SECOND
@@ -85,7 +86,7 @@ def dino_imagenet(
             width=384,
             depth=12,
             heads=6,
-            resizing="bicubic",
+            ends=EndSettings(resizing="bicubic"),
             stochastic_depth=0.1,
         ),
         objective=DINOSettings(temperature_fraction=share_of_run(30, epochs), freeze_fraction=share_of_run(1, epochs)),

@@ -6,12 +6,11 @@ Ti and S are not in the paper: their sizes are those of "How to train your ViT" 
 (Touvron et al. 2021). Their learning rate here is B's: the code of the former has one rate for all sizes.
 """
 
-from dataclasses import replace
 from typing import Literal
 
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Augmentation
-from vitreous.models import ModelSettings, ViTSettings, model_settings
+from vitreous.models import ModelSettings, model_settings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.loop import TrainingSettings
@@ -97,8 +96,7 @@ def pretrain_jft(model: str = "vit_b16", data: str = "jft") -> Recipe:
 
 def regularised(name: str, dropout: float) -> ModelSettings:
     """A named model with dropout where it has any: a BiT ResNet has none."""
-    model = model_settings(name)
-    return replace(model, dropout=dropout) if isinstance(model, ViTSettings) else model
+    return model_settings(name).regularised(dropout=dropout)
 
 
 def _pretrain(

@@ -8,7 +8,7 @@ from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
-from vitreous.models.vit import Pool
+from vitreous.models.vit import BlockSettings, Pool
 from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
@@ -46,7 +46,7 @@ def small_vit(pool: Pool, picture_px: int = 32) -> ViTSettings:
         heads=8,
         pool=pool,
         positions="sincos",
-        gelu="tanh",
+        block=BlockSettings(gelu="tanh"),
     )
 
 
@@ -101,10 +101,8 @@ def cifar10_tuned(start: str | None = None, epochs: float = 220.0, picture_px: i
     Score:    96.2 % after cifar10_mae, and 96.3 % when cifar10_finetune follows at 48 px (docs/RESULTS.md)
     Section:  4.6 (self-supervision); the recipe is ours
     """
-    model = small_vit("mean", picture_px) if start is None else Trained.load(start).card.model
-    if isinstance(model, ViTSettings):
-        model = replace(model, stochastic_depth=0.1)
-    recipe = small_pictures("cifar10_tuned", model, epochs)
+    model: ModelSettings = small_vit("mean", picture_px) if start is None else Trained.load(start).card.model
+    recipe = small_pictures("cifar10_tuned", model.regularised(stochastic_depth=0.1), epochs)
     if start is None:
         return recipe
     # What was learned lies in the shallow layers above all: those move least (Bao et al. 2021, appendix H).

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.inspection.attention import reading
-from vitreous.inspection.layout import layout
+from vitreous.inspection.attention import Seen, reading
+from vitreous.inspection.layout import find_transformer, layout, transformer
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import Product
-from vitreous.models.vit import ViT
 from vitreous.nn.attention import Attention
 from vitreous.prediction.outcomes import Outcome, outcomes
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
@@ -106,8 +105,8 @@ class TorchServed(Served):
         rollout = Product(residual=True)
         scales, rows = [], []
 
-        def read(layer: int, module: Attention, x: Tensor, pairs: Tensor | None) -> None:
-            weights = module.weights(x, None, pairs)[0]  # (heads, N, N)
+        def read(seen: Seen) -> None:
+            weights = seen.weights()[0]  # (heads, N, N)
             mean = weights.mean(dim=0)
             rollout.add(mean)
             scale, quantised = _quantised(mean[None] if averaged else weights)
@@ -159,7 +158,7 @@ class TorchServed(Served):
         }
         if self.predictor is not None:
             model["can"].append("predict")
-        if isinstance(self.encoder, ViT):
+        if find_transformer(self.encoder) is not None:
             model["can"].append("attention")
             place, blocks = layout(self.encoder), _blocks(self.encoder)
             model["tokens"] = {
@@ -192,8 +191,7 @@ class TorchServed(Served):
 
 
 def _blocks(encoder: nn.Module) -> list[Attention]:
-    assert isinstance(encoder, ViT)
-    found = [block.attention for block in encoder.blocks]
+    found = [block.attention for block in transformer(encoder).blocks]
     return [attention for attention in found if isinstance(attention, Attention)]
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from matplotlib.figure import Figure
 
 from vitreous.errors import UserError
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import ModelSettings
 from vitreous.studies.downstream import few_shot_accuracy, test_accuracy
 from vitreous.studies.figures import Panel, curves_figure
 from vitreous.studies.grid import Cell, Grid, Row
@@ -197,4 +197,4 @@ def chosen_regularisation(rows: Sequence[Row], among: Sequence[str]) -> dict[tup
 
 
 def _dropping(model: ModelSettings, dropout: float) -> ModelSettings:
-    return replace(model, dropout=dropout) if isinstance(model, ViTSettings) else model
+    return model.regularised(dropout=dropout)

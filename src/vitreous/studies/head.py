@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
-from vitreous.errors import UserError
-from vitreous.models.vit import ViTSettings
+from vitreous.models.vit import as_vit
 from vitreous.studies.figures import lines_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import Study, grouped, spread
@@ -40,9 +39,7 @@ class Head(Study):
         grid.run(cells, "reporting")
 
     def cell(self, pool: str, rate: float, seed: int, chosen: bool) -> Cell:
-        model = self.model(self.base).settings
-        if not isinstance(model, ViTSettings):
-            raise UserError(f"{self.base} has no class token; give --base a ViT or a hybrid")
+        model = as_vit(self.model(self.base).settings, f"{self.base} has no class token; give --base a ViT or a hybrid")
         study = replace(self, rate=rate)
         return Cell(
             name=f"{pool.replace(' ', '-')}-{rate:g}-seed{seed}",

@@ -77,9 +77,7 @@ def study_model(name: str, picture_px: int, patch: int | None = None) -> StudyMo
             f"There are {', '.join(STUDY_MODELS)}, and those of `vitreous list models`"
         )
     found = model_settings(name, picture_px=picture_px)
-    if not isinstance(found, ViTSettings):
-        return StudyModel(name, "ResNet", found)
-    return StudyModel(name, "ViT" if found.stem is None else "hybrid", found)
+    return StudyModel(name, found.family, found)
 
 
 def _hybrid(size: tuple[int, int], patch: int, width: int, depth: int, residuals: tuple[int, int, int]) -> ViTSettings:

@@ -1,13 +1,12 @@
 """Which position embedding, and added where? (paper, appendix D.4, Table 8)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from matplotlib.figure import Figure
 
-from vitreous.errors import UserError
-from vitreous.models.vit import ABSOLUTE, PositionKind, PositionPlace, ViTSettings
+from vitreous.models.vit import ABSOLUTE, PositionKind, PositionPlace, ViTSettings, as_vit
 from vitreous.studies.figures import bars_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.study import Study
@@ -55,10 +54,8 @@ class Positions(Study):
         return found
 
     def _model(self, kind: str, place: str) -> ViTSettings:
-        model = self.model(self.base).settings
-        if not isinstance(model, ViTSettings):
-            raise UserError(f"{self.base} has no position embeddings; give --base a ViT or a hybrid")
-        return replace(model, positions=kind, positions_where=place)  # type: ignore[arg-type]
+        wrong = f"{self.base} has no position embeddings; give --base a ViT or a hybrid"
+        return as_vit(self.model(self.base).settings, wrong).changed(positions=kind, positions_where=place)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         labelled = [

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
-from vitreous.errors import UserError
 from vitreous.models.flops import TRAINING_FACTOR
-from vitreous.models.vit import ViTSettings
+from vitreous.models.vit import ViTSettings, as_plain_vit
 from vitreous.studies.figures import lines_figure
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.models import HEAD_WIDTH, size_of
@@ -36,15 +35,12 @@ class Shape(Study):
         grid.run([cell for seed in range(self.seeds) for cell in self.cells(seed)])
 
     def cells(self, seed: int) -> list[Cell]:
-        base = self.model(self.base).settings
-        if not isinstance(base, ViTSettings) or base.stem is not None:
-            raise UserError(
-                f"{self.base} is not a plain ViT, of which this study changes the shape: give another --base"
-            )
+        wrong = f"{self.base} is not a plain ViT, of which this study changes the shape: give another --base"
+        base = as_plain_vit(self.model(self.base).settings, wrong)
         shapes = {
             "depth": {value: replace(base, depth=value) for value in self.depths},
             "width": {value: replace(base, width=value, heads=max(1, value // HEAD_WIDTH)) for value in self.widths},
-            "MLP width": {value: replace(base, mlp_width=value) for value in self.mlp_widths},
+            "MLP width": {value: base.changed(mlp_width=value) for value in self.mlp_widths},
             "patch": {value: replace(base, patch=value) for value in self.patches},
         }
         return [

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.batch import Batch
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, Features, TokenEncoder
+from vitreous.models.base import Encoder, Features
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric
 from vitreous.tasks.predictions import ClassLogits
@@ -51,14 +51,14 @@ class ClassifySettings:
         if self.head == "tanh":
             return TanhHead(encoder.width, num_classes)
         if self.head == "class-and-mean":
-            if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 1:
+            if encoder.num_prefix < 1:
                 raise UserError("the class-and-mean head needs a class token: set num_prefix to 1")
-            return ClassAndMeanHead(encoder.token_width, num_classes)
-        if not isinstance(encoder, TokenEncoder) or encoder.num_prefix < 2:
+            return ClassAndMeanHead(encoder.outputs[-1].width, num_classes)
+        if encoder.num_prefix < 2:
             raise UserError("the distilled head needs a class token and a distillation token: set num_prefix to 2")
         if self.fusion == "softmax" and self.loss == "sigmoid":
             raise UserError("the fusion of two softmaxes goes with the softmax loss: set fusion to logits for sigmoid")
-        return DistilledHead(encoder.token_width, num_classes, self.fusion)
+        return DistilledHead(encoder.outputs[-1].width, num_classes, self.fusion)
 
 
 def zero_linear(width: int, num_classes: int) -> nn.Linear:

@@ -97,10 +97,12 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
     """What changes the outputs, in words. The group norms' epsilon is too small to tell: it is left to be measured."""
     model, other, found = card.model, there.model, []
     if isinstance(model, ViTSettings) and isinstance(other, ViTSettings):
-        if model.mlp == "gelu" and model.gelu != other.gelu:
-            found.append(f"its code uses the {other.gelu} GELU, this model the {model.gelu} one")
-        if model.norm_epsilon != other.norm_epsilon:
-            found.append(f"its norms have an epsilon of {other.norm_epsilon:g}, this model's {model.norm_epsilon:g}")
+        if model.block.mlp == "gelu" and model.block.gelu != other.block.gelu:
+            found.append(f"its code uses the {other.block.gelu} GELU, this model the {model.block.gelu} one")
+        if model.block.norm_epsilon != other.block.norm_epsilon:
+            found.append(
+                f"its norms have an epsilon of {other.block.norm_epsilon:g}, this model's {model.block.norm_epsilon:g}"
+            )
     if divisor(card) != divisor(there):
         found.append("its standardised convolutions have another epsilon")
     if card.task is not None and card.task.head == "distilled" and card.task.fusion == "softmax":

@@ -84,7 +84,7 @@ class TransformersClip(Format):
         }
         # With the text tower beside it, the visual one has its own part in the config.
         config = Config(document.get("vision_config") or document, defaults, where)
-        return ViTSettings(
+        return ViTSettings.of(
             picture_px=config.pair("image_size"),
             patch=config.integer("patch_size"),
             channels=config.integer("num_channels"),
@@ -92,7 +92,7 @@ class TransformersClip(Format):
             depth=config.integer("num_hidden_layers"),
             heads=config.integer("num_attention_heads"),
             mlp_width=config.integer("intermediate_size"),
-            gelu=config.choice("hidden_act", GELUS),  # type: ignore[arg-type]
+            gelu=config.choice("hidden_act", GELUS),
             norm_epsilon=config.number("layer_norm_eps"),
             projection=projection,
             **PARTS,
@@ -109,14 +109,14 @@ class TransformersClip(Format):
             *layer("encoder.pre_norm", f"{start}pre_layrnorm"),
             *layer("encoder.norm", f"{start}post_layernorm"),
         ]
-        rules += [same("encoder.projection.weight", "visual_projection.weight")] if model.projection else []
+        rules += [same("encoder.projection.weight", "visual_projection.weight")] if model.ends.projection else []
         for i in range(model.depth):
             rules += self._block(f"encoder.blocks.{i}.", f"{start}encoder.layers.{i}.")
         # The text tower, and a count that older versions saved.
         return [*rules, aside(r"text_model\.|text_projection\.|logit_scale$|.*embeddings\.position_ids$")]
 
     def architecture(self, card: Card) -> str:
-        return "CLIPVisionModelWithProjection" if vit(card, self.name).projection else "CLIPVisionModel"
+        return "CLIPVisionModelWithProjection" if vit(card, self.name).ends.projection else "CLIPVisionModel"
 
     def _block(self, ours: str, theirs: str) -> list[Rule]:
         three = [f"{theirs}self_attn.{each}_proj" for each in "qkv"]
@@ -144,18 +144,18 @@ class TransformersClip(Format):
             "architectures": [self.architecture(card)],
             "model_type": "clip_vision_model",
             "hidden_size": model.width,
-            "intermediate_size": model.mlp_width or 4 * model.width,
-            "projection_dim": model.projection or 512,
+            "intermediate_size": model.block.mlp_width or 4 * model.width,
+            "projection_dim": model.ends.projection or 512,
             "num_hidden_layers": model.depth,
             "num_attention_heads": model.heads,
             "num_channels": model.channels,
             "image_size": height,
             "patch_size": model.patch if isinstance(model.patch, int) else model.patch[0],
-            "hidden_act": WRITTEN_GELUS[model.gelu],
-            "layer_norm_eps": model.norm_epsilon,
+            "hidden_act": WRITTEN_GELUS[model.block.gelu],
+            "layer_norm_eps": model.block.norm_epsilon,
             "attention_dropout": 0.0,
         }
-        refuse_others(self.name, model, self._model(config, CONFIG, model.projection))
+        refuse_others(self.name, model, self._model(config, CONFIG, model.ends.projection))
         return {CONFIG: config, processors.FILE: processors.write_preprocessing(card.preprocessing)}
 
 
@@ -198,7 +198,7 @@ class OpenAiClip(Format):
             raise UserError(f"{given.where}: width {width} is no multiple of a head's {tower['head_width']}")
         # A config that is silent has the plain GELU; no config at all is OpenAI's own model.
         quick = cfg.get("quick_gelu", False) if document else True
-        model = ViTSettings(
+        model = ViTSettings.of(
             picture_px=_picture(given, (patch[0], patch[1]), picture_px),
             patch=patch[0] if patch[0] == patch[1] else (patch[0], patch[1]),
             channels=channels,
@@ -243,7 +243,7 @@ class OpenAiClip(Format):
             *layer("encoder.pre_norm", "visual.ln_pre"),
             *layer("encoder.norm", "visual.ln_post"),
         ]
-        rules += [transposed("encoder.projection.weight", "visual.proj")] if model.projection else []
+        rules += [transposed("encoder.projection.weight", "visual.proj")] if model.ends.projection else []
         for i in range(model.depth):
             ours, theirs = f"encoder.blocks.{i}.", f"visual.transformer.resblocks.{i}."
             rules += [
@@ -266,17 +266,17 @@ class OpenAiClip(Format):
     def documents(self, card: Card) -> dict[str, Any]:
         model = vit(card, self.name)
         _refuse_head(card, self.name)
-        usual = ViTSettings(
+        usual = ViTSettings.of(
             picture_px=model.picture_px,
             patch=model.patch,
             channels=model.channels,
             width=model.width,
             depth=model.depth,
             heads=model.heads,
-            mlp_width=model.mlp_width,
-            gelu="erf" if model.gelu == "erf" else "quick",
+            mlp_width=model.block.mlp_width,
+            gelu="erf" if model.block.gelu == "erf" else "quick",
             norm_epsilon=1e-5,
-            projection=model.projection,
+            projection=model.ends.projection,
             **PARTS,
         )
         refuse_others(self.name, model, usual)
@@ -289,7 +289,7 @@ class OpenAiClip(Format):
             "layers": model.depth,
             "width": model.width,
             "head_width": model.width // model.heads,
-            "mlp_ratio": (model.mlp_width or 4 * model.width) / model.width,
+            "mlp_ratio": (model.block.mlp_width or 4 * model.width) / model.width,
             "patch_size": model.patch,
         }
         preprocess = {
@@ -298,7 +298,11 @@ class OpenAiClip(Format):
             "interpolation": p.interpolation,
             "resize_mode": "squash" if p.crop == "squash" else "shortest",
         }
-        cfg = {"embed_dim": model.projection or model.width, "quick_gelu": model.gelu == "quick", "vision_cfg": tower}
+        cfg = {
+            "embed_dim": model.ends.projection or model.width,
+            "quick_gelu": model.block.gelu == "quick",
+            "vision_cfg": tower,
+        }
         return {self.config: {"model_cfg": cfg, "preprocess_cfg": preprocess}}
 
 

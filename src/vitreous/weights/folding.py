@@ -51,7 +51,12 @@ def fold_normalisation(folded: Folded, there: Card) -> Folded:
     model = card.model
     if (before.mean, before.std) == (after.mean, after.std):
         return folded
-    if not isinstance(model, ViTSettings) or model.stem or not model.patch_bias or model.channels != len(before.mean):
+    if (
+        not isinstance(model, ViTSettings)
+        or model.stem
+        or not model.ends.patch_bias
+        or model.channels != len(before.mean)
+    ):
         return folded
     weight, bias = (folded.weights[f"{PATCHES}.{kind}"] for kind in ("weight", "bias"))
     channels = weight.double().reshape(len(weight), model.channels, -1)  # (D, C, ph * pw)
@@ -78,14 +83,15 @@ def fold_epsilon(folded: Folded, there: Card) -> Folded:
     model, wanted = folded.card.model, there.model
     if not isinstance(model, ViTSettings) or not isinstance(wanted, ViTSettings):
         return folded
-    if model.norm_epsilon == wanted.norm_epsilon or min(model.norm_epsilon, wanted.norm_epsilon) <= 0:
+    before, after = model.block.norm_epsilon, wanted.block.norm_epsilon
+    if before == after or min(before, after) <= 0:
         return folded
     task = folded.card.task
-    if model.pool_norm == "after" and (task is None or task.head not in ("linear", "tanh")):
+    if model.ends.pool_norm == "after" and (task is None or task.head not in ("linear", "tanh")):
         return folded  # tokens are read that went through no norm, which would take the factor away
-    factor = math.sqrt(wanted.norm_epsilon / model.norm_epsilon)
+    factor = math.sqrt(after / before)
     writers = ("encoder.stem.patches.", "encoder.prefix.", "encoder.positions.tables.", "encoder.pre_norm.")
-    ends = (".attention.project_out", ".mlp.contract") if model.layer_scale is None else ("_scale.factor",)
+    ends = (".attention.project_out", ".mlp.contract") if model.block.layer_scale is None else ("_scale.factor",)
     stream = {
         name: scaled(tensor, factor)
         for name, tensor in folded.weights.items()
@@ -94,10 +100,10 @@ def fold_epsilon(folded: Folded, there: Card) -> Folded:
     positions = "learned" if model.positions == "sincos" else model.positions  # no longer sines
     return folded.then(
         stream,
-        f"the norms' epsilon ({model.norm_epsilon:g}, where the format has {wanted.norm_epsilon:g}) is folded into the "
+        f"the norms' epsilon ({before:g}, where the format has {after:g}) is folded into the "
         f"weights, which makes the residual stream {factor:.4g} times as large; --approximate keeps the weights as "
         "they are, for further training",
-        model=replace(model, norm_epsilon=wanted.norm_epsilon, positions=positions),
+        model=model.changed(norm_epsilon=after, positions=positions),
     )
 
 

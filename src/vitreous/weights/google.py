@@ -77,7 +77,7 @@ class GoogleViT(Format):
         grid = _grid(rows, (ph * stride, pw * stride), picture_px, given.where)
         depth, heads, mlp_width = self._block_sizes(given, shape, width)
         size = (grid[0] * ph * stride, grid[1] * pw * stride)
-        model = ViTSettings(
+        model = ViTSettings.of(
             picture_px=size,
             channels=channels if stem is None else shape("conv_root/kernel", 4)[2],
             patch=ph if ph == pw else (ph, pw),
@@ -144,18 +144,18 @@ class GoogleViT(Format):
         model = card.model
         if isinstance(model, ViTSettings):
             stem = replace(model.stem, **CONVOLUTIONS) if isinstance(model.stem, ResNetStem) else model.stem
-            model = replace(model, stem=stem, gelu="tanh", norm_epsilon=1e-6)
+            model = model.changed(stem=stem, gelu="tanh", norm_epsilon=1e-6)
         return _as_published(replace(card, model=model))
 
     def _check(self, model: ViTSettings) -> None:
         """Whatever makes another model of the same tensors has no place in these files."""
         if not (model.stem is None or isinstance(model.stem, ResNetStem)):
             raise UserError(f"the format {self.name} has no place for this model's stem")
-        if model.positions != "learned" or model.positions_where != "stem":
+        if model.positions != "learned" or model.ends.positions_where != "stem":
             raise UserError(f"the format {self.name} has no place for positions other than learned ones at the stem")
         if model.pool != ("class" if model.num_prefix else "mean") or model.num_prefix > 1 or model.num_registers:
             raise UserError(f"the format {self.name} pools by its one class token, or has none and pools by the mean")
-        if model.mlp != "gelu" or model.pool_norm != "before":
+        if model.block.mlp != "gelu" or model.ends.pool_norm != "before":
             raise UserError(f"the format {self.name} has no place for gated units, or for a norm after pooling")
 
     def _token_rules(self, model: ViTSettings) -> list[Rule]:

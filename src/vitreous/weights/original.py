@@ -118,14 +118,14 @@ class Wrapped(Format):
         """Their code reads no config.json, and is timm's as it was then."""
         model = _vit(card)
         for field, allowed in self.built.items():
-            if getattr(model, field) not in allowed:
-                raise UserError(f"{self.name} has no model whose {field} is {getattr(model, field)!r}")
+            if model.value(field) not in allowed:
+                raise UserError(f"{self.name} has no model whose {field} is {model.value(field)!r}")
         if card.task is not None and card.task.head not in self.heads:
             raise UserError(f"{self.name} has no place for a {card.task.head} head")
         p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
         if is_beit(model):
             p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
-        return replace(nameless(card), model=replace(as_timm_runs(model, NORM_EPSILON), gelu="erf"), preprocessing=p)
+        return replace(nameless(card), model=as_timm_runs(model, NORM_EPSILON).changed(gelu="erf"), preprocessing=p)
 
     def rules(self, card: Card) -> list[Rule]:
         inner = [*timm_rules(card), *self.further(_vit(card))]
@@ -190,13 +190,14 @@ class Dinov2(Wrapped):
         card = super().card(replace(given, tensors=tensors), picture_px)
         registers = given.tensors.get("register_tokens")
         # As the published code resizes them, but for its offset of a tenth of a cell in models without registers.
-        model = replace(_vit(card), resizing="bicubic" if registers is None else "bicubic-antialiased")
-        return replace(card, model=replace(model, num_registers=0 if registers is None else registers.shape[1]))
+        resizing = "bicubic" if registers is None else "bicubic-antialiased"
+        num = 0 if registers is None else registers.shape[1]
+        return replace(card, model=_vit(card).changed(resizing=resizing, num_registers=num))
 
     def rules(self, card: Card) -> list[Rule]:
         model = self._checked(card)
         rules = [
-            replace(rule, theirs=tuple(map(_dinov2_name, rule.theirs))) if model.mlp == "swiglu" else rule
+            replace(rule, theirs=tuple(map(_dinov2_name, rule.theirs))) if model.block.mlp == "swiglu" else rule
             for rule in timm_rules(replace(card, model=replace(model, num_registers=0)))
             if rule.ours != (TOKENS,)
         ]
@@ -219,9 +220,9 @@ class Dinov2(Wrapped):
             raise UserError(f"{self.name} holds an encoder alone, and this model has a head; write another format")
         wanted = {"pool": "class", "pool_norm": "before", "num_prefix": 1, "positions": "learned", "pre_norm": False}
         for field, value in wanted.items():
-            if getattr(model, field) != value:
-                raise UserError(f"{self.name} has {field} {value}, not {getattr(model, field)}")
-        if model.layer_scale is None:
+            if model.value(field) != value:
+                raise UserError(f"{self.name} has {field} {value}, not {model.value(field)}")
+        if model.block.layer_scale is None:
             raise UserError(f"{self.name} has LayerScale, and this model has none")
         return model
 

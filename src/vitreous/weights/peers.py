@@ -156,13 +156,13 @@ def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, c
 
 def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
     document, kind = given.documents[CONFIG], format.architecture(card)
-    projection = transformers.vit(card, format.name).projection
+    projection = transformers.vit(card, format.name).ends.projection
     tower = {**(document.get("vision_config") or document), "projection_dim": projection or 512}
     return clip_peer(_from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"}), kind, card)
 
 
 def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
-    projection = transformers.vit(card, kind).projection
+    projection = transformers.vit(card, kind).ends.projection
 
     def answers(images: Tensor) -> Answers:
         found = peer(images)
@@ -313,7 +313,7 @@ TORCHVISION = {  # by patch, width, depth and heads
 
 
 def _torchvision(given: Given, format: torchvision.Torchvision, card: Card) -> Peer:
-    norm = partial(nn.LayerNorm, eps=transformers.vit(card, format.name).norm_epsilon)
+    norm = partial(nn.LayerNorm, eps=transformers.vit(card, format.name).block.norm_epsilon)
     return torchvision_peer(given.tensors, format, card, given.where, norm_layer=norm)
 
 

@@ -117,8 +117,8 @@ def assumptions(given: Given, card: Card) -> list[str]:
     lines = []
     if not config.whole and isinstance(model, ViTSettings):
         lines.append(
-            f"no config.json: {model.heads} heads, the {model.gelu} GELU, an epsilon of {model.norm_epsilon:g}, as in "
-            "the published models of this shape"
+            f"no config.json: {model.heads} heads, the {model.block.gelu} GELU, an epsilon of "
+            f"{model.block.norm_epsilon:g}, as in the published models of this shape"
         )
     if not config.pretrained:
         mean = ", ".join(f"{value:g}" for value in p.mean)

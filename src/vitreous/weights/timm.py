@@ -76,7 +76,7 @@ class Timm(Format):
 def as_timm_runs(model: ViTSettings, epsilon: float) -> ViTSettings:
     stem = replace(model.stem, **CONVOLUTIONS) if isinstance(model.stem, ResNetStem) else model.stem
     # Its Beit has one activation, and all else takes any.
-    return replace(model, stem=stem, norm_epsilon=epsilon, gelu="erf" if is_beit(model) else model.gelu)
+    return model.changed(stem=stem, norm_epsilon=epsilon, gelu="erf" if is_beit(model) else model.block.gelu)
 
 
 def is_vit(tensors: Mapping[str, Tensor]) -> bool:
@@ -153,7 +153,7 @@ def _read_vit(shapes: Shapes, config: Config, picture_px: tuple[int, int] | None
     bias = "blocks.0.attn.qkv.bias" in shapes
     shared_table = "rel_pos_bias.relative_position_bias_table" in shapes
     own_table = "blocks.0.attn.relative_position_bias_table" in shapes
-    return ViTSettings(
+    return ViTSettings.of(
         picture_px=(grid[0] * unit[0], grid[1] * unit[1]),
         channels=channels,
         patch=patch[0] if patch[0] == patch[1] else (patch[0], patch[1]),
@@ -265,7 +265,7 @@ def timm_rules(card: Card) -> list[Rule]:
         raise UserError(f"timm has no place for a {card.task.head} head")
     model = card.model
     rules = [patch_rule("patch_embed.proj.weight", model)]
-    if model.patch_bias:
+    if model.ends.patch_bias:
         rules.append(same("encoder.stem.patches.linear.bias", "patch_embed.proj.bias"))
     if isinstance(model.stem, ResNetStem):
         at = "patch_embed.backbone."
@@ -276,10 +276,10 @@ def timm_rules(card: Card) -> list[Rule]:
     rules += _token_rules(card, model)
     if model.positions == "bias-shared":
         rules.append(same("encoder.positions.bias_table.table", "rel_pos_bias.relative_position_bias_table"))
-    rules += layer("encoder.pre_norm", "norm_pre") if model.pre_norm else []
+    rules += layer("encoder.pre_norm", "norm_pre") if model.ends.pre_norm else []
     for number in range(model.depth):
         rules += _block_rules(number, model)
-    rules += layer("encoder.norm", "norm" if model.pool_norm == "before" else "fc_norm")
+    rules += layer("encoder.norm", "norm" if model.ends.pool_norm == "before" else "fc_norm")
     if card.task is not None and card.task.head == "distilled":
         return rules + layer("head.classes", "head") + layer("head.distillation", "head_dist")
     return rules + (layer("head", "head") if card.task is not None else [])
@@ -343,8 +343,8 @@ def _token_rules(card: Card, model: ViTSettings) -> list[Rule]:
 def _block_rules(number: int, model: ViTSettings) -> list[Rule]:
     ours, theirs = f"encoder.blocks.{number}", f"blocks.{number}"
     rules = layer(f"{ours}.attention_norm", f"{theirs}.norm1")
-    rules += layer(f"{ours}.attention.project_in", f"{theirs}.attn.qkv", bias=model.attention_bias == "all")
-    if model.attention_bias == "no-key":
+    rules += layer(f"{ours}.attention.project_in", f"{theirs}.attn.qkv", bias=model.block.attention_bias == "all")
+    if model.block.attention_bias == "no-key":
         rules.append(same(f"{ours}.attention.query_bias", f"{theirs}.attn.q_bias"))
         rules.append(same(f"{ours}.attention.value_bias", f"{theirs}.attn.v_bias"))
     if model.positions == "bias":
@@ -353,7 +353,7 @@ def _block_rules(number: int, model: ViTSettings) -> list[Rule]:
     rules += layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
     rules += layer(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1")
     rules += layer(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2")
-    if model.layer_scale is not None:
+    if model.block.layer_scale is not None:
         first, second = ("gamma_1", "gamma_2") if is_beit(model) else ("ls1.gamma", "ls2.gamma")
         rules.append(same(f"{ours}.attention_scale.factor", f"{theirs}.{first}"))
         rules.append(same(f"{ours}.mlp_scale.factor", f"{theirs}.{second}"))

@@ -131,7 +131,7 @@ def is_distilled(card: Card, model: ViTSettings) -> bool:
 
 
 def is_beit(model: ViTSettings) -> bool:
-    return model.attention_bias == "no-key" or model.positions in ("bias", "bias-shared")
+    return model.block.attention_bias == "no-key" or model.positions in ("bias", "bias-shared")
 
 
 def write_config(card: Card) -> dict[str, Any]:
@@ -184,10 +184,10 @@ def refuse_unknown(card: Card) -> None:
         return
     if is_beit(model):
         _refuse_in_beit(model)
-    elif model.patch_bias == model.pre_norm:
+    elif model.ends.patch_bias == model.ends.pre_norm:
         raise UserError(
             "timm's patches have a bias just where no norm comes before the blocks; here patch_bias and pre_norm are "
-            f"both {model.patch_bias}"
+            f"both {model.ends.patch_bias}"
         )
 
 
@@ -204,22 +204,22 @@ def _refuse_in_beit(model: ViTSettings) -> None:
         "pool_norm": ("before",) if model.pool == "class" else ("after",),
     }
     for name, allowed in usual.items():
-        if getattr(model, name) not in allowed:
-            raise UserError(f"timm's Beit has {name} {allowed[0]}, not {getattr(model, name)}")
+        if model.value(name) not in allowed:
+            raise UserError(f"timm's Beit has {name} {allowed[0]}, not {model.value(name)}")
 
 
 def norm_epsilon(card: Card, model: ViTSettings) -> float:
     """Of the layer norms of the architecture that `write_config` names: the model's own where it can be had."""
     has_name = _special_name(card, model) is None
-    return CLIP_NORM_EPSILON if has_name and model.norm_epsilon == CLIP_NORM_EPSILON else NORM_EPSILON
+    return CLIP_NORM_EPSILON if has_name and model.block.norm_epsilon == CLIP_NORM_EPSILON else NORM_EPSILON
 
 
 def _vit_name(card: Card, model: ViTSettings) -> str:
     special = _special_name(card, model)
     if special is not None:
         return special
-    if model.norm_epsilon == CLIP_NORM_EPSILON:
-        return f"vit_base_patch16{CLIP}{'quickgelu_' if model.gelu == 'quick' else ''}224"
+    if model.block.norm_epsilon == CLIP_NORM_EPSILON:
+        return f"vit_base_patch16{CLIP}{'quickgelu_' if model.block.gelu == 'quick' else ''}224"
     size = SIZES.get(model.width, "base")
     patch = model.patch if model.patch in PATCHES[size] else PATCHES[size][-1]
     return f"vit_{size}_patch{patch}_224"
@@ -233,12 +233,12 @@ def _special_name(card: Card, model: ViTSettings) -> str | None:
         return HYBRIDS.get(model.stem.depths, "vit_base_r50_s16_224")
     if is_distilled(card, model):
         return "deit_base_distilled_patch16_224"
-    return "vit_giant_patch14_dinov2" if model.mlp == "swiglu" else None
+    return "vit_giant_patch14_dinov2" if model.block.mlp == "swiglu" else None
 
 
 def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
     patch = list(model.patch) if isinstance(model.patch, tuple) else model.patch
-    hidden = (model.mlp_width or 4 * model.width) * (2 if model.mlp == "swiglu" else 1)
+    hidden = (model.block.mlp_width or 4 * model.width) * (2 if model.block.mlp == "swiglu" else 1)
     arguments: dict[str, Any] = {
         "img_size": list(model.picture_px),
         "patch_size": patch,
@@ -247,8 +247,8 @@ def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
         "depth": model.depth,
         "num_heads": model.heads,
         "mlp_ratio": hidden / model.width,
-        "qkv_bias": model.attention_bias != "none",
-        "init_values": model.layer_scale,
+        "qkv_bias": model.block.attention_bias != "none",
+        "init_values": model.block.layer_scale,
         "global_pool": "token" if model.pool == "class" else "avg",
     }
     if is_beit(model):
@@ -260,7 +260,7 @@ def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
     distilled = is_distilled(card, model)
     has_class = model.num_prefix > 0 or model.pool == "class"
     registers = model.num_prefix + model.num_registers - int(has_class) - int(distilled)
-    activation = {} if model.mlp == "swiglu" else {"act_layer": GELU_NAMES[model.gelu]}
+    activation = {} if model.block.mlp == "swiglu" else {"act_layer": GELU_NAMES[model.block.gelu]}
     return (
         arguments
         | activation
@@ -269,7 +269,7 @@ def _vit_arguments(card: Card, model: ViTSettings) -> dict[str, Any]:
             "reg_tokens": registers,
             "no_embed_class": has_class and model.num_registers > 0,
             "pos_embed": "none" if model.positions == "none" else "learn",
-            "pre_norm": model.pre_norm,
-            "fc_norm": model.pool_norm == "after",
+            "pre_norm": model.ends.pre_norm,
+            "fc_norm": model.ends.pool_norm == "after",
         }
     )

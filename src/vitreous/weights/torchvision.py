@@ -50,7 +50,7 @@ class Torchvision(Format):
             raise UserError(f"{given.where}: {cells} positions, where torchvision's pictures are square")
         depth = shapes.numbered(r"encoder\.layers\.encoder_layer_(\d+)\.")
         hidden = shapes(f"encoder.layers.encoder_layer_0.mlp.{self.mlp[0]}.weight", 2)[0]
-        model = ViTSettings(
+        model = ViTSettings.of(
             picture_px=(side * patch, side * patch),
             channels=channels,
             patch=patch,
@@ -77,7 +77,7 @@ class Torchvision(Format):
     def run_as(self, card: Card) -> Card:
         model = card.model
         if isinstance(model, ViTSettings):
-            model = replace(model, gelu="erf", norm_epsilon=1e-6)
+            model = model.changed(gelu="erf", norm_epsilon=1e-6)
         preprocessing = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
         return replace(nameless(card), model=model, preprocessing=preprocessing)
 
@@ -118,8 +118,8 @@ class Torchvision(Format):
         fixed = {"channels": 3, "pool": "class", "pool_norm": "before", "num_prefix": 1, "num_registers": 0}
         fixed |= {"gelu": "erf", "positions_where": "stem", "pre_norm": False, "mlp": "gelu"}
         for field, value in fixed.items():
-            if getattr(model, field) != value:
-                raise UserError(f"torchvision's VisionTransformer has {field} {value}, not {getattr(model, field)}")
+            if model.value(field) != value:
+                raise UserError(f"torchvision's VisionTransformer has {field} {value}, not {model.value(field)}")
         if h != w or not isinstance(model.patch, int):
             raise UserError(f"torchvision's VisionTransformer has square pictures and patches, not {h} x {w}")
         return model
@@ -132,7 +132,7 @@ class Torchvision(Format):
             "num_layers": model.depth,
             "num_heads": model.heads,
             "hidden_dim": model.width,
-            "mlp_dim": model.mlp_width or 4 * model.width,
+            "mlp_dim": model.block.mlp_width or 4 * model.width,
             "num_classes": len(card.classes),
         }
         if card.task is not None and card.task.head == "tanh":

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import ModelSettings
 from vitreous.models.base import Encoder
 from vitreous.models.shapes import shapes_only
+from vitreous.models.vit import as_plain_vit
 from vitreous.tasks.base import Task
 from vitreous.weights import own
 from vitreous.weights.card import Card, read_card
@@ -139,9 +140,7 @@ class Trained:
 
     def _with_patch(self, patch: tuple[int, int]) -> Self:
         """The same grid of larger or smaller patches, so of larger or smaller pictures."""
-        model = self.card.model
-        if not isinstance(model, ViTSettings) or model.stem is not None:
-            raise UserError(f"{self.where}: only a plain ViT's patches can be resized")
+        model = as_plain_vit(self.card.model, f"{self.where}: only a plain ViT's patches can be resized")
         old = (model.patch, model.patch) if isinstance(model.patch, int) else model.patch
         weight = resize_patches(self.weights[PATCHES], model.channels, old, patch)
         height, width = (

@@ -129,7 +129,7 @@ class Transformers(Format):
         config = Config(given.documents[CONFIG], DEFAULTS | self.defaults, f"{given.where}: {CONFIG}")
         model = read_model(self.model_type, config)
         if self.model_type == "beit" and "lm_head.weight" in given.tensors:  # pre-training has its norm on all tokens
-            model = replace(model, pool_norm="before")
+            model = model.changed(pool_norm="before")
         self._check(given, model)
         task, classes = self._task(given, config)
         preprocessing = self.preprocessing
@@ -217,9 +217,9 @@ class Transformers(Format):
         attention = f"{ours}attention."
         three = [theirs + each for each in (names.query, names.key, names.value)]
         rules = [joined(f"{attention}project_in.weight", [f"{each}.weight" for each in three])]
-        if model.attention_bias == "all":
+        if model.block.attention_bias == "all":
             rules += [joined(f"{attention}project_in.bias", [f"{each}.bias" for each in three])]
-        elif model.attention_bias != "none":
+        elif model.block.attention_bias != "none":
             rules += [same(f"{attention}query_bias", f"{three[0]}.bias")]
             rules += [same(f"{attention}value_bias", f"{three[2]}.bias")]
         if model.positions == "bias":
@@ -227,10 +227,10 @@ class Transformers(Format):
         rules += layer(f"{attention}project_out", theirs + names.out)
         rules += layer(f"{ours}attention_norm", theirs + names.norms[0])
         rules += layer(f"{ours}mlp_norm", theirs + names.norms[1])
-        if model.layer_scale is not None:
+        if model.block.layer_scale is not None:
             rules += [same(f"{ours}attention_scale.factor", theirs + names.scales[0])]
             rules += [same(f"{ours}mlp_scale.factor", theirs + names.scales[1])]
-        if model.mlp == "swiglu":
+        if model.block.mlp == "swiglu":
             for kind in ("weight", "bias"):
                 rules += [joined(f"{ours}mlp.expand.{kind}", [f"{theirs}{each}.{kind}" for each in names.gated])]
             return [*rules, *layer(f"{ours}mlp.contract", theirs + names.gated_out)]
@@ -239,7 +239,7 @@ class Transformers(Format):
 
     def _norm(self, model: ViTSettings, start: str) -> list[Rule]:
         if self.model_type == "beit" and model.pool == "mean":
-            return layer("encoder.norm", f"{start}pooler.layernorm" if model.pool_norm == "after" else "layernorm")
+            return layer("encoder.norm", f"{start}pooler.layernorm" if model.ends.pool_norm == "after" else "layernorm")
         pooler = [carried(f"{start}pooler.dense.{kind}", f"pooler.dense.{kind}") for kind in ("weight", "bias")]
         return [*layer("encoder.norm", f"{start}layernorm"), *pooler]
 
@@ -299,7 +299,7 @@ def patches(model: ViTSettings, theirs: str) -> list[Rule]:
         "encoder.stem.patches.linear.weight", f"{theirs}.weight", flat, (model.width, model.channels, height, width)
     )
     bias = same("encoder.stem.patches.linear.bias", f"{theirs}.bias")
-    return [kernel, bias] if model.patch_bias else [kernel]
+    return [kernel, bias] if model.ends.patch_bias else [kernel]
 
 
 def positions(model: ViTSettings, theirs: str, batched: bool = True) -> Rule:
@@ -323,8 +323,8 @@ def refuse_others(name: str, model: ViTSettings, again: ViTSettings) -> None:
     differing = different_field(model, again)
     if differing is not None:
         raise UserError(
-            f"{name} has no place for a model whose {differing} is {getattr(model, differing)!r}"
-            f" (only {getattr(again, differing)!r})"
+            f"{name} has no place for a model whose {differing} is {model.value(differing)!r}"
+            f" (only {again.value(differing)!r})"
         )
 
 

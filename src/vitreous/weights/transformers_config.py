@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from vitreous.errors import UserError, shown
@@ -131,12 +130,12 @@ def read_model(model_type: str, config: Config) -> ViTSettings:
         "attention_bias": "all" if config["qkv_bias"] else "none",
     }
     if is_dino(model_type):
-        return ViTSettings(**common, **_dino(config))
+        return ViTSettings.of(**common, **_dino(config))
     common |= {"mlp_width": config.integer("intermediate_size")}
     common |= {"num_prefix": 2} if model_type == "deit" else {}
     # MAE's table is made of sines, and saved.
     common |= {"positions": "sincos"} if model_type == "vit_mae" and width % 4 == 0 else {}
-    return ViTSettings(**(common | (_beit(config) if model_type == "beit" else {})))
+    return ViTSettings.of(**(common | (_beit(config) if model_type == "beit" else {})))
 
 
 def _dino(config: Config) -> dict[str, Any]:
@@ -178,20 +177,20 @@ def _beit(config: Config) -> dict[str, Any]:
 
 def write_model(model_type: str, model: ViTSettings, masked: bool | None) -> dict[str, Any]:
     """`masked`: whether there is a mask token; None where that is not known."""
-    hidden = model.mlp_width or 4 * model.width
+    hidden = model.block.mlp_width or 4 * model.width
     common = {
         "model_type": model_type,
         "hidden_size": model.width,
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.heads,
-        "hidden_act": WRITTEN_GELUS[model.gelu],
+        "hidden_act": WRITTEN_GELUS[model.block.gelu],
         "hidden_dropout_prob": model.dropout,
         "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": model.norm_epsilon,
+        "layer_norm_eps": model.block.norm_epsilon,
         "image_size": plain(model.picture_px, list),
         "patch_size": plain(pair(model.patch), list),
         "num_channels": model.channels,
-        "qkv_bias": model.attention_bias != "none",
+        "qkv_bias": model.block.attention_bias != "none",
     }
     if not is_dino(model_type) and model_type != "beit":
         return {**common, "intermediate_size": hidden}
@@ -201,16 +200,16 @@ def write_model(model_type: str, model: ViTSettings, masked: bool | None) -> dic
         return {
             **common,
             "intermediate_size": hidden,
-            "layer_scale_init_value": model.layer_scale or 0.0,
+            "layer_scale_init_value": model.block.layer_scale or 0.0,
             "use_absolute_position_embeddings": model.positions == "learned",
             "use_relative_position_bias": model.positions == "bias",
             "use_shared_relative_position_bias": model.positions == "bias-shared",
             "use_mean_pooling": model.pool == "mean",
         }
-    gated = model.mlp == "swiglu"
+    gated = model.block.mlp == "swiglu"
     ratio = hidden * 3 / 2 / model.width if gated else hidden / model.width
     registers = {"num_register_tokens": model.num_registers} if model_type.endswith("registers") else {}
-    scale = 1.0 if model.layer_scale is None else model.layer_scale
+    scale = 1.0 if model.block.layer_scale is None else model.block.layer_scale
     return {**common, "mlp_ratio": round(ratio), "use_swiglu_ffn": gated, "layerscale_value": scale, **registers}
 
 
@@ -227,20 +226,19 @@ def labels(card: Card) -> dict[str, Any]:
 
 def different_field(model: ViTSettings, again: ViTSettings) -> str | None:
     """The first field in which two models differ as functions of a picture; None where they do not."""
-    for each in fields(ViTSettings):
-        first, second = (_comparable(one, each.name) for one in (model, again))
-        if first != second:
-            return each.name
+    for name in ViTSettings.field_names():
+        if _comparable(model, name) != _comparable(again, name):
+            return name
     return None
 
 
 def _comparable(model: ViTSettings, name: str) -> Any:
-    value = getattr(model, name)
+    value = model.value(name)
     if name == "patch":
         return pair(value)
     if name == "mlp_width":
         return value or 4 * model.width
-    if name == "gelu" and model.mlp != "gelu":  # which has no GELU
+    if name == "gelu" and model.block.mlp != "gelu":  # which has no GELU
         return None
     if name == "layer_scale":
         return value is not None

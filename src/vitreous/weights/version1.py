@@ -1,9 +1,14 @@
 """Version 1 of what we write, read as today's: the only place that knows how it was. Knows no torch.
 
-It had the calibration's numbers at the top of a card, whatever the task.
+It had the calibration's numbers at the top of a card, whatever the task, and a ViT's settings had no parts.
 """
 
 from typing import Any
+
+VIT_PARTS = {
+    "block": ("mlp", "mlp_width", "gelu", "attention_bias", "layer_scale", "norm_epsilon"),
+    "ends": ("patch_bias", "positions_where", "resizing", "pre_norm", "pool_norm", "projection"),
+}
 
 
 def card(document: Any) -> Any:
@@ -13,7 +18,16 @@ def card(document: Any) -> Any:
     new = {name: value for name, value in document.items() if name not in ("temperature", "sets", "format")}
     task = document.get("task")
     loss = task.get("loss") if isinstance(task, dict) else None
-    return {"format": 2, **new, **_calibration(document, loss)}
+    return {"format": 2, **new, "model": model(document.get("model")), **_calibration(document, loss)}
+
+
+def model(document: Any) -> Any:
+    """The settings of a model; those of families other than the ViT as they are."""
+    if not isinstance(document, dict) or document.get("kind", "ViT") not in ("ViT", "ViTSettings"):
+        return document
+    moved = [name for names in VIT_PARTS.values() for name in names]
+    parts = {part: {name: document[name] for name in names if name in document} for part, names in VIT_PARTS.items()}
+    return {name: value for name, value in document.items() if name not in moved} | parts
 
 
 def usage(document: Any) -> Any:
