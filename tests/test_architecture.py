@@ -105,6 +105,39 @@ def test_no_file_without_a_subject():
     assert not [path for path in FILES if path.stem in ("utils", "util", "misc", "common", "helpers", "helper")]
 
 
+def kinds_asked(source: str) -> list[str]:
+    """The encoder and model-settings types that `isinstance` asks for."""
+    kinds = {
+        "Encoder",
+        "TokenEncoder",
+        "ViT",
+        "ResNet",
+        "Tokeniser",
+        "IGPT",
+        "Swin",
+        "ConvNeXt",
+        "PVT",
+        "EncoderSettings",
+    }
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "isinstance"]
+    names = [{part.id for part in ast.walk(call.args[1]) if isinstance(part, ast.Name)} for call in calls]
+    return [
+        name
+        for each in names
+        for name in each
+        if name in kinds or name == "EncoderSettings" or name.removesuffix("Settings") in kinds
+    ]
+
+
+def test_encoders_are_asked_rather_than_told_apart():
+    """What suits a family, its settings say; formats and graphs alone are about one family each."""
+    rooms = [path for path in FILES if folder_of(path) not in ("weights", "export")]
+    asked = {str(path.relative_to(SOURCES)): kinds_asked(path.read_text()) for path in rooms}
+    assert sum(map(len, asked.values())) <= 8, {path: names for path, names in asked.items() if names}
+    assert kinds_asked("isinstance(a, ViT | nn.Module) and isinstance(b, SwinSettings)") == ["ViT", "SwinSettings"]
+
+
 def child(code: str, *words: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True, timeout=100

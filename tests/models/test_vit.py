@@ -1,6 +1,6 @@
 """The ViT: parameter counts, and the laws that are its alone. tests/weights holds it against its peers."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from vitreous.errors import UserError
 from vitreous.models import ConvStem, ViTSettings, model_settings
 from vitreous.models.flops import num_parameters
+from vitreous.models.vit import BlockSettings, EndSettings
 
 TINY = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)
 
@@ -187,3 +188,20 @@ def test_settings_that_cannot_be(changes, message):
 def test_unknown_resizing():
     with pytest.raises(UserError, match=r"bilinear, bicubic, zoom.* Did you mean bilinear"):
         TINY.build().resize((16, 16), "biliner")
+
+
+def test_fields_are_found_by_their_own_names_whichever_part_they_are_in():
+    settings = ViTSettings.of(width=64, gelu="tanh", projection=8)
+    assert settings == ViTSettings(width=64, block=BlockSettings(gelu="tanh"), ends=EndSettings(projection=8))
+    changed = settings.changed(heads=4, layer_scale=0.1)
+    assert (changed.heads, changed.block, changed.ends) == (
+        4,
+        BlockSettings(gelu="tanh", layer_scale=0.1),
+        settings.ends,
+    )
+    assert [changed.value(name) for name in ("width", "layer_scale", "projection")] == [64, 0.1, 8]
+    names = ViTSettings.field_names()
+    assert len(names) == len(set(names)) and {"width", "gelu", "pool_norm"} <= set(names)
+    assert not {"block", "ends"} & set(names)
+    assert max(len(fields(part)) for part in (ViTSettings, BlockSettings, EndSettings)) <= 15
+    assert model_settings("vit_s16", layer_scale=0.1).block.layer_scale == 0.1

@@ -135,3 +135,17 @@ def test_looking_inside_costs_nothing_when_nobody_looks(x):
 def test_width_must_be_a_multiple_of_the_heads():
     with pytest.raises(ValueError, match="multiple"):
         Attention(10, 3)
+
+
+def test_an_index_into_the_table_and_a_bias_may_come_together(x):
+    """As in shifted windows: relative positions, and a mask of who may not be seen."""
+    module = attention(bias_table=BiasTable((2, 2), HEADS))
+    pairs = module.bias_table.pairs(1, torch.arange(4))
+    mask = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
+    mask[1, :, :, 3] = -torch.inf
+    weights, out = by_hand(module, x, biases=module.bias_table.table[pairs] + mask.movedim(1, -1))
+    torch.testing.assert_close(module(x, pairs, mask), out, atol=1e-12, rtol=0)
+    torch.testing.assert_close(module.weights(x, None, pairs, mask), weights, atol=1e-12, rtol=0)
+    some = torch.tensor([4, 1])
+    torch.testing.assert_close(module.weights(x, some, pairs, mask), weights[:, :, some], atol=1e-12, rtol=0)
+    assert not torch.allclose(module(x, pairs), module(x, pairs, mask))

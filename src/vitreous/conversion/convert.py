@@ -12,6 +12,7 @@ from vitreous.conversion.agreement import ROUNDING, Agreement, agree
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
+from vitreous.models.vit import as_vit
 from vitreous.weights import formats
 from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
 from vitreous.weights.describe import describe
@@ -174,7 +175,7 @@ def compare(first: Trained, second: Trained) -> None:
 def _placed(trained: Trained) -> dict[str, Tensor]:
     """With the positions of the prefix tokens as a part of the tokens."""
     tokens, table = trained.weights[TOKENS].clone(), trained.weights[TABLE].clone()
-    num = trained.card.model.num_prefix if isinstance(trained.card.model, ViTSettings) else 0
+    num = as_vit(trained.card.model, f"{trained.where}: positions in a model that is no ViT").num_prefix
     tokens[:num] += table[:num]
     table[:num] = 0
     return {**trained.weights, TOKENS: tokens, TABLE: table}

@@ -1,7 +1,9 @@
 """Names of models and the plain facts behind them. Imports no torch, so that a listing is quick."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from vitreous.errors import UserError, did_you_mean
 
@@ -14,34 +16,11 @@ class ViTSize:
 
 
 @dataclass(frozen=True)
-class ViTName:
-    """What a name such as r50_vit_b16 says."""
+class Named:
+    """What a name such as vit_b16 says."""
 
-    size: ViTSize
-    patch: int  # of the picture, or of the trunk's map
-    stem_depths: tuple[int, ...] | None  # units in each stage of the hybrid's ResNet; None: no hybrid
-
-
-@dataclass(frozen=True)
-class ResNetName:
-    """What a name such as bit_r50x3 says."""
-
-    depths: tuple[int, ...]
-    width_factor: int
-
-
-@dataclass(frozen=True)
-class IGPTName:
-    """What a name such as igpt_s says."""
-
-    size: ViTSize
-
-
-@dataclass(frozen=True)
-class TokeniserName:
-    """What a name such as tokeniser_8 says."""
-
-    stride: int
+    family: str
+    sizes: Mapping[str, Any]  # fields of the family's settings, for a hybrid the depths of its ResNet too
 
 
 VIT_SIZES = {
@@ -92,27 +71,28 @@ def model_names() -> list[str]:
     return list(MODELS)
 
 
-def parse_name(name: str) -> ViTName | ResNetName | IGPTName | TokeniserName:
+def parse_name(name: str) -> Named:
     """What a model's name says."""
     if match := re.fullmatch(r"bit_(r\d+)x([1-9]\d*)", name):
         if match[1] in RESNET_DEPTHS:
-            return ResNetName(RESNET_DEPTHS[match[1]], int(match[2]))
+            return Named("bit", {"depths": RESNET_DEPTHS[match[1]], "base_width": 64 * int(match[2])})
     elif match := re.fullmatch(r"igpt_([a-z]+)", name):
         if match[1] in IGPT_SIZES:
-            return IGPTName(IGPT_SIZES[match[1]])
+            return Named("igpt", asdict(IGPT_SIZES[match[1]]))
     elif match := re.fullmatch(r"tokeniser_([1-9]\d*)", name):
-        return TokeniserName(int(match[1]))
+        return Named("tokeniser", {"stride": int(match[1])})
     elif match := re.fullmatch(r"(?:(r\d*)_)?vit_([a-z]+)([1-9]\d*)", name):
         resnet, size, patch = match[1], VIT_SIZES.get(match[2]), int(match[3])
         if size and resnet is None:
-            return ViTName(size, patch, None)
+            return Named("vit", {**asdict(size), "patch": patch})
         if size and resnet == "r" and patch == 16:
             # As released: the root has stride 4 and the patches 8, which makes 32 in spite of the name.
-            return ViTName(size, 8, ())
+            return Named("hybrid", {**asdict(size), "patch": 8, "stem_depths": ()})
         if size and resnet in RESNET_DEPTHS and patch in (16, 32):
             *early, third, fourth = RESNET_DEPTHS[resnet]
             # For stride 16 the paper leaves stage 4 out and gives its blocks to stage 3 (section 4.1).
-            return ViTName(size, 1, (*early, third, fourth) if patch == 32 else (*early, third + fourth))
+            depths = (*early, third, fourth) if patch == 32 else (*early, third + fourth)
+            return Named("hybrid", {**asdict(size), "patch": 1, "stem_depths": depths})
     raise UserError(
         f"no model is called {name!r}.{did_you_mean(name, model_names())} Names look like vit_b16, r50_vit_b32 or "
         f"bit_r50x1; sizes are {', '.join(VIT_SIZES)}."
