@@ -360,7 +360,7 @@ def test_one_of_two_models_is_not_guessed(name):
     if twin is None:
         return
     found = [Timm().card(Given(state, {"config.json": {"architecture": each}}, "file")).model for each in (name, twin)]
-    assert getattr(found[0], field) != getattr(found[1], field)
+    assert found[0].value(field) != found[1].value(field)
 
 
 @pytest.mark.parametrize("with_config", [False, True])
