@@ -7,6 +7,7 @@ from PIL import Image
 
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
+from vitreous.data.targets import ClassLabels, ManyLabels
 
 
 def scene(number, size=(96, 80)):
@@ -44,7 +45,8 @@ class Pictures(Source):
 
     def __init__(self, pictures, labels=None, classes=("a", "b"), name="made"):
         self.given, self.name, self.classes = list(pictures), name, classes
-        self.labels = np.arange(len(self.given)) % 2 if labels is None else np.asarray(labels)
+        labels = np.arange(len(self.given)) % 2 if labels is None else np.asarray(labels)
+        self.targets = ClassLabels(labels) if labels.ndim == 1 else ManyLabels(labels)
 
     def read(self, index):
         if self.given[index] is None:

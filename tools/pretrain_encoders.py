@@ -31,6 +31,7 @@ from vitreous.data.memory import worked
 from vitreous.data.names import Layout
 from vitreous.data.resample import resize
 from vitreous.data.sources import DataSettings, Splits, open_sources
+from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.jobs.build import build_encoder, build_loop
 from vitreous.jobs.train import trained
@@ -79,11 +80,11 @@ class Squares(Source):
         self.pictures = np.empty((sum(map(len, parts)), px, px, 3), dtype=np.uint8)
         labels, at = [], 0
         for part in parts:
-            for index, picture in worked(part, lambda one: squashed(one, px), f"decoding {part.name}"):
+            for index, picture in worked(part, lambda one: squashed(one.picture, px), f"decoding {part.name}"):
                 self.pictures[at] = picture
                 labels.append(part.labels[index] if part is labelled else len(labelled.classes))
                 at += 1
-        self.pictures, self.labels = self.pictures[:at], np.array(labels, dtype=np.int64)
+        self.pictures, self.targets = self.pictures[:at], ClassLabels(labels)
 
     def read(self, index: int) -> Picture:
         return self.pictures[index]

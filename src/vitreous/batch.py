@@ -14,15 +14,19 @@ from vitreous import platforms
 class Batch:
     """Some samples, seen through one or more views.
 
-    `targets` holds what a sample is labelled with, by name. Plain classification has `label` (B,) int64;
-    Mixup and CutMix add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of
-    the first. A source of several labels a picture has `labels` (B, K) in place of `label`.
+    `targets` holds what is known of a sample, by name. Plain classification has `label` (B,) int64; Mixup and CutMix
+    add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of the first. A source of
+    several labels per picture has `labels` (B, K) in place of `label`. One of labels per pixel has `mask` int64, with
+    -1 where none counts: in training of the view's pixels (B, h, w), in evaluation of the picture's own (B, H, W), the
+    rows and columns beyond its `size` being -1 too.
     """
 
     views: tuple[Tensor, ...]  # (B, C, h, w) each, normalised; several for multi-crop, global crops first
     targets: dict[str, Tensor]
     ids: Tensor  # (B,) int64: which samples of the source these are
     keys: Tensor  # (B,) int64: every random choice about a sample is drawn from its key (see keys.py)
+    size: Tensor | None = None  # (B, 2) int64: height and width of the picture in its source, in px
+    extent: Tensor | None = None  # (B, 2) int64: rows and columns of the view that are picture; none: all of them
 
     @property
     def images(self) -> Tensor:
@@ -49,4 +53,6 @@ class Batch:
             targets={name: change(target) for name, target in self.targets.items()},
             ids=change(self.ids),
             keys=change(self.keys),
+            size=None if self.size is None else change(self.size),
+            extent=None if self.extent is None else change(self.extent),
         )

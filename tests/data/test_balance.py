@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from scenes import Pictures, scene
-from vitreous.data.loader import TrainLoader, balanced_order
+from vitreous.data.loader import TrainLoader
+from vitreous.data.order import balanced_order
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 

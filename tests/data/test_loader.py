@@ -11,6 +11,7 @@ from vitreous.batch import Batch
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.targets import ClassLabels, ManyLabels
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 
@@ -23,7 +24,7 @@ class Made(Source):
 
     def __init__(self, num: int, shape: tuple[int, int] | None = None, bad: tuple[int, ...] = ()) -> None:
         self.name, self.classes, self.shape, self.unreadable = "made", ("a", "b", "c"), shape, bad
-        self.labels = np.arange(num, dtype=np.int64) % 3
+        self.targets = ClassLabels(np.arange(num) % 3)
 
     def read(self, index: int) -> np.ndarray:
         if index in self.unreadable:
@@ -139,7 +140,7 @@ def test_the_partner_is_the_next_of_the_batch():
 
 def test_several_labels_a_picture():
     source = Kept(50)
-    source.labels = np.eye(3, dtype=np.int64)[source.labels]
+    source.targets = ManyLabels(np.eye(3)[source.labels])
     batch = next(train_loader(source).batches(0, 1))
     assert batch.targets["labels"].shape == (8, 3)
     torch.testing.assert_close(batch.targets["labels"].sum(1), torch.ones(8))
@@ -220,7 +221,7 @@ def test_when_nothing_can_be_read_and_all_of_it_is_accepted_it_still_ends():
 
 def test_draws_of_a_class_stay_in_it_when_a_picture_cannot_be_read_and_classes_are_balanced():
     source = Made(42, bad=(31,))
-    source.labels = np.array([0] * 31 + [1] * 2 + [0] * 8 + [2])
+    source.targets = ClassLabels([0] * 31 + [1] * 2 + [0] * 8 + [2])
     batches = list(train_loader(source, batch_size=42, balance=True).batches(0, 3))
     counts = torch.bincount(torch.cat([batch.targets["label"] for batch in batches]))
     assert counts.tolist() == [42, 42, 42]

@@ -7,6 +7,7 @@ import torch
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Augmentation, Preprocessing
 
 pytestmark = [
@@ -33,7 +34,7 @@ STRONG = Augmentation(
 class Noise(Source):
     def __init__(self, in_memory: bool) -> None:
         self.name, self.classes = "noise", ("a", "b")
-        self.labels = np.arange(200, dtype=np.int64) % 2
+        self.targets = ClassLabels(np.arange(200) % 2)
         generator = np.random.default_rng(0)
         coarse = generator.integers(0, 256, (200, 8, 8, 3)).astype(np.uint8)
         self._pictures = np.kron(coarse, np.ones((1, 4, 4, 1), dtype=np.uint8))

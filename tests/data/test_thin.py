@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous.data import resample, thin
+from vitreous.data import placement, resample, thin
 from vitreous.data.transforms import Preprocessing, _resize_by_pillow
 
 # Fits pictures that would take many gigabytes if they were resized whole. The limit is there to stop it; the resident
@@ -72,7 +72,7 @@ def test_memory_of_thin_pictures():
 def test_pictures_of_up_to_eight_to_one_are_computed_whole(size):
     for shape in ((1, 1), (1, 8), (8, 1), (480, 640), (3000, 375), (499, 3992), (3535, 28280)):
         resized, corner = resample.cover(size, 0.875, *shape)
-        cut = thin.Cut(resized, corner, size, thin.most(resample.enlarged(size, 0.875)))
+        cut = thin.Cut(resized, corner, size, thin.most(placement.enlarged(size, 0.875)))
         for window in cut.windows(shape):
             assert (window.computed, window.seen) == (slice(0, window.out), slice(0, window.source))
             assert thin.step(window.source) == 1

@@ -9,6 +9,7 @@ import torch
 from vitreous import settings
 from vitreous.data.base import Source
 from vitreous.data.loader import TrainLoader
+from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.data.views import ViewSettings, build_views
 from vitreous.errors import UserError
@@ -32,7 +33,7 @@ class Made(Source):
 
     def __init__(self, num: int) -> None:
         self.name, self.classes = "made", ("a", "b")
-        self.labels = np.arange(num, dtype=np.int64) % 2
+        self.targets = ClassLabels(np.arange(num) % 2)
 
     def read(self, index: int) -> np.ndarray:
         small = np.random.default_rng(index).integers(0, 256, (4, 5, 3)).astype(np.uint8)

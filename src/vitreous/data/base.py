@@ -1,38 +1,67 @@
-"""Source: pictures with labels, read one at a time, wherever they come from."""
+"""Source: pictures and what is known about them, read one at a time, wherever they come from."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.images import Picture
+from vitreous.data.images import BadPicture, Picture
+from vitreous.data.targets import ClassLabels, Targets
+from vitreous.data.targets.base import Large
 from vitreous.errors import UserError
 
 Labels = NDArray[np.int64]
 
 
+class Sample(NamedTuple):
+    """A picture, with what was read beside it."""
+
+    picture: Picture
+    large: Large
+
+
 class Source(ABC):
-    """Pictures and their labels. Reading is safe in threads and in forked workers."""
+    """Pictures and their targets. Reading is safe in threads and in forked workers."""
 
     name: str
     classes: tuple[str, ...]
-    labels: Labels  # (N,)
+    targets: Targets
     pictures: Picture | None = None  # (N, H, W, 3), where all are in memory and of one size
     notes: tuple[str, ...] = ()  # what was skipped, or taken in one way of several, when it was opened
     _bad: "BadFiles | None" = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
+
+    @property
+    def labels(self) -> Labels:
+        """(N,) for all that is about one class per picture; a UserError where the source has something else."""
+        if not isinstance(self.targets, ClassLabels):
+            raise UserError(f"{self.name}: its pictures do not have one label each, which this needs.")
+        return self.targets.labels
 
     @abstractmethod
     def read(self, index: int) -> Picture:
         """(H, W, 3); raises BadPicture."""
 
+    def sample(self, index: int) -> Sample:
+        """The picture, and the targets that are read with it; raises BadPicture."""
+        picture, large = self.read(index), self.targets.read(index)
+        for name, target in large.items():
+            if target.shape[:2] != picture.shape[:2]:
+                raise BadPicture(f"its {name} has {_px(target.shape)}, the picture {_px(picture.shape)}")
+        return Sample(picture, large)
+
     @abstractmethod
     def where(self, index: int) -> str:
         """Where this picture lies, in words a person can follow."""
+
+    def described(self, index: int) -> str:
+        """What its targets say of this picture, in a few words; empty where that is nothing."""
+        return self.targets.described(index, self.classes)
 
     def size(self, index: int) -> int:
         """Of this picture as it is stored, or of the file that it is in, in bytes; 0 where it is in none."""
@@ -61,7 +90,7 @@ class Derived(Source):
         """`places`: which ones, in which order; all where it is not given."""
         self.parent, self.name, self.classes = parent, name or parent.name, parent.classes
         self._places = places
-        self.labels = parent.labels if places is None else parent.labels[places]
+        self.targets = parent.targets if places is None else parent.targets.take(places)
 
     def _place(self, index: int) -> int:
         return index if self._places is None else int(self._places[index])
@@ -100,7 +129,9 @@ class Relabelled(Derived):
     """The same pictures, labelled by the class list of another source (a model's, or the training pictures')."""
 
     def __init__(self, parent: Source, classes: Sequence[str]) -> None:
-        unknown = [parent.classes[label] for label in np.unique(parent.labels) if parent.classes[label] not in classes]
+        counts = parent.targets.counts(len(parent.classes))
+        occur = parent.classes if counts is None else [parent.classes[number] for number in np.flatnonzero(counts)]
+        unknown = [name for name in occur if name not in classes]
         if unknown:
             raise UserError(
                 f"{parent.name} has the class {unknown[0]!r}{_others(unknown)}, which is not among the {len(classes)} "
@@ -111,12 +142,17 @@ class Relabelled(Derived):
         numbers = {name: number for number, name in enumerate(classes)}
         # Class names that no picture carries may be unknown; -1 is never looked up for them.
         table = np.array([numbers.get(name, -1) for name in parent.classes], dtype=np.int64)
-        self.classes, self.labels, self.pictures = tuple(classes), table[parent.labels], parent.pictures
+        self.classes, self.pictures = tuple(classes), parent.pictures
+        self.targets = parent.targets.relabelled(table, len(classes))
 
 
 def with_classes(source: Source, classes: Sequence[str]) -> Source:
     """The source with its labels numbered as in `classes`; a class that is not there is a UserError."""
     return source if source.classes == tuple(classes) else Relabelled(source, classes)
+
+
+def _px(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]} x {shape[0]} px"
 
 
 def _others(names: Sequence[str]) -> str:

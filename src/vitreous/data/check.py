@@ -174,14 +174,16 @@ class Seen:
 
     def __init__(self, name: str, source: Source) -> None:
         self.name, self.source = name, source
-        found = list(worked(source, look, f"checking {source.name}"))
+        found = list(worked(source, lambda sample: look(sample.picture), f"checking {source.name}"))
         self.places = np.array([place for place, _ in found], dtype=np.int64)
         self.looks = [one for _, one in found]
         # What is in memory can be read: decoding has left out the others.
         self.unreadable = source.unreadable if isinstance(source, InMemory) else unread(source, self.places.tolist())
 
     def report(self) -> Part:
-        counts = np.bincount(self.source.labels[self.places], minlength=len(self.source.classes))
+        num_classes = len(self.source.classes)
+        counts = self.source.targets.take(self.places).counts(num_classes)
+        counts = np.zeros(num_classes, dtype=np.int64) if counts is None else counts
         reasons = self.source.bad.reasons
         bad = tuple(f"{where} ({reasons[where]})" for where in self.unreadable)
         return Part(name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=bad)
@@ -191,8 +193,6 @@ def check(splits: Splits, where: str = "") -> DataReport:
     """Look at every picture of every part once."""
     given = {"train": splits.train, "val": splits.val, "test": splits.test}
     parts = [Seen(name, source) for name, source in given.items() if source is not None]
-    if splits.train.labels.ndim != 1:
-        raise UserError(f"{splits.train.name}: several labels per picture; this check is for one label each")
     if not len(parts[0].places):
         raise UserError(f"{splits.train.name}: not one picture can be read")
     together = _Together(parts)
@@ -250,7 +250,7 @@ class _Together:
         self.exact, self.near = exact_groups(prints), near_groups(prints)
         self.part = np.repeat(np.arange(len(parts)), [len(part.places) for part in parts])
         self.place = np.concatenate([part.places for part in parts])
-        self.label = np.concatenate([part.source.labels[part.places] for part in parts])
+        self.said = [part.source.described(int(place)) for part in parts for place in part.places]
 
     def twins(self, names: Sequence[str]) -> tuple[tuple[Twins, ...], tuple[int, int]]:
         """Within one part: the first ones by name, and how many there are, exact and near."""
@@ -268,7 +268,7 @@ class _Together:
         """The same picture, anywhere, under another class than where it was met first."""
         first, again = _repeats(self.near[:, None])
         pairs = zip(first.tolist(), again.tolist(), strict=True)
-        return tuple(self._twins(a, b, names) for a, b in pairs if self.label[a] != self.label[b])
+        return tuple(self._twins(a, b, names) for a, b in pairs if self.said[a] != self.said[b])
 
     def leaks(self) -> tuple[tuple[Leak, ...], tuple[int, ...]]:
         """Of train with val and test, of val with test; and the numbers of those in train."""

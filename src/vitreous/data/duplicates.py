@@ -82,7 +82,8 @@ def _shrunk(pixels: Picture, side: int) -> Floats:
 
 def fingerprints(source: Source, what: str = "") -> tuple[Fingerprints, Numbers]:
     """Of every picture that can be read, and which those are."""
-    found = list(worked(source, fingerprint, what or f"looking for duplicates in {source.name}"))
+    what = what or f"looking for duplicates in {source.name}"
+    found = list(worked(source, lambda sample: fingerprint(sample.picture), what))
     return Fingerprints.of([one for _, one in found]), np.array([index for index, _ in found], dtype=np.int64)
 
 

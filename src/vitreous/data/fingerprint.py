@@ -6,8 +6,6 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
 from vitreous.data.base import Source
 from vitreous.data.splits import Splits
 
@@ -16,7 +14,7 @@ def names_digest(source: Source) -> str:
     """sha256 of what the pictures are called, how they are labelled and how large their files are; their pixels are not
     read. It stays the same where the whole set is moved."""
     digest = hashlib.sha256(repr(source.classes).encode())
-    digest.update(np.ascontiguousarray(source.labels).data)
+    source.targets.update(digest)
     folder = _folder(source) if len(source) else ""
     for index in range(len(source)):
         name = source.where(index).removeprefix(folder).encode("utf-8", "surrogateescape")

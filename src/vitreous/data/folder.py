@@ -4,10 +4,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitreous.data.base import Labels, PathList, Source
+from vitreous.data.base import PathList, Source
 from vitreous.data.images import Picture, read_picture
 from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, unlabelled
 from vitreous.data.skipped import Skipped
+from vitreous.data.targets import Targets
 from vitreous.errors import UserError
 
 
@@ -15,9 +16,9 @@ class FileSource(Source):
     """Picture files."""
 
     def __init__(
-        self, name: str, paths: Sequence[str], labels: Labels, classes: tuple[str, ...], notes: tuple[str, ...]
+        self, name: str, paths: Sequence[str], targets: Targets, classes: tuple[str, ...], notes: tuple[str, ...]
     ) -> None:
-        self.name, self.labels, self.classes, self._paths = name, labels, classes, PathList(paths)
+        self.name, self.targets, self.classes, self._paths = name, targets, classes, PathList(paths)
         self.notes = notes
 
     def read(self, index: int) -> Picture:
@@ -62,14 +63,14 @@ def _open_part(folder: Path, root: Path, name: str, layout: Layout) -> FileSourc
     if layout.label_pattern is not None:
         paths = _some(folder, pictures_under(folder, skipped), skipped)
         marks = matched(layout.label_pattern, [Path(path).relative_to(folder).as_posix() for path in paths], folder)
-        labels, classes, notes = numbered(marks, root, str(folder))
+        targets, classes, notes = numbered(marks, root, str(folder))
     elif not layout.need_labels and _num_pictures(folder):  # what lies beside them in folders belongs to them
         paths = _some(folder, pictures_under(folder, skipped), skipped)
-        labels, classes, notes = unlabelled(len(paths))
+        targets, classes, notes = unlabelled(len(paths))
     else:
         paths, marks = _in_class_folders(folder, skipped)
-        labels, classes, notes = numbered(marks, root, str(folder))
-    return FileSource(name, paths, labels, classes, (*skipped.notes(), *notes))
+        targets, classes, notes = numbered(marks, root, str(folder))
+    return FileSource(name, paths, targets, classes, (*skipped.notes(), *notes))
 
 
 def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:

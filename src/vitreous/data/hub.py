@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
 from vitreous.data.names import (
@@ -19,6 +17,7 @@ from vitreous.data.names import (
     unlabelled,
 )
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
+from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 
 
@@ -31,7 +30,7 @@ class HubSource(Source):
         self.name = name
         self._image_column = column(rows.column_names, None, IMAGES, "image", name)
         label = label_column_of(rows.column_names, LABELS, name, layout)
-        self.labels, self.classes, self.notes = _labels(name, rows, label)
+        self.targets, self.classes, self.notes = _labels(name, rows, label)
         # Bytes as stored: pictures are decoded by read_picture and by nothing else.
         self._rows = rows.select_columns([self._image_column]).cast_column(
             self._image_column, datasets.Image(decode=False)
@@ -57,7 +56,7 @@ def _labels(name: str, rows: Any, label: str | None) -> Numbered:
     if any(isinstance(mark, list | dict) for mark in marks):
         raise UserError(f"{name}: column {label!r} holds lists: several labels per picture are not supported yet.")
     names = getattr(rows.features[label], "names", None)
-    return (np.array(marks, dtype=np.int64), tuple(names), ()) if names else numbered(marks, Path(), name)
+    return (ClassLabels(marks), tuple(names), ()) if names else numbered(marks, Path(), name)
 
 
 def open_hub(name: str, layout: Layout) -> dict[str, Source]:

@@ -1,4 +1,4 @@
-"""Pictures decoded once and kept as uint8, where they fit."""
+"""Pictures decoded once and kept as uint8, with what is read beside them, where they fit."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,9 +8,13 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from vitreous.data.base import Derived, Source
+from vitreous.data.base import Derived, Sample, Source
+from vitreous.data.geometry import of_placement
 from vitreous.data.images import BadPicture, Picture
+from vitreous.data.placement import Placement
 from vitreous.data.resample import resize
+from vitreous.data.targets import Targets
+from vitreous.data.targets.base import Large
 from vitreous.terminal import track
 
 T = TypeVar("T")
@@ -20,7 +24,7 @@ CHUNK = 64  # pictures a thread takes at a time: tiny pictures cost less than ha
 
 
 class InMemory(Derived):
-    """A source decoded by threads. Bad pictures are left out: later indices, labels and names move up.
+    """A source decoded by threads. Bad pictures are left out: later indices, targets and names move up.
 
     Where `shrink_px` is given, larger pictures are kept with a shorter side of so many pixels.
     """
@@ -29,7 +33,9 @@ class InMemory(Derived):
         kept: list[int] = []
         block: Picture | None = None  # all pictures in one array, as long as they are of one size
         loose: list[Picture] = []
-        for index, picture in worked(parent, lambda picture: shrunk(picture, shrink_px), f"decoding {parent.name}"):
+        large: list[Large] = []
+        decoded = worked(parent, lambda sample: shrunk(sample, parent.targets, shrink_px), f"decoding {parent.name}")
+        for index, (picture, beside) in decoded:
             if not kept:
                 block = np.empty((len(parent), *picture.shape), dtype=np.uint8)
             if block is not None and picture.shape == block.shape[1:]:
@@ -39,7 +45,9 @@ class InMemory(Derived):
                     loose, block = list(block[: len(kept)]), None
                 loose.append(picture)
             kept.append(index)
+            large.append(beside)
         super().__init__(parent, np.array(kept, dtype=np.int64))
+        self.targets = self.targets.held(large)
         self.unreadable = unread(parent, kept)  # where they lie
         self.pictures = None if block is None or max(block.shape[1:3]) > MAX_SIDE else block[: len(kept)]
         self._pictures: Sequence[Picture] | Picture = loose if block is None else block
@@ -48,24 +56,31 @@ class InMemory(Derived):
         return self._pictures[index]
 
 
-def shrunk(picture: Picture, shorter_px: int | None) -> Picture:
-    """In its proportions; a picture that is not larger stays as it is."""
+def shrunk(sample: Sample, targets: Targets, shorter_px: int | None) -> Sample:
+    """In its proportions, with what is read beside it; a picture that is not larger stays as it is."""
+    picture, large = sample
     height, width = picture.shape[:2]
     if shorter_px is None or min(height, width) <= shorter_px:
-        return picture
-    size = tuple(round(side * shorter_px / min(height, width)) for side in (height, width))
+        return sample
+    tall, wide = (round(side * shorter_px / min(height, width)) for side in (height, width))
     batch = torch.from_numpy(picture if picture.flags.writeable else picture.copy())[None].permute(0, 3, 1, 2)
-    return resize(batch, (size[0], size[1]), "bilinear")[0].permute(1, 2, 0).contiguous().numpy()
+    small = resize(batch, (tall, wide), "bilinear")[0].permute(1, 2, 0).contiguous().numpy()
+    if not large:
+        return Sample(small, large)
+    squeezed = Placement((height, width), 0, 0, tall, wide, (tall, wide))
+    geometry = of_placement(squeezed, torch.zeros(1, dtype=torch.int64))
+    moved = targets.moved({name: torch.tensor(target)[None] for name, target in large.items()}, geometry)
+    return Sample(small, {name: target[0].numpy() for name, target in moved.items()})
 
 
-def worked(source: Source, work: Callable[[Picture], T], what: str) -> Iterator[tuple[int, T]]:
-    """What `work` makes of all readable pictures, by threads, in order. A UserError where too many are not."""
+def worked(source: Source, work: Callable[[Sample], T], what: str) -> Iterator[tuple[int, T]]:
+    """What `work` makes of all readable samples, by threads, in order. A UserError where too many are not."""
 
     def read_chunk(start: int) -> list[tuple[int, T | BadPicture]]:
         results: list[tuple[int, T | BadPicture]] = []
         for index in range(start, min(start + CHUNK, len(source))):
             try:
-                results.append((index, work(source.read(index))))
+                results.append((index, work(source.sample(index))))
             except BadPicture as error:
                 results.append((index, error))
         return results
@@ -96,7 +111,8 @@ def estimated_bytes(source: Source, num_probes: int = 24) -> float:
     sizes = []
     for index in np.unique(np.linspace(0, len(source) - 1, num_probes).astype(int)):
         try:
-            sizes.append(source.read(int(index)).nbytes)
+            picture, large = source.sample(int(index))
+            sizes.append(picture.nbytes + sum(target.nbytes for target in large.values()))
         except BadPicture:
             continue
     return float(np.mean(sizes)) * len(source) if sizes else 0.0

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from vitreous.data.base import Labels
 from vitreous.data.files import read_regular
+from vitreous.data.targets import ClassLabels, NoTargets, Targets
+from vitreous.data.targets.base import Indices
 from vitreous.errors import UserError, did_you_mean
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ def class_table(folder: Path) -> list[tuple[set[str], str]]:
     ]
 
 
-Numbered = tuple[Labels, tuple[str, ...], tuple[str, ...]]  # labels, class names, and notes about them
+Numbered = tuple[Targets, tuple[str, ...], tuple[str, ...]]  # targets, class names, and notes about them
 
 
 def numbered(marks: Sequence[str] | Sequence[int], folder: Path, where: str) -> Numbered:
@@ -110,17 +111,20 @@ def numbered(marks: Sequence[str] | Sequence[int], folder: Path, where: str) -> 
                 f"{where}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which stands for a "
                 "missing one. Fill in their labels, or remove them."
             )
+    if unique.tolist() == [UNLABELLED]:
+        return unlabelled(len(labels))
     table = class_table(folder)
     if not table:
         classes = tuple(str(mark) for mark in unique)
-        return labels, classes, _several_labels(labels, classes, where)
+        return ClassLabels(labels), classes, _several_labels(labels, classes, where)
     numbers = {mark: number for number, (marks, _) in enumerate(table) for mark in marks}
     for mark in unique:
         if str(mark) not in numbers:
             raise UserError(
                 f"{folder / 'classes.json'}: has no class {str(mark)!r}.{did_you_mean(str(mark), list(numbers))}"
             )
-    return np.array([numbers[str(mark)] for mark in unique])[labels], tuple(name for _, name in table), ()
+    named = np.array([numbers[str(mark)] for mark in unique], dtype=np.int64)
+    return ClassLabels(named[labels]), tuple(name for _, name in table), ()
 
 
 def is_missing(mark: str) -> bool:
@@ -128,7 +132,7 @@ def is_missing(mark: str) -> bool:
     return mark.strip().lower() in ("", "nan")
 
 
-def _several_labels(labels: Labels, classes: Sequence[str], where: str) -> tuple[str, ...]:
+def _several_labels(labels: Indices, classes: Sequence[str], where: str) -> tuple[str, ...]:
     """A note where classes look like lists of labels."""
     joined = [number for number, name in enumerate(classes) if any(mark in name for mark in SEPARATORS)]
     if not joined:
@@ -142,7 +146,7 @@ def _several_labels(labels: Labels, classes: Sequence[str], where: str) -> tuple
 
 def unlabelled(num: int) -> Numbered:
     """Of so many pictures that come without labels."""
-    return np.zeros(num, dtype=np.int64), (UNLABELLED,), ()
+    return NoTargets(num), (UNLABELLED,), ()
 
 
 # ---- Labels in file names

@@ -20,6 +20,7 @@ from vitreous.data.base import Source
 from vitreous.data.files import check_regular
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
+from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
@@ -66,7 +67,7 @@ class ParquetSource(Source):
         self._starts = np.cumsum([0, *rows])
         self._first_rows = [0, *accumulate(file.metadata.num_rows for file in files)]  # of each file
         self._sizes = [path.stat().st_size for path in paths]
-        self.labels, self.classes, self.notes = _read_labels(paths, files, layout)
+        self.targets, self.classes, self.notes = _read_labels(paths, files, layout)
         self._cache = RowGroups()
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -168,7 +169,7 @@ def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout:
     if names and not is_text:
         if len(marks) and marks.max() >= len(names):
             raise UserError(f"{where}: {name} {marks.max()} but only {len(names)} class names in the file's metadata.")
-        return marks.astype(np.int64), tuple(map(str, names)), ()
+        return ClassLabels(marks), tuple(map(str, names)), ()
     return numbered(
         [str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent, str(where)
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitreous import keys as K
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
+from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError, did_you_mean
 
 SIDE = 64  # of a picture, in pixels; lengths below are shares of it
@@ -53,7 +54,7 @@ class Rendered(Source):
         keys = K.sample_keys(K.purpose_code(f"rendered {task} {split}"), 0, torch.arange(num))
         self.classes, draw = TASKS[task]
         self.sprites = draw(keys)
-        self.labels = self.sprites.labels
+        self.targets = ClassLabels(self.sprites.labels)
         # A dark ground and light sprites: every channel tells them apart.
         colours = K.uniform(keys, "colours", 3 * (1 + self.sprites.size.shape[1])).numpy().astype(np.float64)
         self._colours = colours.reshape(num, -1, 3)

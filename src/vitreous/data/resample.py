@@ -12,11 +12,11 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous.data import thin
+from vitreous.data.placement import Size, enlarged, placed
 from vitreous.data.thin import Cut
 from vitreous.platforms import widest
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
-Size = tuple[int, int]  # (height, width)
 
 ATTEMPTS = 10  # random boxes tried before the fallback, as torchvision does
 
@@ -27,24 +27,8 @@ ATTEMPTS = 10  # random boxes tried before the fallback, as torchvision does
 def cover(size: Size, fraction: float, height: int, width: int) -> tuple[Size, Size]:
     """The size to resize (height, width) to, and the corner to cut `size` from, so that `size` is the centre and
     takes `fraction` of the shorter side."""
-    target_h, target_w = enlarged(size, fraction)
-    if height * target_w <= width * target_h:
-        resized = target_h, max(target_w, target_h * width // height)
-    else:
-        resized = max(target_h, target_w * height // width), target_w
-    return resized, centre(size, resized)
-
-
-def enlarged(size: Size, fraction: float) -> Size:
-    """The size of which `size` is the fraction."""
-    height, width = (int(side / fraction + 1e-6) for side in size)
-    return height, width
-
-
-def centre(size: Size, within: Size, floor: bool = False) -> Size:
-    """The corner of the central box. Of an odd margin the half is rounded to even, as torchvision does, or down."""
-    top, left = ((outer - inner) / 2 for inner, outer in zip(size, within, strict=True))
-    return (int(top), int(left)) if floor else (round(top), round(left))
+    whole = placed(size, "centre", fraction, (height, width))
+    return (whole.tall, whole.wide), (-whole.top, -whole.left)
 
 
 def resize(images: Tensor, size: Size, interpolation: Interpolation) -> Tensor:

@@ -6,18 +6,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, with_classes
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.names import ALL, UNLABELLED, Layout, label_pattern
+from vitreous.data.names import ALL, Layout, label_pattern
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
-from vitreous.data.splits import Splits, carve, limited
+from vitreous.data.splits import Splits, carve, limited, strata
 from vitreous.data.table import open_table
 from vitreous.data.tar import open_tar
+from vitreous.data.targets import ManyLabels, NoTargets, Targets
 from vitreous.errors import UserError, did_you_mean
 
 __all__ = [
@@ -163,10 +165,11 @@ class DataSettings:
 
 
 def check_classes(train: Source) -> None:
-    present = np.unique(train.labels)
-    if train.classes == (UNLABELLED,):
+    if isinstance(train.targets, NoTargets):
         raise UserError(f"{train.name}: its pictures have no labels, which this needs. Name others that have.")
-    if len(present) < 2:
+    counts = train.targets.counts(len(train.classes))
+    present = np.arange(len(train.classes)) if counts is None else np.flatnonzero(counts)
+    if len(present) < 2 and not isinstance(train.targets, ManyLabels):
         name = train.classes[present[0]]
         raise UserError(f"{train.name}: one class only ({name}). What learns from labels needs two or more.")
 
@@ -174,7 +177,8 @@ def check_classes(train: Source) -> None:
 def without(train: Source, numbers: Iterable[int]) -> Source:
     """The source without some pictures, by their numbers in the set as it was opened."""
     stay = np.flatnonzero(~np.isin(train.numbers(np.arange(len(train))), list(numbers)))
-    gone = np.setdiff1d(train.labels, train.labels[stay])
+    num_classes = len(train.classes)
+    gone = np.setdiff1d(_occurring(train.targets, num_classes), _occurring(train.targets.take(stay), num_classes))
     if len(gone):
         raise UserError(
             f"{train.name}: all pictures of the class {train.classes[gone[0]]!r} would be left out. Add others to it."
@@ -205,10 +209,11 @@ def written_numbers(numbers: Iterable[int]) -> str:
 
 
 def _limited(train: Source, num: int, seed: int, asked: str) -> Source:
-    num_classes = len(np.unique(train.labels))
-    if num < num_classes:
-        raise UserError(f"{asked}; {train.name} has {num_classes} classes: use more.")
-    return Subset(train, limited(train.labels, num, seed), train.name)
+    groups = strata(train)
+    num_groups = len(np.unique(groups))
+    if num < num_groups:
+        raise UserError(f"{asked}; {train.name} has {num_groups} classes: use more.")
+    return Subset(train, limited(groups, num, seed), train.name)
 
 
 def _estimated_gb(splits: Splits) -> float:
@@ -226,8 +231,15 @@ def _kept(splits: Splits) -> Splits:
     )
 
 
+def _occurring(targets: Targets, num_classes: int) -> NDArray[np.int64]:
+    """The classes that pictures have, as far as that is known without reading them."""
+    counts = targets.counts(num_classes)
+    return np.arange(0) if counts is None else np.flatnonzero(counts)
+
+
 def _check_covered(part: Source, train: Source) -> None:
-    unknown = np.setdiff1d(part.labels, train.labels)
+    num_classes = len(train.classes)
+    unknown = np.setdiff1d(_occurring(part.targets, num_classes), _occurring(train.targets, num_classes))
     if len(unknown):
         raise UserError(
             f"{part.name} has the class {train.classes[unknown[0]]!r}, of which {train.name} has no picture. "

@@ -22,6 +22,12 @@ class Splits:
     notes: tuple[str, ...] = ()  # what was skipped when the data was opened
 
 
+def strata(source: Source) -> Labels:
+    """(N,) what every part should hold in proportion; one group where the targets tell of none."""
+    groups = source.targets.strata
+    return np.zeros(len(source), dtype=np.int64) if groups is None else groups
+
+
 def _hashes(num: int, seed: int, purpose: str) -> Indices:
     """(num,) a random order's sort keys, by (seed, purpose, position) alone."""
     keys = sample_keys(seed, 0, torch.arange(num))
@@ -64,7 +70,7 @@ def limited(labels: Labels, num: int, seed: int) -> Indices:
 
 def carve(source: Source, fraction: float, seed: int, purpose: str) -> tuple[Source, Source | None]:
     """The source without a stratified part, and that part (None where there is nothing to take)."""
-    stay, held = held_out(source.labels, fraction, seed, f"{purpose} split")
+    stay, held = held_out(strata(source), fraction, seed, f"{purpose} split")
     if not len(held):
         return source, None
     return Subset(source, stay), Subset(source, held, f"{source.name} ({purpose} part)")

@@ -44,7 +44,7 @@ class TarSource(Source):
         self._spans = np.array(index.spans, dtype=np.int64)  # (N, 2)
         numeric = all(mark.isdecimal() for mark in index.marks)
         marks: list[str] | list[int] = [int(mark) for mark in index.marks] if numeric else index.marks
-        self.labels, self.classes, self.notes = numbered(marks, shards[0].parent, str(shards[0]))
+        self.targets, self.classes, self.notes = numbered(marks, shards[0].parent, str(shards[0]))
 
     def read(self, index: int) -> Picture:
         offset, size = self._spans[index].tolist()

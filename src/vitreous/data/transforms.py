@@ -16,7 +16,9 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous.data import colour, erasing, randaugment, resample, thin
+from vitreous.data.geometry import Geometry, of_placement, resized_boxes, shifted
 from vitreous.data.mixing import Mixer
+from vitreous.data.placement import Fit, Placement, Size, enlarged, placed
 from vitreous.data.thin import Cut
 from vitreous.errors import UserError, shown
 from vitreous.platforms import widest
@@ -30,7 +32,7 @@ class Preprocessing:
     """The fixed way from a picture to the model's input."""
 
     size_px: tuple[int, int] = (224, 224)  # height and width of the model's input
-    crop: Literal["centre", "squash", "squash-centre"] = "centre"  # keep the proportions, squash, squash larger; cut
+    crop: Fit = "centre"  # keep the proportions and cut; squash; squash larger and cut; letterbox: keep all, and pad
     crop_fraction: float = 0.875  # share of the shorter side that the centre crop keeps
     odd_margin: Literal["even", "down"] = "even"  # how the half of an odd margin is rounded: torchvision, transformers
     skip_fitting: bool = True  # a picture that has the size already is neither resized nor cropped
@@ -62,20 +64,43 @@ class Preprocessing:
         return (batch if pictures.ndim == 4 else batch[0]).contiguous()
 
     def _fitted(self, batch: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 3, h, w): resized, and the centre cut out."""
-        target = whole = self.size_px if self.crop == "squash" else resample.enlarged(self.size_px, self.crop_fraction)
-        if self.crop == "centre":
-            whole, _ = resample.cover(self.size_px, self.crop_fraction, *batch.shape[-2:])
-        else:
+        """(B, 3, H, W) -> (B, 3, h, w): resized, and what hangs over cut off, or what is missing padded."""
+        target = self.size_px if self.crop in ("squash", "letterbox") else enlarged(self.size_px, self.crop_fraction)
+        if self.crop in ("squash", "squash-centre"):
             batch = resample.squashable(batch)
-        top, left = resample.centre(self.size_px, whole, floor=self.odd_margin == "down")
-        most = thin.most(target)
+        place = self._placed((batch.shape[-2], batch.shape[-1]))
+        (height, width), whole, most = self.size_px, (place.tall, place.wide), thin.most(target)
         if max(whole) > most:
             resize_window = _window_by_pillow if self.resizer == "pillow" else resample.windowed
-            return resize_window(batch, Cut(whole, (top, left), self.size_px, most), self.interpolation)
-        height, width = self.size_px
+            return resize_window(batch, Cut(whole, (-place.top, -place.left), self.size_px, most), self.interpolation)
         resize = _resize_by_pillow if self.resizer == "pillow" else resample.resize
-        return resize(batch, whole, self.interpolation)[..., top : top + height, left : left + width]
+        resized = resize(batch, whole, self.interpolation)
+        if self.crop == "letterbox":
+            return self.padded(resized)
+        return resized[..., -place.top : height - place.top, -place.left : width - place.left]
+
+    def placement(self, height: int, width: int) -> Placement:
+        """Where a picture of this size goes."""
+        if (height, width) == self.size_px and self.skip_fitting:
+            return Placement(self.size_px, 0, 0, *self.size_px, self.size_px)
+        return self._placed((height, width))
+
+    def _placed(self, source: Size) -> Placement:
+        return placed(self.size_px, self.crop, self.crop_fraction, source, floor=self.odd_margin == "down")
+
+    def geometry(self, keys: Tensor, height: int, width: int) -> Geometry:
+        """The same for as many pictures as there are keys, on their device; nothing is drawn from them."""
+        return of_placement(self.placement(height, width), keys)
+
+    def padded(self, images: Tensor) -> Tensor:
+        """(B, 3, <= h, <= w) -> (B, 3, h, w), on a canvas of the mean colour: close to 0 once it is normalised."""
+        canvas = self.mean_levels(images).expand(len(images), 3, *self.size_px).clone()
+        canvas[..., : images.shape[-2], : images.shape[-1]] = images
+        return canvas
+
+    def mean_levels(self, like: Tensor) -> Tensor:
+        """(3, 1, 1) uint8."""
+        return (255 * _channels(self.mean, like.device)).round().clamp(0, 255).to(torch.uint8)
 
     def normalised(self, images: Tensor) -> Tensor:
         """uint8 (..., 3, h, w) -> float32, the same for training, evaluation and prediction."""
@@ -150,11 +175,35 @@ class View:
         self.name, self.crop_name = name, crop_name
         fraction = {"squash": None, "centre": preprocessing.crop_fraction, "pad": preprocessing.cover_fraction}
         self._fraction = fraction.get(augmentation.crop)
+        self._fixed = replace(preprocessing, crop="squash" if self._fraction is None else "centre")
 
     @property
     def cuts_alike(self) -> bool:
         """Whether `cut` draws nothing from the keys."""
         return self.augmentation.crop != "random-resized"
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether pictures may be smaller than the canvas, so that some of it is padding."""
+        return False
+
+    def extent(self, geometry: Geometry) -> Tensor | None:
+        """(B, 2) rows and columns that are picture, where some may be padding."""
+        return geometry.extent if self.leaves_room else None
+
+    def geometry(self, keys: Tensor, height: int, width: int) -> Geometry:
+        """What `cut` and `augment` do to the places of pixels, for pictures of one size."""
+        a, size = self.augmentation, self.preprocessing.size_px
+        if self.cuts_alike:
+            found = self._fixed.geometry(keys, height, width)
+        else:
+            sides = (torch.full_like(keys, side) for side in (height, width))
+            found = resized_boxes(self._boxes(keys, *sides), size)
+        if a.crop == "pad" and a.pad_px:
+            found = shifted(found, a.pad_px - self._shifts(keys))
+        if a.flip:
+            found = found.mirrored(self._flipped(keys), torch.full_like(keys, size[1]))
+        return found
 
     def cut(self, images: Tensor, keys: Tensor) -> Tensor:
         """A batch of one size, on any device: (B, 3, H, W) uint8 -> (B, 3, h, w) uint8."""
@@ -167,8 +216,7 @@ class View:
     def cut_pictures(self, pictures: list[np.ndarray], keys: Tensor, out: Tensor) -> None:
         """The same for pictures (H, W, 3) of any sizes, on the CPU, into `out` (B, 3, h, w)."""
         if self.cuts_alike:
-            crop: Literal["centre", "squash"] = "squash" if self._fraction is None else "centre"
-            fixed = replace(self.preprocessing, crop=crop)
+            fixed = self._fixed
             for slot, picture in zip(out, pictures, strict=True):
                 slot.copy_(fixed.resized(picture))
             return
@@ -183,14 +231,19 @@ class View:
         draws = resample.draw_crops(keys, f"{self.crop_name}.crop")
         return resample.draw_boxes(draws, height, width, self.augmentation.scale, self.augmentation.ratio)
 
-    def augment(self, images: Tensor, keys: Tensor) -> Tensor:
+    def _shifts(self, keys: Tensor) -> Tensor:
+        return resample.draw_shifts(keys, f"{self.crop_name}.crop", self.augmentation.pad_px)
+
+    def _flipped(self, keys: Tensor) -> Tensor:
+        return resample.draw_chances(keys, f"{self.crop_name}.flip", self.augmentation.flip)
+
+    def augment(self, images: Tensor, keys: Tensor, extent: Tensor | None = None) -> Tensor:
         """What `cut` gave -> (B, 3, h, w) float32, augmented and normalised."""
         a = self.augmentation
         if a.crop == "pad" and a.pad_px:
-            shifts = resample.draw_shifts(keys, f"{self.crop_name}.crop", a.pad_px)
-            images = resample.pad_crop(images, shifts, a.pad_px, a.padding)
+            images = resample.pad_crop(images, self._shifts(keys), a.pad_px, a.padding)
         if a.flip:
-            images = resample.flip(images, resample.draw_chances(keys, f"{self.crop_name}.flip", a.flip))
+            images = resample.flip(images, self._flipped(keys))
         if a.randaugment_ops:
             purpose = f"{self.name}.randaugment"
             drawn = randaugment.draw(keys, purpose, a.randaugment_ops, a.randaugment_magnitude, a.randaugment_spread)
@@ -242,7 +295,7 @@ class View:
         return torch.where(chosen[:, None, None, None], changed, unchanged)
 
 
-def _resize_by_pillow(images: Tensor, size: resample.Size, interpolation: resample.Interpolation) -> Tensor:
+def _resize_by_pillow(images: Tensor, size: Size, interpolation: resample.Interpolation) -> Tensor:
     """(B, 3, H, W) uint8 on the CPU -> (B, 3, h, w) uint8, to the last bit as Pillow does it."""
     pictures = [Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()) for image in images]
     resized = [np.array(picture.resize(size[::-1], _PILLOW[interpolation])) for picture in pictures]

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous.data.base import Source, Subset
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader
+from vitreous.data.splits import strata
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
@@ -109,7 +110,7 @@ def spread_out(source: Source, most: int) -> Source:
     """So many pictures at most, evenly over each class."""
     if len(source) <= most:
         return source
-    order = np.argsort(source.labels, kind="stable")
+    order = np.argsort(strata(source), kind="stable")
     return Subset(source, np.sort(order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)]))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
+from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
 from vitreous.storage import atomic
@@ -77,7 +78,7 @@ def _test_part(recipe: Path) -> Source | None:
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:
-    labelled = source.labels.ndim == 1
+    labelled = isinstance(source.targets, ClassLabels)
     if labelled and set(source.classes) == set(trained.card.classes):
         source = with_classes(source, trained.card.classes)
     else:

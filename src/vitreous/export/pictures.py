@@ -66,7 +66,7 @@ def _write_slice(
 
 
 def _enlarged(side: int, fraction: float) -> int:
-    """`resample.enlarged`."""
+    """`placement.enlarged`."""
     return int(side / fraction + 1e-6)
 
 

@@ -139,7 +139,9 @@ def _check(
 
 def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
     """That the pictures have classes which the model does not know; None where it knows them all."""
-    unknown = sorted({source.classes[label] for label in np.unique(source.labels)} - set(classes))
+    counts = source.targets.counts(len(source.classes))
+    occur = source.classes if counts is None else [source.classes[number] for number in np.flatnonzero(counts)]
+    unknown = sorted(set(occur) - set(classes))
     if not unknown:
         return None
     others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""

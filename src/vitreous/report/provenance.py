@@ -59,7 +59,8 @@ def _digest(source: Source) -> str:
     """Of pixels where they are in memory in one piece: to read all files again would take as long as an epoch."""
     if source.pictures is None:
         return names_digest(source)
-    digest = hashlib.sha256(np.ascontiguousarray(source.labels).data)
+    digest = hashlib.sha256()
+    source.targets.update(digest)
     digest.update(np.ascontiguousarray(source.pictures).data)
     return digest.hexdigest()
 

@@ -15,7 +15,7 @@ from vitreous import settings
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings
-from vitreous.data.splits import Splits, limited
+from vitreous.data.splits import Splits, limited, strata
 
 EXAMPLE_PX, THUMBNAIL_PX = 448, 96  # of the longer side
 PLAIN_PX = 64  # pictures up to this size are sent as they are, without loss
@@ -55,10 +55,10 @@ def photographs() -> Iterator[Shown]:
 
 def chosen(source: Source, num: int, start: int = 0) -> Iterator[Shown]:
     """`num` pictures, all classes in proportion, from the `start`-th on. Bad ones are passed over."""
-    picks = limited(source.labels, num, seed=0) if len(source) > num else np.arange(len(source))
+    picks = limited(strata(source), num, seed=0) if len(source) > num else np.arange(len(source))
     for number, index in enumerate(picks.tolist()[start:], start):
         try:
-            yield Shown(number, source.classes[int(source.labels[index])], source.read(index))
+            yield Shown(number, source.described(index), source.read(index))
         except BadPicture:
             continue
 

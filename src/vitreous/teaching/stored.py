@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
-from vitreous.data.loader import Inputs, Order, TrainLoader
+from vitreous.data.loader import Inputs, TrainLoader
+from vitreous.data.order import Order
 from vitreous.errors import UserError
 from vitreous.storage import atomic, locks
 from vitreous.teaching.teachers import KnownTeacher
@@ -46,7 +48,8 @@ def about(views: Mapping[str, Any], teacher: Mapping[str, Any], loader: TrainLoa
 def identity(source: Source) -> str:
     """Of the pictures: all labels, and some pictures spread evenly. It is the same in memory and on the disk; that one
     picture was exchanged may go unnoticed."""
-    digest = hashlib.sha256(np.ascontiguousarray(source.labels).tobytes())
+    digest = hashlib.sha256()
+    source.targets.update(digest)
     for index in np.unique(np.linspace(0, len(source) - 1, PICTURES).astype(int)):
         try:
             digest.update(np.ascontiguousarray(source.read(int(index))).tobytes())
@@ -201,9 +204,7 @@ class TaughtLoader:
     def prepare(self, *inputs: Tensor) -> Batch:
         predictions, *rest = inputs
         batch = self.loader.prepare(*rest)
-        return Batch(
-            views=batch.views, targets=batch.targets | {"teacher": predictions}, ids=batch.ids, keys=batch.keys
-        )
+        return replace(batch, targets=batch.targets | {"teacher": predictions})
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         for inputs in self.inputs(start, stop):

@@ -125,7 +125,7 @@ def _readers(options: argparse.Namespace) -> "Readers":
         paths = [path for where in options.given for path in _files(Path(where).expanduser())]
         return [(path.name, partial(read_picture, path)) for path in paths]
     source = part(options.start, None, "test")
-    return [(source.classes[label], partial(source.read, index)) for index, label in enumerate(source.labels)]
+    return [(source.described(index), partial(source.read, index)) for index in range(len(source))]
 
 
 def _files(path: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vitreous.data import resample
+from vitreous.data.placement import enlarged
 from vitreous.data.resample import Interpolation
 from vitreous.data.transforms import MAX_SIDE, Preprocessing
 from vitreous.errors import UserError, shown
@@ -83,7 +83,7 @@ def _size(
         if crop in (None, whole):
             return whole, "squash", 1.0
         # DeiT's: squashed to a larger size, of which the centre is cut. One fraction must tell both sides.
-        if crop[0] > whole[0] or resample.enlarged(crop, crop[0] / whole[0]) != whole:
+        if crop[0] > whole[0] or enlarged(crop, crop[0] / whole[0]) != whole:
             raise _refusal(where, "crop_size", found["crop_size"])
         return crop, "squash-centre", crop[0] / whole[0]
     # The shorter side, then the centre: ours does the same for a square that fits into it.
@@ -112,7 +112,7 @@ def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
     }
     if p.crop == "squash":
         return {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}, **common}
-    tall, wide = resample.enlarged(p.size_px, p.crop_fraction)
+    tall, wide = enlarged(p.size_px, p.crop_fraction)
     if p.crop == "centre" and height != width:
         raise UserError(
             f"{FILE} cannot say that pictures are cut to {height} x {width} from the centre: it knows squares only"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vitreous.data.placement import Fit
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
@@ -329,7 +330,7 @@ def refuse_others(name: str, model: ViTSettings, again: ViTSettings) -> None:
 
 
 def resized(preprocessing: Preprocessing, size_px: tuple[int, int]) -> Preprocessing:
-    crop: Literal["centre", "squash", "squash-centre"] = preprocessing.crop if size_px[0] == size_px[1] else "squash"
+    crop: Fit = preprocessing.crop if size_px[0] == size_px[1] else "squash"
     return replace(preprocessing, size_px=size_px, crop=crop)
 
 

@@ -1,0 +1,176 @@
+"""Worker processes that read: what a step needs of pictures which are not in memory, or not of one size."""
+
+import warnings
+from collections.abc import Generator, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitreous import platforms
+from vitreous.data.base import BadFiles, Sample, Source
+from vitreous.data.geometry import IGNORED, Geometry, together
+from vitreous.data.images import BadPicture
+from vitreous.data.order import Order
+from vitreous.data.targets.base import Large
+from vitreous.data.transforms import Preprocessing, View, as_tensor
+from vitreous.errors import ReaderEndedError, UserError
+
+CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
+
+Reasons = dict[str, str]  # why a picture could not be read, by where it lies
+
+
+class TrainSteps(Dataset[Any]):
+    """By step: ids, keys, the pictures' sizes, their geometry where it is asked for, the cut pictures (one tensor per
+    view), the large targets, and what could not be read. A UserError is handed over as a value, since one raised in a
+    worker arrives with a traceback for its message."""
+
+    def __init__(self, source: Source, views: list[View], order: Order, needs_geometry: bool) -> None:
+        self.source, self.views, self.order, self.needs_geometry = source, views, order, needs_geometry
+
+    def __getitem__(self, step: int) -> tuple[Tensor | Reasons, ...] | UserError:
+        drawn, keys = self.order(step)
+        ids, size = drawn.clone(), torch.empty(len(drawn), 2, dtype=torch.int64)
+        cut = [torch.empty(len(ids), 3, *view.preprocessing.size_px, dtype=torch.uint8) for view in self.views]
+        geometries: list[Geometry] = []
+        large: list[dict[str, Tensor]] = []
+        reasons: Reasons = {}
+        try:
+            for start in range(0, len(ids), CHUNK):
+                part = slice(start, start + CHUNK)
+                read = [_read_next(self.source, index, self.order.balance, reasons) for index in drawn[part].tolist()]
+                ids[part] = torch.tensor([index for index, _ in read])
+                pictures = [sample.picture for _, sample in read]
+                size[part] = torch.tensor([picture.shape[:2] for picture in pictures])
+                for view, out in zip(self.views, cut, strict=True):
+                    view.cut_pictures(pictures, keys[part], out[part])
+                if self.needs_geometry:
+                    for (_, sample), key in zip(read, keys[part, None], strict=True):
+                        geometries.append(self.views[0].geometry(key, *sample.picture.shape[:2]))
+                        large.append(self._moved(sample.large, geometries[-1]))
+        except UserError as error:
+            return error
+        geometry = [together(geometries).packed()] if self.needs_geometry else []
+        moved = [torch.cat([one[name] for one in large]) for name in self.source.targets.large]
+        return ids, keys, size, *geometry, *cut, *moved, reasons
+
+    def _moved(self, large: Large, geometry: Geometry) -> dict[str, Tensor]:
+        tensors = {name: as_tensor(target)[None] for name, target in large.items()}
+        return self.source.targets.moved(tensors, geometry)
+
+
+class EvalSteps(Dataset[Any]):
+    """By batch: the ids, sizes, resized pictures and large targets of those that can be read, and why the others
+    cannot."""
+
+    def __init__(self, source: Source, preprocessing: Preprocessing, batch_size: int) -> None:
+        self.source, self.preprocessing, self.batch_size = source, preprocessing, batch_size
+
+    def __getitem__(self, step: int) -> tuple[Tensor | Reasons, ...] | UserError:
+        ids: list[int] = []
+        sizes: list[tuple[int, ...]] = []
+        large: list[Large] = []
+        reasons: Reasons = {}
+        start = step * self.batch_size
+        candidates = range(start, min(start + self.batch_size, len(self.source)))
+        images = torch.empty(len(candidates), 3, *self.preprocessing.size_px, dtype=torch.uint8)
+        for index in candidates:
+            try:
+                sample = self.source.sample(index)
+                images[len(ids)] = self.preprocessing.resized(sample.picture)
+                ids.append(index)
+                sizes.append(sample.picture.shape[:2])
+                large.append(sample.large)
+            except BadPicture as error:
+                reasons[self.source.where(index)] = str(error)
+            except UserError as error:
+                return error
+        padded = [_padded([one[name] for one in large], sizes) for name in self.source.targets.large]
+        found, size = (torch.tensor(one, dtype=torch.int64) for one in (ids, sizes))
+        return found, size.view(-1, 2), images[: len(ids)], *padded, reasons
+
+
+def _padded(targets: list[np.ndarray], sizes: list[tuple[int, ...]]) -> Tensor:
+    """(B, H, W) of the largest height and width; IGNORED beyond a picture's own."""
+    height, width = (max((size[axis] for size in sizes), default=0) for axis in (0, 1))
+    out = np.full((len(targets), height, width), IGNORED, dtype=np.int16)
+    for slot, target in zip(out, targets, strict=True):
+        slot[: target.shape[0], : target.shape[1]] = target
+    return torch.from_numpy(out)
+
+
+def _read_next(source: Source, index: int, balance: bool, reasons: Reasons) -> tuple[int, Sample]:
+    """The sample, or the next in the source that can be read: the same for any number of workers."""
+    for other in _in_its_place(source, index, balance):
+        try:
+            return other, source.sample(other)
+        except BadPicture as error:
+            reasons[source.where(other)] = str(error)
+            note(source.bad, reasons)
+    raise UserError(f"{source.name}: not one picture can be read.")
+
+
+def _in_its_place(source: Source, index: int, balance: bool) -> Iterator[int]:
+    """The picture itself, then those after it, around the source. Where classes are balanced, those of its class come
+    first: the draws of a small class with an unreadable picture must not go to its neighbour."""
+    num = len(source)
+    around = [range(index, num), range(index)]
+    if not balance:
+        yield from chain(*around)
+        return
+    labels = source.labels
+    for same in (True, False):
+        yield from (other for other in chain(*around) if (labels[other] == labels[index]) == same)
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+def workers(
+    steps: Dataset[Any], numbers: range, num_workers: int, device: torch.device, stay: bool = False
+) -> DataLoader[Any]:
+    return DataLoader(
+        steps,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=num_workers,
+        collate_fn=_unchanged,
+        pin_memory=device.type == "cuda",
+        # They use neither CUDA nor threads, and leave when their parent is gone, however it went.
+        multiprocessing_context=platforms.READERS_START if num_workers else None,
+        persistent_workers=stay and num_workers > 0,
+        generator=torch.Generator(),  # its own: the global one must not be drawn from, or a resumed run would differ
+    )
+
+
+def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of every fork in a process with threads, as torch's always is.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        items = iter(loader)
+    try:
+        yield from items
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        # So breaks off what a reader was handing over when it was ended. What a reader itself raised says where.
+        if loader.num_workers == 0 or "in DataLoader worker" in str(error):
+            raise
+        raise ReaderEndedError from error
+    finally:
+        del items  # which ends the workers at once, wherever the consumer stopped
+
+
+def checked(item: Any) -> Any:
+    if isinstance(item, UserError):
+        raise item
+    return item
+
+
+def note(bad: BadFiles, reasons: Reasons) -> None:
+    for where, reason in reasons.items():
+        bad.add(where, reason)
+    bad.check()

@@ -1,0 +1,106 @@
+"""Targets: what a source knows about its pictures beside the pixels.
+
+Small targets (a label) are kept on the device and found there by a sample's id. Large ones (a mask) are read with the
+picture, and go where its pixels go.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.data.geometry import Geometry
+
+Indices = NDArray[np.int64]
+Large = Mapping[str, NDArray[Any]]  # of one picture, by name
+
+
+class Digest(Protocol):
+    """What hashlib gives."""
+
+    def update(self, data: Any, /) -> None: ...
+
+
+class Targets(ABC):
+    """Of N pictures, in the order of their source."""
+
+    has_places = False  # whether they lie somewhere in the picture, and so must move with its pixels
+    large: tuple[str, ...] = ()  # names of those that are read with the picture
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, indices: Indices) -> Self:
+        """Of some of the pictures, in this order."""
+
+    @abstractmethod
+    def relabelled(self, numbers: Indices, num_classes: int) -> Self:
+        """With class c called numbers[c] of `num_classes`; -1 where no picture has it."""
+
+    @abstractmethod
+    def update(self, digest: Digest) -> None:
+        """Feeds all that tells these targets from others."""
+
+    @property
+    def strata(self) -> Indices | None:
+        """(N,) groups that every part of a split should hold in proportion, where there are any."""
+        return None
+
+    def described(self, index: int, classes: Sequence[str]) -> str:
+        """What is known of a picture, in a few words; empty where that is nothing."""
+        return ""
+
+    def counts(self, num_classes: int) -> Indices | None:
+        """Of how many pictures each class is a target; None where only reading them all would tell."""
+        return None
+
+    def small(self) -> dict[str, Tensor]:
+        """(N, ...) each: what is kept on the device."""
+        return {}
+
+    def read(self, index: int) -> Large:
+        """What is too large for that; raises BadPicture. All have rows and columns first, as many as the picture."""
+        return {}
+
+    def held(self, large: Sequence[Large]) -> Self:
+        """The same, with what was read of every picture kept in memory."""
+        return self
+
+    def stacked(self) -> dict[str, Tensor] | None:
+        """(N, H, W, ...) each: the large ones, where all are in memory and of one size; empty where none are large."""
+        return {}
+
+    def moved(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
+        """Small or large ones of B pictures, where their pixels went; large ones of pictures of one size, (B, H, W, ...)
+        each."""
+        return targets
+
+
+class NoTargets(Targets):
+    """Pictures, and nothing else."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+
+    def __len__(self) -> int:
+        return self.num
+
+    def take(self, indices: Indices) -> "NoTargets":
+        return NoTargets(len(indices))
+
+    def relabelled(self, numbers: Indices, num_classes: int) -> "NoTargets":
+        return self
+
+    def update(self, digest: Digest) -> None:
+        digest.update(np.zeros(self.num, dtype=np.int64).data)
+
+    def described(self, index: int, classes: Sequence[str]) -> str:
+        """What is known of a picture, in a few words; empty where that is nothing."""
+        return ""
+
+    def counts(self, num_classes: int) -> Indices:
+        return np.array([self.num] + [0] * (num_classes - 1), dtype=np.int64)
