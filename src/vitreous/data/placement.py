@@ -39,7 +39,7 @@ class Placement(NamedTuple):
             share = np.clip(place - low, 0, 1).astype(np.float32)
             share = share if axis == -1 else share[:, None]
             between = found.take(low, axis) * (1 - share) + found.take(high, axis) * share
-            shown = (place > -1) & (place < side)
+            shown = (place >= -0.5) & (place <= side - 0.5)
             found = np.where(shown if axis == -1 else shown[:, None], between, np.float32(outside))
         return found
 

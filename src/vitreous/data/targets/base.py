@@ -75,8 +75,8 @@ class Targets(ABC):
         return {}
 
     def moved(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
-        """Small or large ones of B pictures, where their pixels went; large ones of pictures of one size, (B, H, W, ...)
-        each."""
+        """Small or large ones of B pictures, where their pixels went. Large ones are (B, H, W, ...), all pictures being
+        of one size."""
         return targets
 
 
