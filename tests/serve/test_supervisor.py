@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import io
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import time
 
 import httpx
 import pytest
+from PIL import Image
 from running import Running, children, is_alive, png
 
 from vitreous.serve import frames, supervisor
@@ -17,6 +19,7 @@ from vitreous.serve.api import Service, build_app
 from vitreous.serve.body import Refused
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import ModelProcess
+from vitreous.serve.worker import NUM_DECODERS
 
 QUEUE = 6
 
@@ -96,23 +99,26 @@ def test_many_pictures_take_many_places(slow):
 
 
 def test_a_client_that_leaves_frees_its_place(slow):
-    """Those not yet in a batch are taken back: the model never sees them."""
+    """Those not yet in a batch are taken back: the model never sees them. Two large pictures hold both decoders, so
+    that the others are still waiting when the process reads that their clients have left."""
+    large = io.BytesIO()
+    Image.new("RGB", (4000, 4000)).save(large, "png")
     before = slow.metric("vitreous_batch_pictures_sum")
     slow.signal_workers(signal.SIGSTOP)
     clients = []
     for seed in range(QUEUE):
-        data = png(seed)
+        data = large.getvalue() if seed < NUM_DECODERS else png(seed)
         client = socket.create_connection(slow.address)
         head = f"POST /v1/predict HTTP/1.1\r\nhost: 127.0.0.1:{slow.port}\r\ncontent-type: image/png\r\n"
         client.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         clients.append(client)
-    slow.wait_for(lambda: queue_of(slow) == QUEUE)
+        slow.wait_for(lambda: queue_of(slow) == len(clients))
     for client in clients:
         client.close()
     slow.wait_for(lambda: slow.metric('vitreous_requests_total{code="499"') == QUEUE)
     slow.signal_workers(signal.SIGCONT)
     slow.wait_for(lambda: queue_of(slow) == 0)
-    assert slow.metric("vitreous_batch_pictures_sum") - before <= 2  # what the decoders already had
+    assert slow.metric("vitreous_batch_pictures_sum") - before <= NUM_DECODERS  # what these already had
     assert slow.predict(png(1)).status_code == 200
 
 
