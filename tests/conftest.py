@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# The models here are so small that threads would wait for each other longer than they work; torch reads this once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 

@@ -11,13 +11,14 @@ without a number is of format 1, and one of a later format than the class's is r
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import io
 import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from vitreous.errors import UserError, did_you_mean, shown
 from vitreous.storage import atomic
 
 S = TypeVar("S")
+R = TypeVar("R")
 
 
 # ---- JSON
@@ -261,8 +263,15 @@ def typed(value: Any) -> str:
 # ---- Types
 
 
-def _types(cls: Any) -> dict[str, Any]:
-    return {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+def _once(read: Callable[[Any], R]) -> Callable[[Any], R]:
+    """A class does not change: what is read of it is read once."""
+    return functools.cache(read)
+
+
+@_once
+def _types(cls: Any) -> Mapping[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _choices(hint: Any) -> tuple[type, ...]:
@@ -286,7 +295,8 @@ def type_name(hint: Any) -> str:
     return "none" if hint in (None, type(None)) else getattr(hint, "__name__", str(hint))
 
 
-def _comments(cls: Any) -> dict[str, str]:
+@_once
+def _comments(cls: Any) -> Mapping[str, str]:
     """The comment beside each field, which is its help."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
