@@ -38,8 +38,8 @@ def open_folder(folder: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a folder: its train, val and test folders, or all its class folders as one. Where no labels are
     needed, or file names hold them, pictures may lie in it as they come."""
     skipped = Skipped(str(folder))
-    inside = _subfolders(folder, skipped)
-    splits = {split: path for path in inside if (split := _split_folder(path)) is not None}
+    inside = subfolders(folder, skipped)
+    splits = {split: path for path in inside if (split := split_folder(path)) is not None}
     # A class may be called "test": the folders are splits when train is among them, or when they are nothing else.
     if not splits or not (splits.keys() & {"train", "trainval"} or len(splits) == len(inside)):
         return {ALL: _open_part(folder, folder, folder.name, layout)}
@@ -52,7 +52,7 @@ def open_folder(folder: Path, layout: Layout) -> dict[str, Source]:
     return opened
 
 
-def _split_folder(path: Path) -> str | None:
+def split_folder(path: Path) -> str | None:
     # Only plain names: `test_tubes` or `train 2` may well be classes.
     return split_of(path.name) if path.name.isalpha() else None
 
@@ -77,7 +77,7 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
     """The pictures, and for each the name of its class folder."""
     paths: list[str] = []
     marks: list[str] = []
-    class_folders = _subfolders(folder, skipped)
+    class_folders = subfolders(folder, skipped)
     if not class_folders:
         raise UserError(
             f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or, where the "
@@ -112,7 +112,7 @@ def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
         raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
 
 
-def _subfolders(folder: Path, skipped: Skipped) -> list[Path]:
+def subfolders(folder: Path, skipped: Skipped) -> list[Path]:
     return [folder / entry.name for entry in _entries(folder) if not skipped.is_hidden(entry.name) and entry.is_dir()]
 
 

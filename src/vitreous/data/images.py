@@ -9,10 +9,10 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ except ImportError:  # an optional extra: 1.5 times as fast as Pillow, and equal
     simplejpeg = None
 
 Picture = NDArray[np.uint8]  # (H, W, 3)
+Values = NDArray[Any]  # (H, W, ...)
+Convert = Callable[[Image.Image], Values]
 
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 3 * MAX_PIXELS + 2**20  # of a file: so many pixels without compression, and a header
@@ -58,6 +60,8 @@ _READERS: dict[bytes, type[ImageFile]] = {
     b"MM\0*": TiffImageFile,
     **{b"P%d" % kind: PpmImageFile for kind in range(1, 7)},
 }
+# Formats that keep pixels as they are; WebP does in one of its two ways.
+_EXACT = (PngImageFile, GifImageFile, BmpImageFile, TiffImageFile, PpmImageFile, WebPImageFile)
 _AVIF = {b"avif", b"avis"}
 _HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _QUIET = threading.Lock()
@@ -69,10 +73,41 @@ class BadPicture(Exception):  # noqa: N818 - it is the picture that is bad, not 
 
 def read_picture(source: bytes | Path, max_pixels: int = MAX_PIXELS) -> Picture:
     """(H, W, 3) uint8 RGB, upright. Raises BadPicture, and nothing else, for whatever cannot be read."""
+    with _bad_pictures_only():
+        data, reader = _recognised(source)
+        if reader is JpegImageFile:
+            return _read_jpeg(data, max_pixels)
+        return _read_other(data, reader, max_pixels, _to_rgb)
+
+
+def read_exactly(source: bytes | Path, convert: Convert, max_pixels: int = MAX_PIXELS) -> Values:
+    """What `convert` takes from a picture opened by Pillow, upright: for pixels that are numbers and not colours. The
+    same door as for pictures, but for those formats alone that bring back every value as it was."""
+    with _bad_pictures_only():
+        data, reader = _recognised(source)
+        if reader not in _EXACT or (reader is WebPImageFile and data[12:16] == b"VP8 "):
+            raise BadPicture(f"{reader.format}, which changes the values of pixels: use PNG")
+        return _read_other(data, reader, max_pixels, convert)
+
+
+def read_orientation(source: bytes | Path) -> int:
+    """1 to 8: how a picture was turned to be upright (see `exif_orientation`). Of formats that Pillow turns, 1."""
+    with _bad_pictures_only():
+        data, reader = _recognised(source)
+        if reader is JpegImageFile:
+            return _jpeg_header(data).orientation
+        return 1 if reader is TiffImageFile else exif_orientation(reader(io.BytesIO(data)).info.get("exif"))
+
+
+def _recognised(source: bytes | Path) -> tuple[bytes, type[ImageFile]]:
+    data = read_regular(source, MAX_BYTES) if isinstance(source, Path) else source
+    return data, _reader_of(data)
+
+
+@contextmanager
+def _bad_pictures_only() -> Iterator[None]:
     try:
-        data = read_regular(source, MAX_BYTES) if isinstance(source, Path) else source
-        reader = _reader_of(data)
-        return _read_jpeg(data, max_pixels) if reader is JpegImageFile else _read_other(data, reader, max_pixels)
+        yield
     except BadPicture:
         raise
     except OSError as error:
@@ -126,14 +161,14 @@ def _read_jpeg(data: bytes, max_pixels: int) -> Picture:
     _check_size(header.width, header.height, max_pixels)
     if simplejpeg is not None and header.num_channels in (1, 3):
         try:
-            return _turned(simplejpeg.decode_jpeg(data, "RGB"), header.orientation)
+            return turned(simplejpeg.decode_jpeg(data, "RGB"), header.orientation)
         except ValueError as error:
             # Other complaints are left to Pillow, which overlooks harmless oddities such as stray bytes.
             if "remature end" in str(error):
                 raise BadPicture("truncated") from None
     # Pillow parses EXIF for the resolution alone, and warns where it is corrupt: it is given the file without.
     plain = data[: header.exif_at.start] + data[header.exif_at.stop :]
-    return _turned(_to_rgb(JpegImageFile(io.BytesIO(plain))), header.orientation)
+    return turned(_to_rgb(JpegImageFile(io.BytesIO(plain))), header.orientation)
 
 
 def _jpeg_header(data: bytes) -> _JpegHeader:
@@ -162,24 +197,24 @@ def _jpeg_header(data: bytes) -> _JpegHeader:
 # ---- Other formats
 
 
-def _read_other(data: bytes, reader: type[ImageFile], max_pixels: int) -> Picture:
+def _read_other(data: bytes, reader: type[ImageFile], max_pixels: int, convert: Convert) -> Values:
     if reader is WebPImageFile:  # its decoder makes room for the pixels as soon as it is opened
         _check_size(*_webp_size(data), max_pixels)
     if reader in (TiffImageFile, GifImageFile):
         with _warnings_ignored():
-            return _read_opened(reader, data, max_pixels)
-    return _read_opened(reader, data, max_pixels)
+            return _read_opened(reader, data, max_pixels, convert)
+    return _read_opened(reader, data, max_pixels, convert)
 
 
-def _read_opened(reader: type[ImageFile], data: bytes, max_pixels: int) -> Picture:
+def _read_opened(reader: type[ImageFile], data: bytes, max_pixels: int, convert: Convert) -> Values:
     try:
         image = reader(io.BytesIO(data))  # reads the header alone
     except SyntaxError as error:  # Pillow's word for a header it does not understand
         raise BadPicture(f"damaged header ({error})") from None
     _check_size(*image.size, max_pixels)
-    pixels = _to_rgb(image)
+    pixels = convert(image)
     # Pillow turns TIFF by itself.
-    return pixels if reader is TiffImageFile else _turned(pixels, exif_orientation(image.info.get("exif")))
+    return pixels if reader is TiffImageFile else turned(pixels, exif_orientation(image.info.get("exif")))
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -216,7 +251,7 @@ def pillow_pixels(image: Image.Image) -> Picture:
     """The same of a picture that somebody else has opened, or made."""
     _check_size(*image.size, MAX_PIXELS)
     pixels = _to_rgb(image)
-    return _turned(pixels, image.getexif().get(0x0112, 1))  # TIFF, which Pillow turns by itself, has lost the entry
+    return turned(pixels, image.getexif().get(0x0112, 1))  # TIFF, which Pillow turns by itself, has lost the entry
 
 
 # ---- Turn
@@ -240,7 +275,8 @@ def exif_orientation(exif: bytes | None) -> int:
     return 1
 
 
-def _turned(pixels: Picture, orientation: int) -> Picture:
+def turned(pixels: Values, orientation: int) -> Values:
+    """Upright, of pixels as they are stored."""
     if orientation >= 5:  # 5 to 8 are 1 to 4 after a flip over the diagonal
         pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
     if orientation in (2, 3):

@@ -68,10 +68,21 @@ def merged_trainval(found: dict[str, T]) -> dict[str, T]:
 
 
 def class_table(folder: Path) -> list[tuple[set[str], str]]:
-    """classes.json in a folder: for each class, in order, the marks it goes by in the data, and its readable name.
+    """classes.json in a folder: for each class, in order, the marks it goes by in the data, and its readable name."""
+    rows = [(marks, str(name)) for _, marks, name in class_rows(folder)]
+    # ImageNet has two classes called crane: names must tell classes apart.
+    times = Counter(name for _, name in rows)
+    return [
+        (marks, name if times[name] == 1 else f"{name} ({', '.join(sorted(marks - {name}))})") for marks, name in rows
+    ]
 
-    It is a list of names, or an object {mark: name}, or {"classes": [{"label": 0, "name": ..., ...}, ...]}, in which
-    every other value marks the class too.
+
+def class_rows(folder: Path) -> list[tuple[int, set[str], str | None]]:
+    """classes.json as it is written: the number, the marks and the name of each class, by number; nothing where there
+    is no such file.
+
+    It is a list of names, or an object {mark: name} or {name: number}, or {"classes": [{"label": 0, "name": ..., ...},
+    ...]}, in which every other value marks the class too.
     """
     path = folder / "classes.json"
     if not path.is_file():
@@ -80,22 +91,18 @@ def class_table(folder: Path) -> list[tuple[set[str], str]]:
         data = json.loads(read_regular(path, MAX_CLASSES_BYTES))
         data = data["classes"] if isinstance(data, dict) and isinstance(data.get("classes"), list) else data
         if isinstance(data, dict):
+            if not any(isinstance(name, str | None) for name in data.values()):
+                data = {str(mark): name for name, mark in data.items()}
             data = [{"label" if mark.isdigit() else "mark": mark, "name": name} for mark, name in data.items()]
         rows = []
         for number, entry in enumerate(data):
             values = entry if isinstance(entry, dict) else {"name": entry, "label": number}
-            rows.append(
-                (int(values.get("label", number)), {str(value) for value in values.values()}, str(values["name"]))
-            )
-        rows.sort(key=lambda row: row[0])
+            name = values["name"]
+            marks = {str(value) for value in values.values()}
+            rows.append((int(values.get("label", number)), marks, None if name is None else str(name)))
+        return sorted(rows, key=lambda row: row[0])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a list of class names ({type(error).__name__}: {error}).") from None
-    # ImageNet has two classes called crane: names must tell classes apart.
-    times = Counter(name for _, _, name in rows)
-    return [
-        (marks, name if times[name] == 1 else f"{name} ({', '.join(sorted(marks - {name}))})")
-        for _, marks, name in rows
-    ]
 
 
 Numbered = tuple[Targets, tuple[str, ...], tuple[str, ...]]  # targets, class names, and notes about them

@@ -1,0 +1,197 @@
+"""rendered:segment: scenes of overlapping shapes drawn from a seed, with a mask that is exact.
+
+A scene is a function of (split, index) alone, and can be drawn at any size: shapes are signed distances. A pixel
+belongs to the topmost shape that holds its centre. Colours and textures say nothing about the class, only the outline.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous import keys as K
+from vitreous.data.base import Source
+from vitreous.data.images import Picture
+from vitreous.data.targets import Masks, PixelLabels
+from vitreous.data.targets.base import Digest
+
+SIDE = 64  # of a picture, in pixels; lengths below are shares of it
+NUMBERS = {"train": 2000, "val": 250, "test": 500}  # pictures per split
+FEWEST, MOST = 2, 5  # shapes in a scene
+SIZES = 0.14, 0.3  # from the centre of a shape to its farthest point, about
+CONTRAST = 28.0  # levels by which a texture goes up and down
+
+Floats = NDArray[np.float64]
+
+
+# ---- Shapes: how far (x, y) lies outside of one of size 1, below 0 inside of it
+
+
+def _disc(x: Floats, y: Floats) -> Floats:
+    return np.hypot(x, y) - 0.85
+
+
+def _ring(x: Floats, y: Floats) -> Floats:
+    return np.abs(np.hypot(x, y) - 0.7) - 0.25
+
+
+def _box(x: Floats, y: Floats, wide: float, tall: float) -> Floats:
+    across, down = np.abs(x) - wide, np.abs(y) - tall
+    return np.hypot(np.maximum(across, 0), np.maximum(down, 0)) + np.minimum(np.maximum(across, down), 0)
+
+
+def _square(x: Floats, y: Floats) -> Floats:
+    return _box(x, y, 0.7, 0.7)
+
+
+def _cross(x: Floats, y: Floats) -> Floats:
+    return np.minimum(_box(x, y, 0.95, 0.28), _box(x, y, 0.28, 0.95))
+
+
+def _triangle(x: Floats, y: Floats) -> Floats:
+    sides = [np.cos(turn) * x + np.sin(turn) * y for turn in 2 * np.pi * np.arange(3) / 3]
+    return np.max(sides, axis=0) - 0.5
+
+
+def _crescent(x: Floats, y: Floats) -> Floats:
+    return np.maximum(np.hypot(x, y) - 0.95, 0.75 - np.hypot(x - 0.5, y))
+
+
+SHAPES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "disc": _disc,
+    "ring": _ring,
+    "square": _square,
+    "cross": _cross,
+    "triangle": _triangle,
+    "crescent": _crescent,
+}
+CLASSES = ("background", *SHAPES)
+
+
+# ---- Textures: -1 to 1 at (x, y), in shares of the picture
+
+
+def _plain(x: Floats, y: Floats) -> Floats:
+    return np.zeros(np.broadcast_shapes(x.shape, y.shape))
+
+
+def _gradient(x: Floats, y: Floats) -> Floats:
+    return np.clip(2 * (x + 0 * y) - 1, -1, 1)
+
+
+def _stripes(x: Floats, y: Floats) -> Floats:
+    return np.sin(2 * np.pi * 6 * (x + 0 * y))
+
+
+def _checks(x: Floats, y: Floats) -> Floats:
+    return np.clip(3 * np.sin(2 * np.pi * 5 * x) * np.sin(2 * np.pi * 5 * y), -1, 1)
+
+
+TEXTURES = (_plain, _gradient, _stripes, _checks)
+
+
+class Scenes:
+    """What the pictures of a split show: a ground, and up to MOST shapes on it, later ones on top."""
+
+    def __init__(self, split: str) -> None:
+        num = NUMBERS[split]
+        # Seeds keep splits apart: no picture of test is one of train.
+        keys = K.sample_keys(K.purpose_code(f"rendered segment {split}"), 0, torch.arange(num))
+
+        def uniform(purpose: str, *shape: int, low: float = 0.0, high: float = 1.0) -> Floats:
+            drawn = K.uniform(keys, purpose, int(np.prod(shape))).numpy().astype(np.float64)
+            return low + (high - low) * drawn.reshape(num, *shape)
+
+        self.counts = FEWEST + K.integers(keys, "how many", 1, MOST - FEWEST + 1).numpy()[:, 0]  # (N,)
+        self.shape = K.integers(keys, "shape", MOST, len(SHAPES)).numpy()  # (N, MOST)
+        self.centre = uniform("centre", MOST, 2, low=0.08, high=0.92)  # x to the right, y down
+        self.size = uniform("size", MOST, low=SIZES[0], high=SIZES[1])
+        self.turn = uniform("turn", MOST, high=2 * np.pi)
+        # The ground first, then the shapes. It is darker on the whole, but no colour is for shapes alone.
+        self.colour = uniform("colour", MOST + 1, 3, low=80, high=225)
+        self.colour[:, 0] = uniform("ground", 3, low=30, high=130)
+        self.texture = K.integers(keys, "texture", MOST + 1, len(TEXTURES)).numpy()
+        self.grain = uniform("grain", MOST + 1, high=2 * np.pi)  # the direction of a texture
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def picture(self, index: int, side: int = SIDE) -> Picture:
+        """(side, side, 3)"""
+        x, y = _centres(side)
+        picture = self._paint(index, 0, x, y)
+        for number in range(int(self.counts[index])):
+            outside = self._outside(index, number, x, y) * side  # in pixels
+            cover = np.clip(0.5 - outside, 0.0, 1.0)[..., None]  # soft over one pixel, half at the outline itself
+            picture = picture + cover * (self._paint(index, 1 + number, x, y) - picture)
+        return picture.round().astype(np.uint8)
+
+    def mask(self, index: int, side: int = SIDE) -> NDArray[np.int16]:
+        """(side, side)"""
+        x, y = _centres(side)
+        mask = np.zeros((side, side), dtype=np.int16)
+        for number in range(int(self.counts[index])):
+            mask[self._outside(index, number, x, y) < 0] = 1 + self.shape[index, number]
+        return mask
+
+    def _outside(self, index: int, number: int, x: Floats, y: Floats) -> Floats:
+        """How far every place lies outside of a shape."""
+        size, turn = self.size[index, number], self.turn[index, number]
+        right, down = x - self.centre[index, number, 0], y - self.centre[index, number, 1]
+        along, across = _turned(right / size, down / size, turn)
+        distance: Floats = list(SHAPES.values())[self.shape[index, number]](along, across)
+        return size * distance
+
+    def _paint(self, index: int, layer: int, x: Floats, y: Floats) -> Floats:
+        """(side, side, 3) the ground or a shape, as if it filled the picture."""
+        along, across = _turned(x, y, self.grain[index, layer])
+        texture = TEXTURES[self.texture[index, layer]](along, across)
+        painted: Floats = self.colour[index, layer] + CONTRAST * texture[..., None]
+        return painted
+
+
+def _centres(side: int) -> tuple[Floats, Floats]:
+    """x (1, side) and y (side, 1) of the pixels."""
+    middle = (np.arange(side) + 0.5) / side
+    return middle[None, :], middle[:, None]
+
+
+def _turned(x: Floats, y: Floats, angle: float) -> tuple[Floats, Floats]:
+    cos, sin = np.cos(angle), np.sin(angle)
+    return cos * x + sin * y, cos * y - sin * x
+
+
+# ---- The source
+
+
+class RenderedScenes(Source):
+    def __init__(self, split: str) -> None:
+        self.name, self.classes = f"rendered:segment ({split})", CLASSES
+        self.scenes = Scenes(split)
+        self.targets = PixelLabels(SceneMasks(self.scenes))
+
+    def read(self, index: int) -> Picture:
+        return self.scenes.picture(index)
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, picture {index}"
+
+
+class SceneMasks(Masks):
+    def __init__(self, scenes: Scenes) -> None:
+        self.scenes = scenes
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def read(self, index: int) -> NDArray[np.int16]:
+        return self.scenes.mask(index)
+
+    def update(self, index: int, digest: Digest) -> None:
+        """Nothing: scenes are told apart by the pictures' names."""
+
+
+def open_scenes() -> dict[str, Source]:
+    """train, val and test."""
+    return {split: RenderedScenes(split) for split in NUMBERS}
