@@ -152,8 +152,8 @@ def test_cache_is_small_and_belongs_to_its_process(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "CACHE_BYTES", 1)
     for index in range(60):
         source.read(index)
-    assert len(source._cache.groups) == 1
-    source._cache.lock.acquire()  # as a thread of the parent may hold it when a worker is forked
+    assert len(source.rows._cache.groups) == 1
+    source.rows._cache.lock.acquire()  # as a thread of the parent may hold it when a worker is forked
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # a deadlock ends as a failure

@@ -3,12 +3,12 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.images import BadPicture, Picture
+from vitreous.data.images import BadPicture, Picture, turned
 from vitreous.data.targets import ClassLabels, Targets
 from vitreous.data.targets.base import Large
 from vitreous.errors import UserError
@@ -50,10 +50,14 @@ class Source(ABC):
     def sample(self, index: int) -> Sample:
         """The picture, and the targets that are read with it; raises BadPicture."""
         picture, large = self.read(index), self.targets.read(index)
-        for name, target in large.items():
-            if target.shape[:2] != picture.shape[:2]:
-                raise BadPicture(f"its {name} has {_px(target.shape)}, the picture {_px(picture.shape)}")
-        return Sample(picture, large)
+        return Sample(picture, {name: self._fitting(index, picture, name, target) for name, target in large.items()})
+
+    def _fitting(self, index: int, picture: Picture, name: str, target: NDArray[Any]) -> NDArray[Any]:
+        if target.shape[:2] == picture.shape[1::-1] != picture.shape[:2]:
+            target = turned(target, self.orientation(index))  # it was made for the pixels as they are stored
+        if target.shape[:2] != picture.shape[:2]:
+            raise BadPicture(f"its {name} has {_px(target.shape)}, the picture {_px(picture.shape)}")
+        return target
 
     @abstractmethod
     def where(self, index: int) -> str:
@@ -62,6 +66,10 @@ class Source(ABC):
     def described(self, index: int) -> str:
         """What its targets say of this picture, in a few words; empty where that is nothing."""
         return self.targets.described(index, self.classes)
+
+    def orientation(self, index: int) -> int:
+        """1 to 8: how this picture was turned to be upright; raises BadPicture."""
+        return 1
 
     def size(self, index: int) -> int:
         """Of this picture as it is stored, or of the file that it is in, in bytes; 0 where it is in none."""
@@ -100,6 +108,9 @@ class Derived(Source):
 
     def where(self, index: int) -> str:
         return self.parent.where(self._place(index))
+
+    def orientation(self, index: int) -> int:
+        return self.parent.orientation(self._place(index))
 
     def size(self, index: int) -> int:
         return self.parent.size(self._place(index))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitreous.data.base import PathList, Source
-from vitreous.data.images import Picture, read_picture
+from vitreous.data.images import Picture, read_orientation, read_picture
 from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, unlabelled
 from vitreous.data.skipped import Skipped
 from vitreous.data.targets import Targets
@@ -26,6 +26,9 @@ class FileSource(Source):
 
     def where(self, index: int) -> str:
         return self._paths[index]
+
+    def orientation(self, index: int) -> int:
+        return read_orientation(Path(self._paths[index]))
 
     def size(self, index: int) -> int:
         try:

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.geometry import IGNORED
 from vitreous.data.images import MAX_PIXELS, BadPicture, Values, read_exactly
+from vitreous.data.targets.pixels import Mask
 
-Mask = NDArray[np.int16]  # (H, W)
-
-IGNORED = -1  # the class of pixels that are neither learned from nor scored
 _UNKNOWN = -2
 _SCALED = {"L;2": 85, "L;4": 17}  # grey of few bits: what Pillow multiplies its levels with
 
@@ -40,12 +39,12 @@ def _numbers(image: Image.Image) -> Values:
     if image.mode in ("LA", "PA"):
         return values[..., 0]
     if image.mode not in ("RGB", "RGBA"):
-        raise BadPicture(f"a mask in the colour mode {image.mode}: use PNG with 8 bits per pixel")
+        raise BadPicture(f"in the colour mode {image.mode}: use PNG with 8 bits per pixel")
     red, green, blue = (values[..., channel] for channel in range(3))
     differs = (red != green) | (green != blue)
     if differs.any():
         example = colour_name(int(_packed(values[differs][:1])[0]))
-        raise ColouredMask(f"a mask of colours such as {example}, but its classes are known by number")
+        raise ColouredMask(f"of colours such as {example}, but classes are known by number")
     return red
 
 
@@ -59,7 +58,7 @@ def _raw_mode(image: Image.Image) -> str:
 def _colours(image: Image.Image) -> Values:
     image.load()
     if image.mode not in ("1", "L", "P", "LA", "PA", "RGB", "RGBA"):
-        raise BadPicture(f"a mask in the colour mode {image.mode}, but its classes are known by colour")
+        raise BadPicture(f"in the colour mode {image.mode}, but classes are known by colour")
     return _packed(np.asarray(image.convert("RGB")))
 
 
@@ -106,8 +105,8 @@ class Legend:
         unknown = mask == _UNKNOWN
         if unknown.any():
             found = np.unique(values[unknown])
-            more = f" (and {len(found) - 1:,} other values)" if len(found) > 1 else ""
-            raise BadPicture(f"its mask has {self.spelled(int(found[0]))}{more}, which is no class and not ignored")
+            more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+            raise BadPicture(f"{self.spelled(int(found[0]))}{more}, which is no class and not ignored")
         return mask
 
     def spelled(self, value: int) -> str:

@@ -1,8 +1,6 @@
 """Pictures decoded once and kept as uint8, with what is read beside them, where they fit."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +13,11 @@ from vitreous.data.placement import Placement
 from vitreous.data.resample import resize
 from vitreous.data.targets import Targets
 from vitreous.data.targets.base import Large
-from vitreous.terminal import track
+from vitreous.data.threads import in_threads
 
 T = TypeVar("T")
 
 MAX_SIDE = 4096  # px of pictures that are cut by whole batches, with weights for every pixel of a side
-CHUNK = 64  # pictures a thread takes at a time: tiny pictures cost less than handing them over
 
 
 class InMemory(Derived):
@@ -75,25 +72,7 @@ def shrunk(sample: Sample, targets: Targets, shorter_px: int | None) -> Sample:
 
 def worked(source: Source, work: Callable[[Sample], T], what: str) -> Iterator[tuple[int, T]]:
     """What `work` makes of all readable samples, by threads, in order. A UserError where too many are not."""
-
-    def read_chunk(start: int) -> list[tuple[int, T | BadPicture]]:
-        results: list[tuple[int, T | BadPicture]] = []
-        for index in range(start, min(start + CHUNK, len(source))):
-            try:
-                results.append((index, work(source.sample(index))))
-            except BadPicture as error:
-                results.append((index, error))
-        return results
-
-    def results() -> Iterator[tuple[int, T | BadPicture]]:
-        num_threads = min(os.cpu_count() or 1, 16)
-        window = CHUNK * num_threads * 4  # so that finished pictures do not pile up before they are stored
-        with ThreadPoolExecutor(num_threads) as threads:
-            for first in range(0, len(source), window):
-                for chunk in threads.map(read_chunk, range(first, min(first + window, len(source)), CHUNK)):
-                    yield from chunk
-
-    for index, result in track(results(), what, total=len(source)):
+    for index, result in enumerate(in_threads(len(source), lambda index: work(source.sample(index)), what)):
         if isinstance(result, BadPicture):
             source.bad.add(source.where(index), str(result))
         else:

@@ -31,6 +31,8 @@ class Layout:
     label_column: str | None = None
     path_column: str | None = None
     label_pattern: str | None = None
+    mask_column: str | None = None
+    ignored: str | None = None
     need_labels: bool = True
     max_unreadable: int | None = None
 

@@ -67,7 +67,7 @@ def find_pairs(folder: Path) -> Recognised | None:
     if not named:
         return None
     found = {split: _paired(*both) for split, both in named.items()}
-    both = " and ".join(path.relative_to(folder).as_posix() for path in next(iter(named.values())))
+    both = " and ".join(path.relative_to(folder).as_posix() for path in named.get("train", next(iter(named.values()))))
     if not any(mask for pairs in found.values() for mask in pairs.masks):
         return Recognised({}, f"no file in one has the name of a file in the other ({both})")
     refused = _refused([pairs for pairs in found.values() if any(pairs.masks)])

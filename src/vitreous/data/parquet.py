@@ -1,4 +1,4 @@
-"""Parquet files in the layout of the Hugging Face hub: a column of {bytes, path}, and a column of labels.
+"""Parquet files in the layout of the Hugging Face hub: a column of {bytes, path}, and a column of labels, or of masks.
 
 A picture is found by its row group. The last few row groups stay in memory, for each process on its own.
 """
@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,18 @@ import pyarrow.parquet as pq
 
 from vitreous.data.base import Source
 from vitreous.data.files import check_regular
-from vitreous.data.images import BadPicture, Picture, read_picture
+from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture
+from vitreous.data.legends import Entry, entries_of, find_legend, numbered_entries
+from vitreous.data.masks import Legend
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
-from vitreous.data.targets import ClassLabels
+from vitreous.data.targets import ClassLabels, Masks, PixelLabels
+from vitreous.data.targets.base import Digest
+from vitreous.data.targets.pixels import Mask
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
 LABELS = ("label", "labels", "class", "target", "fine_label")
+MASKS = ("mask", "annotation", "segmentation", "segmentation_mask", "semantic_mask", "trimap")
 CACHE_BYTES = 128 * 2**20
 
 
@@ -34,17 +39,17 @@ class RowGroups:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lock = threading.Lock()
-        self.groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self.groups: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
         self.files: dict[str, pq.ParquetFile] = {}
 
-    def get(self, path: str, group: int, image_column: str) -> Any:
+    def get(self, path: str, group: int, column: str) -> Any:
         with self.lock:
-            key = (path, group)
+            key = (path, group, column)
             if key not in self.groups:
                 if path not in self.files:
                     self.files[path] = pq.ParquetFile(path, memory_map=True)
                 # Without threads: those of pyarrow would be missing in a forked process.
-                table = self.files[path].read_row_group(group, columns=[image_column], use_threads=False)
+                table = self.files[path].read_row_group(group, columns=[column], use_threads=False)
                 self.groups[key] = table.column(0)
                 while len(self.groups) > 1 and sum(held.nbytes for held in self.groups.values()) > CACHE_BYTES:
                     self.groups.popitem(last=False)
@@ -52,73 +57,122 @@ class RowGroups:
             return self.groups[key]
 
 
-class ParquetSource(Source):
-    """Pictures in the rows of parquet files."""
+class Rows:
+    """The rows of several files, in one line."""
 
-    def __init__(self, name: str, paths: Sequence[Path], layout: Layout) -> None:
-        self.name = name
-        self._paths, self._folder = [str(path) for path in paths], paths[0].parent
-        files = [_opened(path) for path in paths]
-        self._image_column = column(files[0].schema_arrow.names, None, IMAGES, "image", self._paths[0])
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths, self.path, self.folder = [str(path) for path in paths], paths[0], paths[0].parent
+        self.files = [_opened(path) for path in paths]
+        self.schema = self.files[0].schema_arrow
         self._groups = [
-            (number, group) for number, file in enumerate(files) for group in range(file.metadata.num_row_groups)
+            (number, group) for number, file in enumerate(self.files) for group in range(file.metadata.num_row_groups)
         ]
-        rows = [files[number].metadata.row_group(group).num_rows for number, group in self._groups]
+        rows = [self.files[number].metadata.row_group(group).num_rows for number, group in self._groups]
         self._starts = np.cumsum([0, *rows])
-        self._first_rows = [0, *accumulate(file.metadata.num_rows for file in files)]  # of each file
+        self._first_rows = [0, *accumulate(file.metadata.num_rows for file in self.files)]  # of each file
         self._sizes = [path.stat().st_size for path in paths]
-        self.targets, self.classes, self.notes = _read_labels(paths, files, layout)
         self._cache = RowGroups()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
 
     def _place(self, index: int) -> tuple[int, int, int]:
         """(file, row group, row in it)"""
         at = int(np.searchsorted(self._starts, index, side="right")) - 1
         return *self._groups[at], index - int(self._starts[at])
 
-    def read(self, index: int) -> Picture:
+    def stored(self, index: int, column: str) -> bytes | Path:
+        """The picture in a cell; raises BadPicture."""
         number, group, row = self._place(index)
         if self._cache.process != os.getpid():
             self._cache = RowGroups()
         try:
-            cell = self._cache.get(self._paths[number], group, self._image_column)[row].as_py()
+            cell = self._cache.get(self.paths[number], group, column)[row].as_py()
         except MemoryError:
             raise
         except Exception as error:
             raise BadPicture(f"row group {group} is damaged ({_reason(error)})") from None
-        return read_cell(cell, self._folder)
+        return stored_in(cell, self.folder)
 
     def where(self, index: int) -> str:
         number = self._place(index)[0]
-        return f"{self._paths[number]}:row {index - self._first_rows[number]}"
+        return f"{self.paths[number]}:row {index - self._first_rows[number]}"
 
     def size(self, index: int) -> int:
+        """Of the file, in bytes."""
         return self._sizes[self._place(index)[0]]
 
     def __getstate__(self) -> dict[str, Any]:  # for workers that are spawned and not forked
-        return {**self.__dict__, "_cache": None}
+        return {**self.__dict__, "_cache": None, "files": [], "schema": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _cache=RowGroups())
 
 
+class ParquetSource(Source):
+    """Pictures in the rows of parquet files."""
+
+    def __init__(self, name: str, rows: Rows, known: Numbered) -> None:
+        self.name, self.rows = name, rows
+        self.targets, self.classes, self.notes = known
+        self._column = column(rows.schema.names, None, IMAGES, "image", str(rows.path))
+
+    def read(self, index: int) -> Picture:
+        return read_picture(self.rows.stored(index, self._column))
+
+    def orientation(self, index: int) -> int:
+        return read_orientation(self.rows.stored(index, self._column))
+
+    def where(self, index: int) -> str:
+        return self.rows.where(index)
+
+    def size(self, index: int) -> int:
+        return self.rows.size(index)
+
+
+class ParquetMasks(Masks):
+    """A column of masks."""
+
+    def __init__(self, rows: Rows, column: str, legend: Legend) -> None:
+        self._rows, self._column, self.legend = rows, column, legend
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> Mask:
+        try:
+            return self.legend.read(self._rows.stored(index, self._column))
+        except BadPicture as error:
+            raise BadPicture(f"its mask: {error}") from None
+
+    def update(self, index: int, digest: Digest) -> None:
+        """Nothing: masks are in the same file as the pictures, whose name and size are told."""
+
+
 def read_cell(cell: Any, folder: Path) -> Picture:
     """The picture in a cell: {bytes, path}, or the bytes alone."""
+    return read_picture(stored_in(cell, folder))
+
+
+def stored_in(cell: Any, folder: Path) -> bytes | Path:
     data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
     if data is not None:
-        return read_picture(data)
+        return bytes(data)
     if path is None:
         raise BadPicture("no picture in this row")
-    return read_picture(folder / path)
+    return folder / str(path)
 
 
-def open_parquet(path: Path, layout: Layout) -> dict[str, Source]:
-    """The splits of a parquet file, or of a folder of them."""
+def open_parquet(path: Path, layout: Layout, entries: Sequence[Entry] = ()) -> dict[str, Source]:
+    """The splits of a parquet file, or of a folder of them. `entries`: the classes of masks, where these are known."""
     found = grouped_by_split([path] if path.is_file() else path.glob("*.parquet"))
     base = path.stem if path.is_file() else path.parent.name if path.name == "data" else path.name
-    return {
-        split: ParquetSource(base if split == ALL else f"{base} {split}", files, layout)
-        for split, files in found.items()
+    names = {split: base if split == ALL else f"{base} {split}" for split in found}
+    rows = {split: Rows(files) for split, files in found.items()}
+    known = _read_masks(base, rows, layout, entries) or {
+        split: _read_labels(part, layout) for split, part in rows.items()
     }
+    return {split: ParquetSource(names[split], part, known[split]) for split, part in rows.items()}
 
 
 def _opened(path: Path) -> pq.ParquetFile:
@@ -142,19 +196,22 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         return {}
 
 
-def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout: Layout) -> Numbered:
-    where, schema = paths[0], files[0].schema_arrow
+# ---- Labels
+
+
+def _read_labels(rows: Rows, layout: Layout) -> Numbered:
+    where, schema = rows.path, rows.schema
     name = label_column_of(schema.names, LABELS, str(where), layout)
     if name is None:
-        return unlabelled(sum(file.metadata.num_rows for file in files))
+        return unlabelled(len(rows))
     kind = schema.field(name).type
     if pa.types.is_nested(kind):
         raise UserError(f"{where}: column {name!r} holds {kind}: several labels per picture are not supported yet.")
     try:
-        columns = [file.read(columns=[name], use_threads=False).column(0) for file in files]
+        columns = [file.read(columns=[name], use_threads=False).column(0) for file in rows.files]
     except Exception as error:
         raise UserError(f"{where.parent}: column {name!r} cannot be read ({_reason(error)}).") from None
-    for path, values in zip(paths, columns, strict=True):
+    for path, values in zip(rows.paths, columns, strict=True):
         if values.null_count:
             raise UserError(f"{path}: {values.null_count:,} rows have no {name}. Remove them.")
     marks = np.concatenate([np.asarray(values) for values in columns])
@@ -173,3 +230,54 @@ def _read_labels(paths: Sequence[Path], files: Sequence[pq.ParquetFile], layout:
     return numbered(
         [str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent, str(where)
     )
+
+
+# ---- Masks
+
+
+def _read_masks(
+    base: str, splits: Mapping[str, Rows], layout: Layout, entries: Sequence[Entry]
+) -> dict[str, Numbered] | None:
+    """Of all splits, which have the same classes; None where there is no column of masks."""
+    first = next(iter(splits.values()))
+    name = _mask_column(first, layout)
+    if name is None:
+        return None
+    every = [(rows, index) for rows in splits.values() for index in range(len(rows))]
+    known = entries or entries_of(first.folder) or _entries_inside(first.schema)
+    legend, notes = find_legend(
+        len(every), lambda place: every[place][0].stored(every[place][1], name), known, layout.ignored, base
+    )
+    notes = (f"{base}: read as pictures with a mask each (the column {name})", *notes)
+    return {
+        split: (PixelLabels(ParquetMasks(rows, name, legend)), legend.classes, notes) for split, rows in splits.items()
+    }
+
+
+def _mask_column(rows: Rows, layout: Layout) -> str | None:
+    """The one that is named; else that of the labels, where it holds pictures, or else one with a usual name."""
+    names = rows.schema.names
+    if layout.mask_column is not None:
+        return column(names, layout.mask_column, (), "mask", str(rows.path))
+    if layout.label_column is not None:
+        return None
+    usual = [name for name in (*LABELS, *MASKS) if name in names]
+    return usual[0] if usual and _holds_pictures(rows.schema.field(usual[0]).type) else None
+
+
+def _holds_pictures(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(kind.field(number).name == "bytes" for number in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _entries_inside(schema: pa.Schema) -> list[Entry]:
+    """What the file says of itself: its metadata `classes`, a list of names, and `ignore_index`."""
+    metadata = schema.metadata or {}
+    try:
+        names, ignored = (json.loads(metadata.get(key, b"null")) for key in (b"classes", b"ignore_index"))
+    except ValueError:
+        return []
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        return []
+    return numbered_entries(names, [ignored] if isinstance(ignored, int) else [])

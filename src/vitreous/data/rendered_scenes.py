@@ -51,7 +51,8 @@ def _cross(x: Floats, y: Floats) -> Floats:
 
 def _triangle(x: Floats, y: Floats) -> Floats:
     sides = [np.cos(turn) * x + np.sin(turn) * y for turn in 2 * np.pi * np.arange(3) / 3]
-    return np.max(sides, axis=0) - 0.5
+    farthest: Floats = np.max(sides, axis=0)
+    return farthest - 0.5
 
 
 def _crescent(x: Floats, y: Floats) -> Floats:
@@ -73,19 +74,20 @@ CLASSES = ("background", *SHAPES)
 
 
 def _plain(x: Floats, y: Floats) -> Floats:
-    return np.zeros(np.broadcast_shapes(x.shape, y.shape))
+    return np.zeros_like(x)
 
 
 def _gradient(x: Floats, y: Floats) -> Floats:
-    return np.clip(2 * (x + 0 * y) - 1, -1, 1)
+    return np.clip(2 * x - 1, -1, 1)
 
 
 def _stripes(x: Floats, y: Floats) -> Floats:
-    return np.sin(2 * np.pi * 6 * (x + 0 * y))
+    return np.sin(12 * np.pi * x)
 
 
 def _checks(x: Floats, y: Floats) -> Floats:
-    return np.clip(3 * np.sin(2 * np.pi * 5 * x) * np.sin(2 * np.pi * 5 * y), -1, 1)
+    waves: Floats = np.sin(10 * np.pi * x) * np.sin(10 * np.pi * y)
+    return np.clip(3 * waves, -1, 1)
 
 
 TEXTURES = (_plain, _gradient, _stripes, _checks)
@@ -137,7 +139,7 @@ class Scenes:
 
     def _outside(self, index: int, number: int, x: Floats, y: Floats) -> Floats:
         """How far every place lies outside of a shape."""
-        size, turn = self.size[index, number], self.turn[index, number]
+        size, turn = float(self.size[index, number]), float(self.turn[index, number])
         right, down = x - self.centre[index, number, 0], y - self.centre[index, number, 1]
         along, across = _turned(right / size, down / size, turn)
         distance: Floats = list(SHAPES.values())[self.shape[index, number]](along, across)

@@ -12,10 +12,12 @@ from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, w
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
+from vitreous.data.legends import Entry
 from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.names import ALL, Layout, label_pattern
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
+from vitreous.data.segmented import open_segmented
 from vitreous.data.splits import Splits, carve, limited, strata
 from vitreous.data.table import open_table
 from vitreous.data.tar import open_tar
@@ -42,8 +44,10 @@ __all__ = [
 
 FASHION = Path(__file__).parent / "fashion"
 # Looked for in the folder that VITREOUS_DATA names.
-SHARED = ("cifar10", "imagenette224", "oxford_pets", "tiny_imagenet")
+SHARED = ("cifar10", "imagenette224", "oxford_pets", "pets_trimaps", "camvid", "tiny_imagenet")
 OWN = ("fashion",)  # comes with the package
+# Of the pixels of Oxford's pets. What lies between a pet and the background is "not classified", says the set itself.
+PETS = (Entry("pet", 1), Entry("background", 2), Entry(None, 3))
 PLAIN = Layout()
 SPLITS = ("train", "val", "test")
 
@@ -67,6 +71,8 @@ class DataSettings:
     label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
     path_column: str | None = None  # the column with the paths, in tables
     label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
+    mask_column: str | None = None  # the column with the masks, in parquet and tables
+    ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
     max_unreadable: int | None = None  # skip so many unreadable pictures; none: 1 % of all, or 3 if that is more
     need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
@@ -263,6 +269,8 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
         return open_rendered(where.removeprefix("rendered:"))
     if where.startswith("hf:"):
         return open_hub(where.removeprefix("hf:"), _without_pattern(where, layout))
+    if where == "pets_trimaps":
+        return open_parquet(_found("oxford_pets", where), replace(layout, mask_column="trimap"), PETS)
     path = _found(where)
     if path.is_dir():
         return _open_directory(path, layout)
@@ -295,7 +303,13 @@ def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
         return open_parquet(path / "data", _without_pattern(str(path), layout))
     if ".tar" in suffixes:
         return open_tar(path, _without_columns(str(path), layout))
-    return open_folder(path, _without_columns(str(path), layout))
+    with_masks, notes = open_segmented(path, _without_columns(str(path), layout))
+    if with_masks:
+        return with_masks
+    found = open_folder(path, layout)
+    for source in found.values():
+        source.notes += notes
+    return found
 
 
 def _without_pattern(where: str, layout: Layout) -> Layout:
@@ -305,9 +319,9 @@ def _without_pattern(where: str, layout: Layout) -> Layout:
 
 
 def _without_columns(where: str, layout: Layout) -> Layout:
-    for name in ("label_column", "path_column"):
+    for name in ("label_column", "mask_column", "path_column"):
         if getattr(layout, name) is not None:
-            raise UserError(f"{where}: has no columns; --data.{name} is for tables{' and parquet' * (name[0] == 'l')}.")
+            raise UserError(f"{where}: has no columns; --data.{name} is for tables{' and parquet' * (name[0] != 'p')}.")
     return layout
 
 
@@ -326,7 +340,8 @@ def _exists(path: Path) -> bool:
         raise UserError(f"{str(path)[:200]}: {error.strerror}.") from None
 
 
-def _found(where: str) -> Path:
+def _found(where: str, asked: str = "") -> Path:
+    """`asked`: what the user called it, where that is something else."""
     path = Path(where).expanduser()
     if _exists(path):
         return path
@@ -335,7 +350,7 @@ def _found(where: str) -> Path:
         return Path(shared) / where
     if where in SHARED:
         state = f"it names {shared}, where it is not" if shared else "which is not set"
-        raise UserError(f"{where} is looked for in the folder that the variable VITREOUS_DATA names; {state}.")
+        raise UserError(f"{asked or where} is looked for in the folder that the variable VITREOUS_DATA names; {state}.")
     beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     raise UserError(
         f"{where}: no such file or folder, and no data set of that name."

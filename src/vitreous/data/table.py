@@ -1,4 +1,4 @@
-"""A table of paths and labels: CSV, with commas, semicolons or tabs, with or without a header."""
+"""A table of paths and labels, or of paths and masks: CSV with commas, semicolons or tabs, with a header or without."""
 
 import csv
 import io
@@ -11,6 +11,7 @@ from vitreous.data.base import BadFiles, Source
 from vitreous.data.files import is_regular, open_regular
 from vitreous.data.folder import FileSource
 from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
+from vitreous.data.legends import entries_of
 from vitreous.data.names import (
     ALL,
     UNLABELLED,
@@ -22,10 +23,13 @@ from vitreous.data.names import (
     numbered,
     split_of,
 )
+from vitreous.data.pairs import Pairs
+from vitreous.data.segmented import with_masks
 from vitreous.errors import UserError
 
 PATHS = ("path", "file", "image", "filename", "file_name", "image_path", "filepath")
 LABELS = ("label", "class", "labels", "target", "category")
+MASKS = ("mask", "mask_path", "label_path", "annotation", "annotation_path", "segmentation")
 SPLIT = "split"
 DELIMITERS = (",", ";", "\t")
 PEEKED = 20  # lines by which the delimiter is found
@@ -35,7 +39,7 @@ MAX_LINE = 2**20  # characters
 class Row(NamedTuple):
     line: int
     file: str  # as written
-    label: str
+    label: str  # or the mask's file
     split: str
 
 
@@ -45,8 +49,10 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
     Relative paths start from the table's own folder. Paths may lead anywhere: the table is the user's own.
     """
     splits: dict[str, list[Row]] = {}
-    for row in _rows(path, layout):
-        if not row.label:
+    rows = _rows(path, layout)
+    have_masks = _name_masks(rows)
+    for row in rows:
+        if not row.label and not have_masks:
             raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.")
         name = split_of(row.split) if row.split else ALL
         if name is None:
@@ -58,16 +64,32 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
         raise UserError(
             f"{path}: some rows name a split and {len(splits[ALL])} do not. Fill in the column, or remove it."
         )
-    _check_files(path, [row for rows in splits.values() for row in rows], layout)
+    _check_files(path, [row.file for row in rows], layout)
+    if have_masks:
+        _check_files(path, [row.label for row in rows if row.label], layout)
+        pairs = {split: _pairs(path, rows) for split, rows in splits.items()}
+        return with_masks(path.stem, pairs, entries_of(path.parent), layout.ignored)
     return {name: _source(path, name, rows) for name, rows in splits.items()}
 
 
-def _check_files(table: Path, rows: Sequence[Row], layout: Layout) -> None:
+def _name_masks(rows: Sequence[Row]) -> bool:
+    """Whether all labels that there are name pictures; a label may be missing, as a mask may be."""
+    labels = [row.label for row in rows if row.label]
+    return bool(labels) and all(map(_is_picture, labels))
+
+
+def _pairs(table: Path, rows: Sequence[Row]) -> Pairs:
+    masks = [str(table.parent / row.label) if row.label else "" for row in rows]
+    note = f"{table}: read as pictures with a mask each, since two of its columns name pictures"
+    return Pairs([str(table.parent / row.file) for row in rows], masks, [note])
+
+
+def _check_files(table: Path, files: Sequence[str], layout: Layout) -> None:
     """Some may be missing, as some may be unreadable; more are a sign that the paths start from elsewhere."""
-    missing = [row.file for row in rows if not is_regular(table.parent / row.file)]
-    if len(missing) > BadFiles(table.name, len(rows), layout.max_unreadable).limit:
+    missing = [file for file in files if not is_regular(table.parent / file)]
+    if len(missing) > BadFiles(table.name, len(files), layout.max_unreadable).limit:
         raise UserError(
-            f"{table}: {len(missing):,} of its {len(rows):,} files do not exist or are no regular files, the first is "
+            f"{table}: {len(missing):,} of its {len(files):,} files do not exist or are no regular files, the first is "
             f"{missing[0]}. Paths are relative to {table.parent}."
         )
 
@@ -116,8 +138,17 @@ Columns = tuple[str, str | None, str | None]  # the names of those with paths, l
 
 def _columns_by_name(path: Path, cells: Cells, layout: Layout) -> Columns:
     files = column(cells.names, layout.path_column, PATHS, "path", str(path))
-    labels = None if layout.label_pattern else label_column_of(cells.names, LABELS, str(path), layout)
+    labels = None if layout.label_pattern else _label_or_mask_column(path, cells, layout)
     return files, labels, SPLIT if SPLIT in cells.names else None
+
+
+def _label_or_mask_column(path: Path, cells: Cells, layout: Layout) -> str | None:
+    if layout.mask_column is not None:
+        return column(cells.names, layout.mask_column, (), "mask", str(path))
+    masks = [name for name in MASKS if name in cells.names]
+    if masks and layout.label_column is None and not set(LABELS) & set(cells.names):
+        return masks[0]
+    return label_column_of(cells.names, LABELS, str(path), layout)
 
 
 def _columns_by_number(path: Path, cells: Cells, layout: Layout) -> Columns:
@@ -125,12 +156,13 @@ def _columns_by_number(path: Path, cells: Cells, layout: Layout) -> Columns:
     if one more is left, it has the labels."""
     usual = [name for name in cells.names if _is_picture(cells.column(name)[0])]
     files = column(cells.names, layout.path_column, usual, "path", str(path))
-    others = [name for name in cells.names if name not in (files, layout.label_column)]
+    others = [name for name in cells.names if name not in (files, layout.label_column, layout.mask_column)]
     splits = [name for name in others if all(cell.isalpha() and split_of(cell) for cell in cells.column(name))]
     left = [name for name in others if name not in splits]
     labels = None
-    if layout.label_column is not None:
-        labels = column(cells.names, layout.label_column, (), "label", str(path))
+    if layout.label_column is not None or layout.mask_column is not None:
+        wanted = layout.mask_column or layout.label_column
+        labels = column(cells.names, wanted, (), "label", str(path))
     elif layout.label_pattern is None and len(left) == 1:
         labels = left[0]
     elif layout.label_pattern is None and layout.need_labels:
@@ -184,7 +216,7 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 def _delimiter(lines: Sequence[str], path: Path, layout: Layout) -> str:
     """The one that leaves known names or a picture's path in the first line, and cuts all lines alike, into most."""
-    known = {*PATHS, *LABELS, layout.path_column, layout.label_column}
+    known = {*PATHS, *LABELS, *MASKS, layout.path_column, layout.label_column, layout.mask_column}
 
     def fits(delimiter: str) -> tuple[bool, bool, int]:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if row]

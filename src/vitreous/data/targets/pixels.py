@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.geometry import IGNORED, Geometry
+from vitreous.data.images import BadPicture
 from vitreous.data.targets.base import Digest, Indices, Large, Targets
+from vitreous.data.threads import in_threads
 
 Mask = NDArray[np.int16]  # (H, W): class numbers; IGNORED where there is none
 
@@ -78,6 +81,17 @@ class PixelLabels(Targets):
             called._held = HeldMasks([_renumbered(self._held.read(index), numbers) for index in range(len(self))])
         return called
 
+    @cached_property
+    def strata(self) -> Indices:
+        """The class of each picture that the fewest pictures have: so that rare ones, too, are found in every part of a
+        split. All masks are read for that; those that cannot be, or have no class, go with the largest group."""
+        found = in_threads(len(self), lambda index: np.flatnonzero(self.pixels(index)), "classes of masks")
+        present = [np.arange(0) if isinstance(one, BadPicture) else one for one in found]
+        counts = np.bincount(np.concatenate([*present, np.arange(1)]).astype(np.int64))
+        rarest = np.array([one[counts[one].argmin()] if len(one) else -1 for one in present], dtype=np.int64)
+        groups = np.bincount(rarest[rarest >= 0], minlength=1)
+        return np.where(rarest < 0, groups.argmax(), rarest)
+
     def update(self, digest: Digest) -> None:
         digest.update(repr(None if self._numbers is None else self._numbers.tolist()).encode())
         for place in self._places:
@@ -88,6 +102,10 @@ class PixelLabels(Targets):
             return {"mask": self._held.read(index)}
         mask = self.masks.read(int(self._places[index]))
         return {"mask": mask if self._numbers is None else _renumbered(mask, self._numbers)}
+
+    def pixels(self, index: int, num_classes: int = 0) -> Indices:
+        """(num_classes,) how many pixels of a picture's mask each class has; raises BadPicture."""
+        return count_pixels(self.read(index)["mask"], num_classes)
 
     def held(self, large: Sequence[Large]) -> "PixelLabels":
         kept = PixelLabels(self.masks, self._places, self._numbers)
@@ -101,6 +119,11 @@ class PixelLabels(Targets):
 
     def moved(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
         return {name: geometry.labels(mask) for name, mask in targets.items()}
+
+
+def count_pixels(mask: Mask, num_classes: int = 0) -> Indices:
+    """(num_classes, or more) how many pixels each class has; those that are ignored are not counted."""
+    return np.bincount(mask.ravel() - IGNORED, minlength=num_classes + 1)[1:]
 
 
 def _renumbered(mask: Mask, numbers: Indices) -> Mask:
