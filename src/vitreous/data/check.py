@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Source
-from vitreous.data.duplicates import Fingerprint, Fingerprints, exact_groups, fingerprint, near_groups
-from vitreous.data.images import Picture
+from vitreous.data.duplicates import Fingerprints, exact_groups, near_groups
+from vitreous.data.looks import look_at
 from vitreous.data.memory import InMemory, unread, worked
 from vitreous.data.skipped import listed
 from vitreous.data.splits import Splits
@@ -19,16 +18,31 @@ Numbers = NDArray[np.int64]
 
 NAMED = 100  # how many pictures of a kind a report names; leaks are named all
 TINY_PX = 16  # a picture with a shorter side shows little
-FLAT_LEVELS = 2  # between the darkest and the brightest pixel of a picture that shows nothing
+NAMED_CLASSES = 12  # of which the share of pixels is told in a line, at most
 FEW = 5  # training pictures of a class that cannot be learned from, nor measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """What masks hold."""
+
+    counts: tuple[int, ...]  # of each class
+    ignored: int
+    blank: tuple[str, ...]  # the first pictures of which no pixel counts
+    num_blank: int
+
+    def shares(self) -> tuple[float, ...]:
+        """Of each class, in the pixels that count."""
+        return tuple(count / max(1, sum(self.counts)) for count in self.counts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     name: str  # train, val or test
     pictures: int
-    counts: tuple[int, ...]  # of each class
+    counts: tuple[int, ...]  # of pictures that have each class
     unreadable: tuple[str, ...]  # where, and why
+    pixels: Pixels | None = None  # where pictures have masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +79,7 @@ class DataReport:
     num_equal: int  # pictures that repeat another of the same part in every pixel
     num_near: int  # and nearly so
     twins: tuple[Twins, ...]  # the first of both
-    two_labels: tuple[Twins, ...]  # the same picture under two classes
+    two_labels: tuple[Twins, ...]  # the same picture under two classes, or with two masks
     num_two_labels: int
     leaks: tuple[Leak, ...]
     left_out: tuple[int, ...]  # numbers of the training pictures that also stand in val or test, and so do not train
@@ -100,7 +114,7 @@ class DataReport:
         """A line a fact; what is as it should be is not mentioned, but for duplicates and leaks."""
         shares = ", ".join(f"{part.pictures:,} {part.name}" for part in self.parts)
         lines = [f"{shares}; {len(self.classes):,} classes", self._sizes()]
-        lines.append(self._balance())
+        lines += self._balance()
         if self.small_classes:
             lines.append(f"classes with too few training pictures to learn from: {listed(self.small_classes)}")
         lines += self.notes
@@ -109,7 +123,10 @@ class DataReport:
             lines.append(f"unreadable, skipped: {len(bad):,} ({listed(bad)})")
         lines.append(f"duplicates within a part: {self.num_equal:,} exact, {self.num_near:,} near{_pairs(self.twins)}")
         if self.num_two_labels:
-            lines.append(f"pictures under two classes: {self.num_two_labels:,}{_pairs(self.two_labels)}")
+            what = (
+                "pictures under two classes" if self.parts[0].pixels is None else "equal pictures with different masks"
+            )
+            lines.append(f"{what}: {self.num_two_labels:,}{_pairs(self.two_labels)}")
         lines.append(self._leaks())
         for named, what in ((self.tiny, f"below {TINY_PX} px"), (self.flat, "of one colour")):
             if named:
@@ -123,15 +140,32 @@ class DataReport:
             return f"all {width} x {height} px, {grey}"
         return f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}, {grey}"
 
-    def _balance(self) -> str:
-        counts = self.train_counts
+    def _balance(self) -> list[str]:
+        counts, pixels = self.train_counts, self.parts[0].pixels
+        if pixels is not None:
+            return self._pixel_lines(pixels)
         largest, smallest = int(np.argmax(counts)), int(np.argmin(counts))
         if counts[largest] == counts[smallest]:
-            return f"{counts[0]:,} training pictures of every class"
-        return (
+            return [f"{counts[0]:,} training pictures of every class"]
+        return [
             f"largest class of train {self.classes[largest]} {counts[largest]:,}, smallest {self.classes[smallest]} "
             f"{counts[smallest]:,}: {self.imbalance:.1f} to 1"
-        )
+        ]
+
+    def _pixel_lines(self, train: Pixels) -> list[str]:
+        shares = train.shares()
+        order = sorted(range(len(shares)), key=lambda place: -shares[place])
+        every = train.ignored + sum(train.counts)
+        ignored = f"; {train.ignored / every:.1%} of all ignored" if train.ignored else ""
+        named = [f"{self.classes[place]} {shares[place]:.2%}" for place in order if shares[place]]
+        lines = [f"pixels of train: {listed(named, NAMED_CLASSES)}{ignored}"]
+        if missing := [self.classes[place] for place in order if not shares[place]]:
+            lines.append(f"classes that occur in no training mask: {listed(missing)}")
+        for part in self.parts:
+            if part.pixels is not None and part.pixels.num_blank:
+                blank = f"{part.pixels.num_blank:,} ({listed(part.pixels.blank)})"
+                lines.append(f"pictures of {part.name} of which no pixel counts: {blank}")
+        return lines
 
     def _leaks(self) -> str:
         if not self.leaks:
@@ -149,44 +183,40 @@ def _pairs(twins: Sequence[Twins]) -> str:
 # ---- one look at every picture
 
 
-class Look(NamedTuple):
-    fingerprint: Fingerprint
-    height: int
-    width: int
-    is_grey: bool
-    is_flat: bool
-    sums: NDArray[np.float64]  # (2, 3): mean and mean square of the channels
-
-
-def look(picture: Picture) -> Look:
-    height, width = picture.shape[:2]
-    every = max(1, min(height, width) // 64)  # colours need no more than some thousand pixels
-    some = picture[::every, ::every].astype(np.int16)
-    is_grey = bool((some.max(axis=2) - some.min(axis=2)).max() <= 4)  # levels, which JPEG may add
-    levels = some.reshape(-1, 3) / 255
-    sums = np.stack([levels.mean(axis=0), np.square(levels).mean(axis=0)])
-    is_flat = int(picture.max()) - int(picture.min()) <= FLAT_LEVELS
-    return Look(fingerprint(picture), height, width, is_grey, is_flat, sums)
-
-
 class Seen:
     """A part of the data, every picture looked at."""
 
     def __init__(self, name: str, source: Source) -> None:
         self.name, self.source = name, source
-        found = list(worked(source, lambda sample: look(sample.picture), f"checking {source.name}"))
+        found = list(worked(source, lambda sample: look_at(sample, len(source.classes)), f"checking {source.name}"))
         self.places = np.array([place for place, _ in found], dtype=np.int64)
         self.looks = [one for _, one in found]
         # What is in memory can be read: decoding has left out the others.
         self.unreadable = source.unreadable if isinstance(source, InMemory) else unread(source, self.places.tolist())
 
     def report(self) -> Part:
-        num_classes = len(self.source.classes)
-        counts = self.source.targets.take(self.places).counts(num_classes)
-        counts = np.zeros(num_classes, dtype=np.int64) if counts is None else counts
         reasons = self.source.bad.reasons
         bad = tuple(f"{where} ({reasons[where]})" for where in self.unreadable)
-        return Part(name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=bad)
+        counts, pixels = self._counts()
+        return Part(
+            name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=bad, pixels=pixels
+        )
+
+    def _counts(self) -> tuple[Numbers, Pixels | None]:
+        """Of pictures that have each class; and what their masks hold, where they have any."""
+        num_classes, masks = len(self.source.classes), [one.pixels for one in self.looks if one.pixels is not None]
+        if not masks:
+            counts = self.source.targets.take(self.places).counts(num_classes)
+            return np.zeros(num_classes, dtype=np.int64) if counts is None else counts, None
+        every = np.stack(masks)
+        blank = self.places[every[:, 1:].sum(axis=1) == 0]
+        pixels = Pixels(
+            counts=tuple(every[:, 1:].sum(axis=0).tolist()),
+            ignored=int(every[:, 0].sum()),
+            blank=tuple(self.source.where(int(place)) for place in blank[:NAMED]),
+            num_blank=len(blank),
+        )
+        return (every[:, 1:] > 0).sum(axis=0), pixels
 
 
 def check(splits: Splits, where: str = "") -> DataReport:
@@ -251,6 +281,7 @@ class _Together:
         self.part = np.repeat(np.arange(len(parts)), [len(part.places) for part in parts])
         self.place = np.concatenate([part.places for part in parts])
         self.said = [part.source.described(int(place)) for part in parts for place in part.places]
+        self.masks = [one.mask for part in parts for one in part.looks]
 
     def twins(self, names: Sequence[str]) -> tuple[tuple[Twins, ...], tuple[int, int]]:
         """Within one part: the first ones by name, and how many there are, exact and near."""
@@ -265,10 +296,15 @@ class _Together:
         return twins, (counts[0], counts[1] - counts[0])
 
     def two_labels(self, names: Sequence[str]) -> tuple[Twins, ...]:
-        """The same picture, anywhere, under another class than where it was met first."""
+        """The same picture, anywhere, under another class than where it was met first; or with another mask, where they
+        are equal: near duplicates may well have masks that differ a little."""
         first, again = _repeats(self.near[:, None])
         pairs = zip(first.tolist(), again.tolist(), strict=True)
-        return tuple(self._twins(a, b, names) for a, b in pairs if self.said[a] != self.said[b])
+        return tuple(self._twins(a, b, names) for a, b in pairs if self._contradict(a, b))
+
+    def _contradict(self, one: int, other: int) -> bool:
+        are_equal = self.exact[one] == self.exact[other]
+        return self.said[one] != self.said[other] or (are_equal and self.masks[one] != self.masks[other])
 
     def leaks(self) -> tuple[tuple[Leak, ...], tuple[int, ...]]:
         """Of train with val and test, of val with test; and the numbers of those in train."""

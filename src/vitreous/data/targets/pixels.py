@@ -85,7 +85,7 @@ class PixelLabels(Targets):
     def strata(self) -> Indices:
         """The class of each picture that the fewest pictures have: so that rare ones, too, are found in every part of a
         split. All masks are read for that; those that cannot be, or have no class, go with the largest group."""
-        found = in_threads(len(self), lambda index: np.flatnonzero(self.pixels(index)), "classes of masks")
+        found = in_threads(len(self), self._present, "classes of masks")
         present = [np.arange(0) if isinstance(one, BadPicture) else one for one in found]
         counts = np.bincount(np.concatenate([*present, np.arange(1)]).astype(np.int64))
         rarest = np.array([one[counts[one].argmin()] if len(one) else -1 for one in present], dtype=np.int64)
@@ -103,9 +103,8 @@ class PixelLabels(Targets):
         mask = self.masks.read(int(self._places[index]))
         return {"mask": mask if self._numbers is None else _renumbered(mask, self._numbers)}
 
-    def pixels(self, index: int, num_classes: int = 0) -> Indices:
-        """(num_classes,) how many pixels of a picture's mask each class has; raises BadPicture."""
-        return count_pixels(self.read(index)["mask"], num_classes)
+    def _present(self, index: int) -> Indices:
+        return np.flatnonzero(count_pixels(self.read(index)["mask"])[1:])
 
     def held(self, large: Sequence[Large]) -> "PixelLabels":
         kept = PixelLabels(self.masks, self._places, self._numbers)
@@ -122,8 +121,8 @@ class PixelLabels(Targets):
 
 
 def count_pixels(mask: Mask, num_classes: int = 0) -> Indices:
-    """(num_classes, or more) how many pixels each class has; those that are ignored are not counted."""
-    return np.bincount(mask.ravel() - IGNORED, minlength=num_classes + 1)[1:]
+    """(1 + num_classes, or more) how many pixels are ignored, and how many each class has."""
+    return np.bincount(mask.ravel() - IGNORED, minlength=1 + num_classes)
 
 
 def _renumbered(mask: Mask, numbers: Indices) -> Mask:
