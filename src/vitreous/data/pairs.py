@@ -66,7 +66,7 @@ def find_pairs(folder: Path) -> Recognised | None:
     named = _named_folders(folder)
     if not named:
         return None
-    found = {split: _paired(*both) for split, both in named.items()}
+    found = {split: pairs for split, both in named.items() if len(pairs := _paired(*both))}
     both = " and ".join(path.relative_to(folder).as_posix() for path in named.get("train", next(iter(named.values()))))
     if not any(mask for pairs in found.values() for mask in pairs.masks):
         return Recognised({}, f"no file in one has the name of a file in the other ({both})")

@@ -4,6 +4,7 @@ A scene is a function of (split, index) alone, and can be drawn at any size: sha
 belongs to the topmost shape that holds its centre. Colours and textures say nothing about the class, only the outline.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -124,9 +125,11 @@ class Scenes:
         x, y = _centres(side)
         picture = self._paint(index, 0, x, y)
         for number in range(int(self.counts[index])):
-            outside = self._outside(index, number, x, y) * side  # in pixels
+            rows, columns = self._around(index, number, side)
+            outside = self._outside(index, number, x[:, columns], y[rows]) * side  # in pixels
             cover = np.clip(0.5 - outside, 0.0, 1.0)[..., None]  # soft over one pixel, half at the outline itself
-            picture = picture + cover * (self._paint(index, 1 + number, x, y) - picture)
+            below = picture[rows, columns]
+            below += cover * (self._paint(index, 1 + number, x[:, columns], y[rows]) - below)
         return picture.round().astype(np.uint8)
 
     def mask(self, index: int, side: int = SIDE) -> NDArray[np.int16]:
@@ -134,8 +137,19 @@ class Scenes:
         x, y = _centres(side)
         mask = np.zeros((side, side), dtype=np.int16)
         for number in range(int(self.counts[index])):
-            mask[self._outside(index, number, x, y) < 0] = 1 + self.shape[index, number]
+            rows, columns = self._around(index, number, side)
+            is_inside = self._outside(index, number, x[:, columns], y[rows]) < 0
+            mask[rows, columns][is_inside] = 1 + self.shape[index, number]
         return mask
+
+    def _around(self, index: int, number: int, side: int) -> tuple[slice, slice]:
+        """The rows and columns that a shape reaches; no outline goes farther than 1 from its centre."""
+        reach, (x, y) = self.size[index, number], self.centre[index, number]
+        rows, columns = (
+            slice(max(0, math.floor((middle - reach) * side) - 1), math.ceil((middle + reach) * side) + 1)
+            for middle in (y, x)
+        )
+        return rows, columns
 
     def _outside(self, index: int, number: int, x: Floats, y: Floats) -> Floats:
         """How far every place lies outside of a shape."""
