@@ -155,6 +155,7 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
         (["evaluate", "no/such/run"], "no/such/run: no such run"),
         (["evaluate"], "RUN"),
         (["evaluate", "x", "--spilt", "val"], "Did you mean --split"),
+        (["evaluate", "x", "--optimizer.lr", "1"], "does not take --optimizer.lr"),
     ],
 )
 def test_mistakes_are_named_in_one_line(capsys, tmp_path, words, message):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.data.sources import same_data
 from vitreous.errors import UserError
-from vitreous.jobs.data import data_of, part
+from vitreous.jobs.data import AskedData, data_of
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
 from vitreous.recipes.fashion import fashion_vit
@@ -73,7 +73,7 @@ def test_an_encoder_alone_is_probed(run, tmp_path):
 
 
 def test_sets_of_right_labels_and_a_mapping_of_classes(run, tmp_path):
-    labels = np.asarray(part(run, None, "test").labels).tolist()
+    labels = np.asarray(AskedData.find(run).part("test").labels).tolist()
     everything = [[label] for label in labels]
     everything[0] = []
     (tmp_path / "labels.json").write_text(json.dumps(everything))
@@ -118,6 +118,29 @@ def test_a_runs_own_data_is_known_by_any_spelling(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert same_data("set", "./set/") and same_data(str(tmp_path / "set"), "set")
     assert not same_data("set", "other") and not same_data("fashion", "set")
+
+
+def test_other_data_is_read_as_its_settings_say(run, tmp_path):
+    """A table whose labels are in a column that nobody would guess."""
+    names = ("Trouser", "Bag")
+    lines = ["file,split,what,who"]
+    for number in range(8):
+        Image.fromarray(np.full((14, 14, 3), 20 * number, dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,test,{names[number % 2]},nobody{number}")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    found = evaluate(run, tmp_path / "table.csv", changes={"data.label_column": "what", "data.path_column": "file"})
+    assert found.evaluation is not None and found.evaluation.scores.pictures == 8
+    with pytest.raises(UserError, match="nobody"):
+        evaluate(run, tmp_path / "table.csv", changes={"data.label_column": "who", "data.path_column": "file"})
+
+
+def test_settings_that_would_mix_test_and_training_pictures_are_refused(run):
+    for changes in ({"data.test_fraction": 0.5}, {"data.split_seed": 1}):
+        with pytest.raises(UserError, match=r"--data\.\w+ is for other data"):
+            evaluate(run, "fashion", changes=changes)
+    with pytest.raises(UserError, match=r"--optimizer\.lr: only settings of the data"):
+        evaluate(run, "fashion", changes={"optimizer.lr": 1})
+    assert evaluate(run, changes={"data.keep_gb": 0}).evaluation is not None
 
 
 def test_coverages_are_checked_before_anything_is_measured(run):

@@ -96,6 +96,12 @@ class DataSettings:
             splits = replace(splits, train=InMemory(splits.train, self.shrink_px))
         return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
 
+    def whole_part(self, split: str) -> Source | None:
+        """A part that the data set has of its own, read lazily and whole; all of it, where it is not split."""
+        self.check()
+        found = open_sources(self.where, self._layout())
+        return found.get(self.test_split if split == "test" else split, found.get(ALL))
+
     def check(self) -> None:
         """Reports what can be seen to be wrong before any data is looked for, which may take long."""
         for name in ("val_fraction", "test_fraction"):

@@ -1,41 +1,73 @@
-"""What a run was trained on, and which part of it, or of other data, is asked about."""
+"""Which data a model is measured on: what its run was trained on, split as it was then, or other data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from vitreous import settings
-from vitreous.data.names import ALL
-from vitreous.data.sources import DataSettings, Source, Splits, open_sources, same_data
+from vitreous.data.sources import DataSettings, Source, Splits, same_data
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
+from vitreous.settings import typed
 from vitreous.terminal import note
 
 OpenData = Callable[[DataSettings], Splits]
 
-
-def part(where: str | Path, data: str | None, split: str) -> Source:
-    """A split of the data that the run at `where` was trained on, as it was split then; or of other data."""
-    own = own_data(where, data)
-    if data is None and own is None:
-        raise UserError(f"{where} does not say what it was trained on; name the data to evaluate on")
-    if own is not None:
-        source: Source | None = getattr(own.build(), split)
-    else:
-        found = open_sources(str(data))
-        source = found.get(split, found.get(ALL))  # what is not split has no part that was trained on: all counts
-        note(*(source.notes if source is not None else ()))
-    if source is None:
-        raise UserError(f"{data or where}: there is no {split} part")
-    return source
-
-
-def own_data(where: str | Path, data: str | None) -> DataSettings | None:
-    """What a run was trained on, where that is what is asked for, by whatever path; None for other data."""
-    own = data_of(where)
-    return own if own is not None and (data is None or same_data(data, own.where)) else None
+READING = ("max_unreadable", "keep_gb")  # settings that change nothing of which pictures there are
 
 
 def data_of(where: str | Path) -> DataSettings | None:
     """What a run was trained on; None where that is not known."""
     path = Path(where) / "recipe.json"
     return settings.load(Recipe, path).data if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class AskedData:
+    settings: DataSettings
+    is_own: bool  # the run was trained on it: its parts are those of then
+    name: str  # for messages
+
+    @classmethod
+    def find(cls, where: str | Path, data: str | Path | None = None, changes: Mapping[str, Any] | None = None) -> Self:
+        """`data`, or what the run at `where` was trained on, by whatever path. `changes` are settings of other data by
+        their dotted names: {"data.label_column": "breed"}."""
+        own = data_of(where)
+        if own is None and data is None:
+            raise UserError(f"{where} does not say what it was trained on; name the data to evaluate it on")
+        is_own = own is not None and (data is None or same_data(str(data), own.where))
+        known = own if own is not None and is_own else DataSettings(where=str(data))
+        words = {_within_data(name): typed(value) for name, value in (changes or {}).items()}
+        for name in words:
+            if is_own and name not in READING:
+                raise UserError(
+                    f"{where} was trained on this data, split as its recipe.json says: --data.{name} is for other data"
+                )
+        return cls(settings.changed(known, words), is_own, str(data or where))
+
+    def splits(self, open_data: OpenData = DataSettings.build) -> Splits:
+        """All parts; other data that is not split is split for it."""
+        splits = open_data(self.settings)
+        if not self.is_own:
+            note(*splits.notes)
+        return splits
+
+    def part(self, split: str, splits: Splits | None = None) -> Source:
+        """One part, of `splits` where they are open. No picture of other data was trained on: where it is not split,
+        all of it is that part."""
+        found: Source | None
+        if self.is_own:
+            found = getattr(splits or self.splits(), split)
+        else:
+            found = self.settings.whole_part(split)
+            note(*(found.notes if found is not None else ()))
+        if found is None:
+            raise UserError(f"{self.name}: there is no {split} part")
+        return found
+
+
+def _within_data(name: str) -> str:
+    if not name.startswith("data."):
+        raise UserError(f"--{name}: only settings of the data can be given here, such as --data.label_column")
+    return name.removeprefix("data.")

@@ -1,6 +1,6 @@
 """Everything that can be measured of a trained model on data: `vitreous evaluate`, and `vitreous.evaluate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_feat
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
-from vitreous.jobs.data import OpenData, own_data, part
+from vitreous.jobs.data import AskedData, OpenData
 from vitreous.terminal import note
 from vitreous.training.devices import World
 from vitreous.weights.trained import Trained
@@ -79,6 +79,7 @@ def evaluate(
     data: str | Path | None = None,
     split: str = "test",
     *,
+    changes: Mapping[str, Any] | None = None,
     device: str = "auto",
     coverages: Sequence[float] = COVERAGES,
     probes: Sequence[str] = (),
@@ -89,13 +90,13 @@ def evaluate(
     """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
     model carries; where it carries none, and for prediction sets, the validation part of its own data is fitted.
 
-    `probes`, of knn, linear and fewshot, measure the frozen features and ask only for labels: the classes may be others
-    than the model's.
+    `changes` are settings of other data by their dotted names: {"data.label_column": "breed"}. `probes`, of knn, linear
+    and fewshot, measure the frozen features and ask only for labels: the classes may be others than the model's.
     """
     _check(coverages, probes, label_sets, mapping)
-    model, world, data = Trained.load(where), World.join(device), None if data is None else str(data)
-    own = _own_splits(where, data, open_data)
-    probed = _probed(model, own or _other_splits(where, data), split, world=world, probes=probes) if probes else ()
+    model, world, asked = Trained.load(where), World.join(device), AskedData.find(where, data, changes)
+    splits = asked.splits(open_data) if asked.is_own or probes else None
+    probed = _probed(model, splits, split, world=world, probes=probes) if splits is not None and probes else ()
     if model.card.task is None:
         if not probes:
             raise UserError(f"{where}: an encoder without a head; give --probe {','.join(PROBES)} to measure it")
@@ -105,9 +106,7 @@ def evaluate(
     def answered(source: Source) -> Answers:
         return answers(task, _batches(source, model, world), classes)
 
-    source = part(where, data, split) if own is None else getattr(own, split)
-    if source is None:
-        raise UserError(f"{where}: there is no {split} part")
+    source = asked.part(split, splits)
     if mapping is not None:
         found = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
         return Assessment(evaluate_fully(None, found, temperature=model.card.temperature), probes=probed)
@@ -116,7 +115,8 @@ def evaluate(
     test = answered(with_classes(source, classes))
     if len(source.bad):
         note(source.bad.summary())
-    val = None if own is None or own.val is None or split != "test" else answered(with_classes(own.val, classes))
+    held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
+    val = None if held_out is None else answered(with_classes(held_out, classes))
     right = None
     if label_sets is not None:
         sets = read_label_sets(Path(label_sets), classes)
@@ -146,20 +146,6 @@ def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
         return None
     others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
     return f"The model does not know {unknown[0]!r}{others}, so its own answers were not measured."
-
-
-def _own_splits(where: str | Path, data: str | None, open_data: OpenData) -> Splits | None:
-    """The data that the run was trained on, as it was split then, where that is what is asked for."""
-    own = own_data(where, data)
-    return None if own is None else open_data(own)
-
-
-def _other_splits(where: str | Path, data: str | None) -> Splits:
-    if data is None:
-        raise UserError(f"{where} does not say what it was trained on; name the data to probe it on")
-    splits = DataSettings(where=data).build()
-    note(*splits.notes)
-    return splits
 
 
 def _batches(source: Source, model: Trained, world: World) -> EvalLoader:

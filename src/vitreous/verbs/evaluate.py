@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
@@ -12,8 +13,12 @@ if TYPE_CHECKING:
 HELP = "Measure a run: accuracy, calibration, prediction sets, probes, every number with its interval."
 
 
+TAKES_SETTINGS = True
+
+
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("start", metavar="RUN", help="a finished run, or whatever else holds weights")
+    parser.epilog = "How to read other data is set as for training, such as --data.label_column breed."
+    parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or whatever else holds weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="other data, of the same classes; for --probe of any")
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
     parser.add_argument("--probe", metavar="NAMES", help="what the frozen features know: knn,linear,fewshot")
@@ -30,7 +35,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
+    if options.help:
+        options.parser.print_help()
+        return
+    if options.start is None:
+        raise UserError("evaluate needs a model: vitreous evaluate RUN")
+    for name in changes:
+        if not name.startswith("data."):
+            options.parser.refuse(f"--{name}")
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.jobs.evaluate import evaluate
     from vitreous.terminal import quietly
@@ -40,6 +53,7 @@ def run(options: argparse.Namespace) -> None:
             options.start,
             options.data,
             options.split,
+            changes=changes,
             device=options.device,
             coverages=tuple(options.coverage or COVERAGES),
             probes=tuple(options.probe.split(",")) if options.probe else (),
@@ -80,5 +94,10 @@ def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
 
 
 def scores_line(scores: dict[str, float]) -> str:
-    shares = "   ".join(f"{name} {scores[name]:.2%}" for name in ("accuracy", "top5") if name in scores)
-    return f"{shares}   log-loss {scores['log_loss']:.4f}   ({scores['pictures']:,.0f} pictures)"
+    """Losses as they are, other numbers as shares, in the order that the task's metric gives them."""
+    shown = [
+        f"{name.replace('_', '-')} {value:.4f}" if "loss" in name else f"{name} {value:.2%}"
+        for name, value in scores.items()
+        if name != "pictures"
+    ]
+    return f"{'   '.join(shown)}   ({scores['pictures']:,.0f} pictures)"

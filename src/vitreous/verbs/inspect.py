@@ -119,12 +119,12 @@ def _readers(options: argparse.Namespace) -> "Readers":
     from functools import partial
 
     from vitreous.data.images import read_picture
-    from vitreous.jobs.data import part
+    from vitreous.jobs.data import AskedData
 
     if options.given:
         paths = [path for where in options.given for path in _files(Path(where).expanduser())]
         return [(path.name, partial(read_picture, path)) for path in paths]
-    source = part(options.start, None, "test")
+    source = AskedData.find(options.start).part("test")
     return [(source.described(index), partial(source.read, index)) for index in range(len(source))]
 
 
