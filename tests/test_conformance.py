@@ -16,6 +16,7 @@ from vitreous.models import (
     PixelsSettings,
     ResNetSettings,
     ResNetStem,
+    SwinSettings,
     TokeniserSettings,
     ViTSettings,
 )
@@ -61,6 +62,9 @@ MODELS = {
     "hybrid-conv": hybrid(ConvStem(widths=(8, 16), strides=(2, 2), residuals=(1, 0)), pool="mean", num_prefix=0),
     "bit": ResNetSettings(picture_px=(32, 48), depths=(1, 1), base_width=8),
     "bit-small": ResNetSettings(picture_px=(8, 12), depths=(1, 1), base_width=8, root="small"),
+    # Windows of 2: the first maps are padded and shift, the last ones are no larger than a window.
+    "swin": SwinSettings(picture_px=(20, 28), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2),
+    "swin-small-maps": SwinSettings(picture_px=(8, 12), patch=4, width=8, depths=(2,), heads=(2,), window=7),
     "tokeniser": TokeniserSettings(picture_px=(8, 12), stride=4, width=16, vocabulary=10, blocks=1),
     "igpt": IGPTSettings(picture_px=(4, 6), clusters=16, width=16, depth=2, heads=2, feature_depth=2),
     "pixels": PixelsSettings(picture_px=(8, 12), grid=(4, 6)),

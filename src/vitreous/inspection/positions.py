@@ -36,7 +36,7 @@ def offset_biases(encoder: nn.Module, layer: int = 1) -> Tensor:
     if not isinstance(table, BiasTable):
         raise UserError("this model has no table of biases: position_similarity is for models with absolute positions")
     h, w = table.grid
-    biases = table.table.detach().float().cpu()[: -table.SPECIAL].T.reshape(-1, 2 * h - 1, 2 * w - 1)
+    biases = table.table.detach().float().cpu()[: table.num_offsets].T.reshape(-1, 2 * h - 1, 2 * w - 1)
     return biases.flip(1, 2)  # the table counts from the seen to the one that looks
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vitreous.models.pixels import PixelsSettings
     from vitreous.models.resnet import ResNetSettings
     from vitreous.models.stems import ConvStem, ResNetStem
+    from vitreous.models.swin import SwinSettings
     from vitreous.models.tokeniser import TokeniserSettings
     from vitreous.models.vit import ViTSettings
 
@@ -21,6 +22,7 @@ __all__ = [
     "PixelsSettings",
     "ResNetSettings",
     "ResNetStem",
+    "SwinSettings",
     "TokeniserSettings",
     "ViTSettings",
     "model_names",

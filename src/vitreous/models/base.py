@@ -116,6 +116,10 @@ class EncoderSettings:
         side = max(1, round(side_px / max(self.cell_px))) * max(self.cell_px)
         return dataclasses.replace(self, picture_px=(side, side))
 
+    def as_trained(self, trained: "EncoderSettings") -> Self:
+        """These, with whatever gives weights their shapes as it was in training: `Encoder.fit_to` brings it here."""
+        return self.changed(picture_px=trained.picture_px)
+
     def regularised(self, **rates: float) -> Self:
         """With these rates (dropout, stochastic_depth), where the family has such a part."""
         return self.changed(**{name: rate for name, rate in rates.items() if name in self.field_names()})
@@ -149,6 +153,11 @@ class Encoder(nn.Module):
         """Prepare, in place, for pictures of another size. Whatever depends on the size is resized here and
         never inside the graph. A convolutional network has nothing to do."""
         self.picture_px = picture_px
+
+    def fit_to(self, settings: EncoderSettings) -> None:
+        """Prepare, in place and with its weights, for what these settings say beyond those it was built with."""
+        if settings.picture_px != self.picture_px:
+            self.resize(settings.picture_px)
 
     def missing(self) -> str | None:
         """What it still needs to have found in pictures (an objective's `look` does that), and how to come by it."""
@@ -186,6 +195,14 @@ class TokenEncoder(Encoder):
         depths: the blocks whose outputs are wanted besides the last (1 = the first).
         """
         raise NotImplementedError
+
+
+def fitting_patch(patch: int, side_px: int, levels: int = 4, least: int = 4) -> int:
+    """The patch of a network whose maps halve from level to level, finer where pictures are small: the last map of a
+    picture of this side has at least so many places a side."""
+    while patch > 1 and side_px < least * patch * 2 ** (levels - 1):
+        patch //= 2
+    return patch
 
 
 def run(block: nn.Module, *inputs: Tensor | None, checkpointing: bool) -> Tensor:

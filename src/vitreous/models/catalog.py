@@ -9,10 +9,11 @@ from vitreous.models.names import parse_name
 from vitreous.models.pixels import PixelsSettings
 from vitreous.models.resnet import ResNetSettings
 from vitreous.models.stems import ResNetStem
+from vitreous.models.swin import SwinSettings
 from vitreous.models.tokeniser import TokeniserSettings
 from vitreous.models.vit import ViTSettings
 
-ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings | PixelsSettings
+ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings | PixelsSettings | SwinSettings
 
 
 def _hybrid(stem_depths: tuple[int, ...], **sizes: Any) -> ViTSettings:
@@ -23,6 +24,7 @@ FAMILIES: dict[str, Callable[..., ModelSettings]] = {
     "vit": ViTSettings,
     "hybrid": _hybrid,
     "bit": ResNetSettings,
+    "swin": SwinSettings,
     "igpt": IGPTSettings,
     "tokeniser": TokeniserSettings,
 }

@@ -23,6 +23,8 @@ class Named:
     sizes: Mapping[str, Any]  # fields of the family's settings, for a hybrid the depths of its ResNet too
 
 
+Sizes = Mapping[str, Mapping[str, Any]]
+
 VIT_SIZES = {
     "ti": ViTSize(192, 12, 3),  # Ti and S: Touvron et al. 2021 (DeiT), Steiner et al. 2021
     "s": ViTSize(384, 12, 6),
@@ -34,6 +36,15 @@ VIT_SIZES = {
 }
 
 IGPT_SIZES = {"s": ViTSize(512, 24, 8), "m": ViTSize(1024, 36, 8), "l": ViTSize(1536, 48, 16)}  # Chen et al. 2020
+
+# Names that stand for one set of sizes each.
+SWIN_SIZES: Sizes = {  # Liu et al. 2021, section 3.3
+    "swin_t": {"width": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)},
+    "swin_s": {"width": 96, "depths": (2, 2, 18, 2), "heads": (3, 6, 12, 24)},
+    "swin_b": {"width": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)},
+    "swin_l": {"width": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)},
+}
+FIXED = {"swin": SWIN_SIZES}
 
 RESNET_DEPTHS = {"r26": (2, 2, 2, 2), "r50": (3, 4, 6, 3), "r101": (3, 4, 23, 3), "r152": (3, 8, 36, 3)}
 
@@ -59,6 +70,10 @@ MODELS = {
     "bit_r50x3": "BiT ResNet-50 of triple width, 217 M parameters",
     "bit_r152x2": "BiT ResNet-152 of double width, 236 M parameters",
     "bit_r152x4": "BiT ResNet-152 of fourfold width, 937 M parameters",
+    "swin_t": "Swin-T: attention in shifting windows of 7, over maps that halve, 28 M parameters",
+    "swin_s": "Swin-S, 50 M parameters",
+    "swin_b": "Swin-B, 88 M parameters",
+    "swin_l": "Swin-L, 197 M parameters",
     "igpt_s": "iGPT-S: a causal transformer over single pixels, 76 M parameters",
     "igpt_m": "iGPT-M, 455 M parameters",
     "igpt_l": "iGPT-L, 1,362 M parameters",
@@ -73,6 +88,9 @@ def model_names() -> list[str]:
 
 def parse_name(name: str) -> Named:
     """What a model's name says."""
+    for family, sizes in FIXED.items():
+        if name in sizes:
+            return Named(family, sizes[name])
     if match := re.fullmatch(r"bit_(r\d+)x([1-9]\d*)", name):
         if match[1] in RESNET_DEPTHS:
             return Named("bit", {"depths": RESNET_DEPTHS[match[1]], "base_width": 64 * int(match[2])})

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.nn.attention import Attention
+from vitreous.nn.relative import BiasTable
 
 Gelu = Literal["erf", "tanh", "quick"]
 
@@ -35,6 +36,18 @@ class StochasticDepth(nn.Module):
 def depth_rates(highest: float, depth: int) -> list[float]:
     """Rates of stochastic depth: linear from 0 at the first block to `highest` at the last (Huang et al. 2016)."""
     return [highest * i / max(depth - 1, 1) for i in range(depth)]
+
+
+def small_weights(module: nn.Module, std: float = 0.02) -> None:
+    """Every dense layer, convolution and table of biases of a module from a narrow normal, biases from zero: how Swin,
+    PVT and ConvNeXt begin."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            nn.init.trunc_normal_(part.weight, std=std)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, BiasTable):
+            nn.init.trunc_normal_(part.table, std=std)
 
 
 class QuickGelu(nn.Module):

@@ -62,23 +62,30 @@ class RelativePositions(PairPositions):
 
 
 class BiasTable(PairPositions):
-    """One learned bias a head for every 2-D offset between two cells (Bao et al. 2022, BEiT).
+    """One learned bias a head for every 2-D offset between two cells (Bao et al. 2022, BEiT; Liu et al. 2021, Swin).
 
-    The rows: (2h-1) * (2w-1) offsets, those of the rows first; then prefix to cell, cell to prefix, prefix to prefix.
+    The rows: (2h-1) * (2w-1) offsets, those of the rows first; then, for models with a prefix, prefix to cell, cell to
+    prefix, prefix to prefix.
     """
 
-    SPECIAL = 3
-
-    def __init__(self, grid: tuple[int, int], heads: int) -> None:
+    def __init__(self, grid: tuple[int, int], heads: int, has_prefix: bool = True) -> None:
         super().__init__()
         self.grid = grid
-        self.table = nn.Parameter(torch.zeros((2 * grid[0] - 1) * (2 * grid[1] - 1) + self.SPECIAL, heads))
+        special = 3 if has_prefix else 0
+        self.table = nn.Parameter(torch.zeros((2 * grid[0] - 1) * (2 * grid[1] - 1) + special, heads))
+
+    @property
+    def num_offsets(self) -> int:
+        """Rows of offsets between cells."""
+        return (2 * self.grid[0] - 1) * (2 * self.grid[1] - 1)
 
     def pairs(self, num_prefix: int, cells: Tensor) -> Tensor:
         (h, w), num = self.grid, len(self.table)
         y, x = cells // w, cells % w
         down = y[..., :, None] - y[..., None, :] + (h - 1)
         right = x[..., :, None] - x[..., None, :] + (w - 1)
+        if not num_prefix:
+            return down * (2 * w - 1) + right
         index = F.pad(down * (2 * w - 1) + right, (num_prefix, 0), value=num - 2)
         index = F.pad(index, (0, 0, num_prefix, 0), value=num - 3)
         index[..., :num_prefix, :num_prefix] = num - 1
@@ -94,6 +101,6 @@ class BiasTable(PairPositions):
         offsets sharper. The rows of the prefix are copied."""
         old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
         table = self.table.detach()
-        offsets, special = table[: -self.SPECIAL], table[-self.SPECIAL :]
+        offsets, special = table[: self.num_offsets], table[self.num_offsets :]
         self.table = resized_parameter(torch.cat([resize_table(offsets, 0, old, new, mode), special]), self.table)
         self.grid = grid

@@ -98,12 +98,11 @@ class Trained:
         wanted = model or replace(self.card.model, picture_px=self.card.preprocessing.size_px)
         prefix = "encoder."
         weights = {name.removeprefix(prefix): value for name, value in self.weights.items() if name.startswith(prefix)}
-        # Built at the size it was trained at; what depends on the size is resized once the weights are in.
+        # Built for the pictures it was trained on; what depends on their size is resized once the weights are in.
         with shapes_only():
-            encoder = replace(wanted, picture_px=self.card.model.picture_px).build()
+            encoder = wanted.as_trained(self.card.model).build()
         self._fill(encoder, weights)
-        if wanted.picture_px != self.card.model.picture_px:
-            encoder.resize(wanted.picture_px)
+        encoder.fit_to(wanted)
         return encoder
 
     def task(self) -> Task:

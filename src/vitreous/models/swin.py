@@ -1,0 +1,255 @@
+"""Swin Transformer (Liu et al. 2021): attention inside windows that shift from block to block, over maps that halve
+from stage to stage.
+
+As the released code does: maps are padded to whole windows with zeros after the norm, and what is rolled around the
+edge is masked. Where a map is no larger than a window, the window shrinks to it and does not shift.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder, EncoderSettings, Features, Output, fitting_patch, run
+from vitreous.models.names import SWIN_SIZES
+from vitreous.nn.attention import Attention
+from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
+from vitreous.nn.relative import BiasTable
+from vitreous.nn.resizing import Resizing
+from vitreous.nn.tokens import PatchEmbedding
+
+
+class Windows:
+    """How a map of (h, w) is cut: windows of `size`, rolled by `shift`, after padding to whole windows."""
+
+    def __init__(self, grid: tuple[int, int], window: int, shifted: bool) -> None:
+        self.grid = grid
+        self.size = min(window, grid[0]), min(window, grid[1])
+        self.count = math.ceil(grid[0] / self.size[0]), math.ceil(grid[1] / self.size[1])
+        shifts = [window // 2 if shifted and side > window else 0 for side in grid]
+        self.shift = shifts[0], shifts[1]
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        down, right = (n * size - side for n, size, side in zip(self.count, self.size, self.grid, strict=True))
+        return down, right
+
+    def rolled(self, x: Tensor) -> Tensor:
+        """(B, h, w, D), padded to whole windows and rolled."""
+        down, right = self.padding
+        x = F.pad(x, (0, 0, 0, right, 0, down)) if down or right else x
+        return torch.roll(x, (-self.shift[0], -self.shift[1]), (1, 2)) if any(self.shift) else x
+
+    def unrolled(self, x: Tensor) -> Tensor:
+        """The way back."""
+        x = torch.roll(x, self.shift, (1, 2)) if any(self.shift) else x
+        return x[:, : self.grid[0], : self.grid[1]] if any(self.padding) else x
+
+    def hidden(self, like: Tensor) -> Tensor | None:
+        """(windows, 1, N, N) to add to the logits: -inf where two places of a window came together by rolling."""
+        if not any(self.shift):
+            return None
+        (rows, columns), (h, w) = self.count, self.size
+        down, right = (self._parts(axis, like.device) for axis in (0, 1))
+        parts = down.view(rows, 1, h, 1) * 3 + right.view(1, columns, 1, w)  # (rows, columns, h, w)
+        parts = parts.reshape(rows * columns, 1, h * w)
+        apart = parts.unsqueeze(-1) != parts.unsqueeze(-2)
+        return torch.zeros(apart.shape, dtype=like.dtype, device=like.device).masked_fill(apart, -math.inf)
+
+    def _parts(self, axis: int, device: torch.device) -> Tensor:
+        """The places along an axis after rolling: 0 before the last window, 1 in it, 2 what came around the edge."""
+        length, shift = self.count[axis] * self.size[axis], self.shift[axis]
+        places = torch.arange(length, device=device)
+        if not shift:
+            return torch.zeros_like(places)
+        return (places >= length - self.size[axis]).long() + (places >= length - shift).long()
+
+
+class WindowAttention(Attention):
+    """Attention among the places of a window, with a learned bias for every offset."""
+
+    bias_table: BiasTable
+
+    def __init__(self, width: int, heads: int, window: int, shifted: bool) -> None:
+        super().__init__(width, heads, bias_table=BiasTable((window, window), heads, has_prefix=False))
+        self.shifted = shifted
+
+    def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """(B, h, w, D) -> (B, h, w, D). Who calls has nothing to add: the windows follow from the map."""
+        windows = Windows((x.shape[1], x.shape[2]), self.bias_table.grid[0], self.shifted)
+        # Projected before cutting, so that windows and heads become one axis in the only copy: what is added to the
+        # logits is then the same for every picture, and is never repeated for a batch.
+        q, k, v = self._cut(self.project_in(windows.rolled(x)), windows)  # (B, windows * heads, N, d) each
+        added = self._added_in(windows, q)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
+        out: Tensor = self.dropout(self.project_out(windows.unrolled(self._joined(attended, windows))))
+        return out
+
+    def _cut(self, projected: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        (rows, columns), (h, w) = windows.count, windows.size
+        parts = projected.view(-1, rows, h, columns, w, 3, self.heads, self.width // self.heads)
+        parts = parts.permute(5, 0, 1, 3, 6, 2, 4, 7)  # (3, B, rows, columns, heads, h, w, d)
+        q, k, v = parts.reshape(3, -1, rows * columns * self.heads, h * w, self.width // self.heads).unbind(0)
+        return q, k, v
+
+    def _joined(self, heads: Tensor, windows: Windows) -> Tensor:
+        (rows, columns), (h, w) = windows.count, windows.size
+        parts = heads.view(-1, rows, columns, self.heads, h, w, self.width // self.heads).permute(0, 1, 4, 2, 5, 3, 6)
+        return parts.reshape(-1, rows * h, columns * w, self.width)
+
+    def _added_in(self, windows: Windows, queries: Tensor) -> Tensor:
+        """(1, windows * heads, N, N)."""
+        (h, w), across = windows.size, self.bias_table.grid[1]
+        down, right = torch.arange(h, device=queries.device), torch.arange(w, device=queries.device)
+        cells = (down[:, None] * across + right).flatten()  # of a small window, among those of the whole one
+        table: Tensor = self.bias_table(queries, self.bias_table.pairs(0, cells))  # (1, heads, N, N)
+        hidden = windows.hidden(queries)
+        number = windows.count[0] * windows.count[1]
+        added = table.expand(number, -1, -1, -1) if hidden is None else table + hidden
+        return added.reshape(1, number * self.heads, h * w, h * w)
+
+
+class PatchMerging(nn.Module):
+    """Four neighbours become one place of twice the width. An odd side is padded with zeros."""
+
+    def __init__(self, width: int, norm_epsilon: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * width, eps=norm_epsilon)
+        self.linear = nn.Linear(4 * width, 2 * width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, D = x.shape
+        x = F.pad(x, (0, 0, 0, W % 2, 0, H % 2)) if H % 2 or W % 2 else x
+        fours = x.view(B, (H + 1) // 2, 2, (W + 1) // 2, 2, D).permute(0, 1, 3, 4, 2, 5)  # the rows of a column first
+        out: Tensor = self.linear(self.norm(fours.flatten(3)))
+        return out
+
+
+class Stage(nn.Module):
+    def __init__(self, merging: PatchMerging | None, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.merging = merging
+        self.blocks = nn.ModuleList(blocks)
+
+
+class Swin(Encoder):
+    """`maps` are the outputs of the stages; the last one is normed, and its mean is `pooled`."""
+
+    def __init__(self, settings: "SwinSettings") -> None:
+        super().__init__()
+        widths = [settings.width * 2**i for i in range(len(settings.depths))]
+        self.width, self.channels, self.picture_px = widths[-1], settings.channels, settings.picture_px
+        strides = [settings.patch * 2**i for i in range(len(settings.depths))]
+        self.outputs = tuple(Output(width, (px, px)) for width, px in zip(widths, strides, strict=True))
+        self.patches = PatchEmbedding(settings.channels, settings.width, (settings.patch, settings.patch))
+        self.patch_norm = nn.LayerNorm(settings.width, eps=settings.norm_epsilon)
+        rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
+        self.levels = nn.ModuleList(
+            Stage(
+                None if i == 0 else PatchMerging(widths[i - 1], settings.norm_epsilon),
+                [settings.block(i, shifted=j % 2 == 1, rate=next(rates)) for j in range(depth)],
+            )
+            for i, depth in enumerate(settings.depths)
+        )
+        self.norm = nn.LayerNorm(self.width, eps=settings.norm_epsilon)
+        small_weights(self)
+
+    def features(self, images: Tensor) -> Features:
+        x, maps = self._embedded(images), []
+        for level in self._stages():
+            x = x if level.merging is None else run(level.merging, x, checkpointing=self.checkpointing)
+            for block in level.blocks:
+                x = run(block, x, checkpointing=self.checkpointing)
+            maps.append(x)
+        maps[-1] = self.norm(x)
+        return Features(
+            maps=tuple(each.permute(0, 3, 1, 2) for each in maps),  # (B, D, h, w)
+            prefix=None,
+            pooled=maps[-1].mean(dim=(1, 2)),
+        )
+
+    def _embedded(self, images: Tensor) -> Tensor:
+        """(B, h, w, D). Pictures are padded to whole patches with zeros."""
+        patch, (H, W) = self.patches.patch[0], images.shape[-2:]
+        images = F.pad(images, (0, -W % patch, 0, -H % patch)) if H % patch or W % patch else images
+        tokens: Tensor = self.patch_norm(self.patches(images))
+        return tokens.view(-1, math.ceil(H / patch), math.ceil(W / patch), tokens.shape[-1])
+
+    def _stages(self) -> list[Stage]:
+        return [cast(Stage, level) for level in self.levels]
+
+    def stages(self) -> list[nn.Module]:
+        found: list[nn.Module] = [nn.ModuleList([self.patches, self.patch_norm])]
+        for level in self._stages():
+            first, *others = level.blocks
+            found += [first if level.merging is None else nn.ModuleList([level.merging, first]), *others]
+        return found
+
+    def resize_windows(self, window: int, mode: Resizing = "bicubic") -> None:
+        """Prepare, in place, for windows of another size: the biases of offsets are interpolated, bicubically as the
+        released code does."""
+        for module in self.modules():
+            if isinstance(module, WindowAttention):
+                module.bias_table.resize(0, (window, window), mode)
+
+    def fit_to(self, settings: EncoderSettings) -> None:
+        super().fit_to(settings)
+        self.resize_windows(settings.value("window"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwinSettings(EncoderSettings):
+    """A Swin Transformer: Swin-T by default."""
+
+    family: ClassVar[str] = "Swin"
+
+    patch: int = 4  # side of a patch of the picture, in pixels; of small pictures 1 or 2
+    width: int = 96  # of the first stage; each later one has twice as much
+    depths: tuple[int, ...] = (2, 2, 6, 2)  # blocks in each stage
+    heads: tuple[int, ...] = (3, 6, 12, 24)  # of the attention in each stage
+    window: int = 7  # side of a window, in places of the map
+    mlp_factor: int = 4  # hidden width of the MLPs, as a multiple of the stage's width
+    stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
+    norm_epsilon: float = 1e-5  # of the layer norms
+
+    @property
+    def name(self) -> str:
+        for name, sizes in SWIN_SIZES.items():
+            if all(self.value(field) == value for field, value in sizes.items()):
+                return f"Swin-{name.removeprefix('swin_').upper()} with windows of {self.window}"
+        depths = "+".join(map(str, self.depths))
+        return f"Swin of width {self.width}, depths {depths}, windows of {self.window}"
+
+    def describe(self) -> str:
+        return (
+            f"Swin, width {self.width}, blocks {'+'.join(map(str, self.depths))}, windows of {self.window}, "
+            f"patches of {self.patch} px"
+        )
+
+    def for_side(self, side_px: int) -> Self:
+        return dataclasses.replace(super().for_side(side_px), patch=fitting_patch(self.patch, side_px))
+
+    def as_trained(self, trained: EncoderSettings) -> Self:
+        window = trained.value("window") if "window" in trained.field_names() else self.window
+        return dataclasses.replace(super().as_trained(trained), window=window)
+
+    def block(self, stage: int, shifted: bool, rate: float) -> Block:
+        width = self.width * 2**stage
+        attention = WindowAttention(width, self.heads[stage], self.window, shifted)
+        mlp = Mlp(width, self.mlp_factor * width)
+        return Block(attention, mlp, self.norm_epsilon, stochastic_depth=rate)
+
+    def build(self) -> Swin:
+        if not self.depths or len(self.depths) != len(self.heads) or min(*self.depths, *self.heads) < 1:
+            raise UserError(f"depths {self.depths} and heads {self.heads}: one of each per stage, all at least 1")
+        if min(self.window, self.patch, self.width, self.mlp_factor, self.channels) < 1:
+            raise UserError("window, patch, width, mlp_factor and channels must be at least 1")
+        if any(self.width * 2**i % heads for i, heads in enumerate(self.heads)):
+            raise UserError(f"width {self.width}: a stage's width must be a multiple of its heads, {self.heads}")
+        return Swin(self)
