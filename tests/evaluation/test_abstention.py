@@ -73,14 +73,6 @@ def test_silence_on_other_pictures():
     assert unsure.answered.value == 0 and unsure.accuracy is None
 
 
-def test_several_labels():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(50, 4, generator=generator)
-    labels = (torch.rand(50, 4, generator=generator) < 0.4).float()
-    answers = Answers(logits, labels, torch.arange(50), tuple("abcd"))
-    assert abstention(answers).points[-1].accuracy.value == pytest.approx(float(answers.right().double().mean()))
-
-
 def test_bad_input():
     with pytest.raises(UserError, match="between 0 and 1"):
         threshold_for(simulated(10), 95)

@@ -2,16 +2,16 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from invented import simulated
 
 from vitreous import settings
-from vitreous.evaluation.answers import Answers
+from vitreous.errors import UserError
 from vitreous.evaluation.calibration import calibration, fit_temperature
 from vitreous.evaluation.conformal import measure_sets
-from vitreous.evaluation.full import Evaluation, evaluate_fully
+from vitreous.evaluation.full import evaluate_classes, evaluate_fully, evaluation_of
 from vitreous.evaluation.metrics import scores
 from vitreous.models import ViTSettings
+from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 
 
@@ -29,12 +29,15 @@ def test_all_of_it(parts):
     assert found.scores == scores(test, found.temperature)
     assert found.sets[0] == measure_sets(val, test, 0.9, found.temperature)
     assert [one.coverage for one in found.sets] == [0.9, 0.95, 0.99]
-    assert found.card_sets == tuple((one.coverage, one.threshold) for one in found.sets)
+    assert found.calibration.sets == tuple((one.coverage, one.threshold) for one in found.sets)
+    assert (found.headline_name, found.headline) == ("accuracy", found.scores.top1)
     assert [one.wished for one in found.silences] == [0.95, 0.99]
     text = found.summary()
     for word in ("top-1", "class 9", "ECE", "fitted on 600 validation", "prediction sets", "target accuracy"):
         assert word in text
-    assert settings.from_json(Evaluation, json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    assert evaluation_of(json.loads(json.dumps(found.to_json(), allow_nan=False)), "here") == found
+    with pytest.raises(UserError, match="here: of no kind of evaluation that this version knows"):
+        evaluation_of({**found.to_json(), "kind": "Unheard"}, "here")
 
 
 def test_without_validation_pictures_nothing_is_fitted(parts):
@@ -42,23 +45,13 @@ def test_without_validation_pictures_nothing_is_fitted(parts):
     assert (found.temperature, found.validation_pictures, found.sets, found.silences) == (1.0, 0, (), ())
     assert found.before == found.after
     assert "prediction sets" not in found.summary()
-    assert evaluate_fully(None, parts[1], temperature=1.5).after.temperature == 1.5
+    assert evaluate_fully(None, parts[1], calibration=ClassCalibration(temperature=1.5)).after.temperature == 1.5
 
 
 def test_adaptive_sets_are_not_for_the_card(parts):
-    found = evaluate_fully(*parts, kind="adaptive", coverages=(0.8,))
+    found = evaluate_classes(*parts, kind="adaptive", coverages=(0.8,))
     assert [one.kind for one in found.sets] == ["adaptive"]
-    assert found.card_sets == ()
-
-
-def test_several_labels():
-    generator = torch.Generator().manual_seed(0)
-    labels = (torch.rand(60, 3, generator=generator) < 0.5).float()
-    answers = Answers(torch.randn(60, 3, generator=generator), labels, torch.arange(60), ("a", "b", "c"))
-    found = evaluate_fully(answers, answers)
-    assert found.before is None and found.sets == ()
-    assert "top-1" in found.summary()
-    assert settings.from_json(Evaluation, json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    assert found.calibration.sets == ()
 
 
 def test_a_card_carries_its_sets(parts):
@@ -66,8 +59,5 @@ def test_a_card_carries_its_sets(parts):
     from vitreous.data.transforms import Preprocessing
 
     plain = Card(model=ViTSettings(), preprocessing=Preprocessing())
-    card = replace(plain, temperature=found.temperature, sets=found.card_sets)
+    card = replace(plain, calibration=found.calibration)
     assert settings.from_json(Card, json.loads(json.dumps(settings.to_json(card)))) == card
-    old = settings.to_json(plain)
-    del old["sets"]
-    assert settings.from_json(Card, old) == plain, "what was written before there were sets"

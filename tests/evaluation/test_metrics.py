@@ -47,21 +47,6 @@ def test_a_temperature_changes_log_loss_alone():
     assert two.log_loss != one.log_loss and two.per_class == one.per_class
 
 
-def test_several_labels_equal_scikit_learn():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(200, 6, generator=generator)
-    labels = (logits + torch.randn(200, 6, generator=generator) > 0.3).float()
-    found = scores(Answers(logits, labels, torch.arange(200), tuple("abcdef")))
-    expected = theirs.precision_recall_fscore_support(labels, logits > 0)
-    for number, one in enumerate(found.per_class):
-        measured = (one.precision.value, one.recall.value, one.f1.value, one.pictures)
-        assert measured == pytest.approx([column[number] for column in expected])
-    binary = sum(theirs.log_loss(labels[:, k], logits[:, k].double().sigmoid()) for k in range(6))
-    assert found.log_loss.value == pytest.approx(binary)
-    assert found.top1.value == pytest.approx(float(labels[torch.arange(200), logits.argmax(1)].mean()))
-    assert found.confusion == () and "\n".join(one.text() for one in found.tables())
-
-
 def test_classes_without_pictures_or_answers():
     logits = torch.tensor([[2.0, 0, 0, 1], [3, 0, 0, 0], [0, 0, 0, 1]])
     found = scores(Answers(logits, torch.tensor([0, 1, 0]), torch.arange(3), ("a", "b", "c", "d")))

@@ -9,7 +9,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks import ClassifySettings
-from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric, average_precisions
+from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric, Ranking
 from vitreous.tasks.classify import sigmoid_loss, softmax_loss
 from vitreous.tasks.predictions import ClassLogits, PixelLogits
 
@@ -61,7 +61,7 @@ def test_average_precisions_are_those_of_scikit_learn_with_equal_scores_too():
     scores = torch.randint(0, 6, (80, 9), generator=generator).float()  # many are equal
     scores[:, 0] = 1.0
     labels = torch.rand(80, 9, generator=generator) < torch.linspace(0.05, 0.9, 9)
-    found = average_precisions(scores, labels)
+    found = Ranking.of(scores, labels).average_precisions()
     theirs = [average_precision_score(labels[:, one], scores[:, one]) for one in range(9)]
     np.testing.assert_allclose(found, theirs, rtol=1e-12)
 

@@ -86,15 +86,11 @@ def silence(val: Answers, test: Answers, accuracy: float, temperature: float = 1
 
 
 def _surest_first(found: Answers, temperature: float) -> tuple[Tensor, Tensor]:
-    """(N,) confidences, falling, and whether each answer is right. Of several labels, by each class's own sigmoid."""
+    """(N,) confidences, falling, and whether each prediction is right."""
     if not len(found):
         raise UserError("there is not one picture to score")
-    if found.has_many_labels:
-        confidences = (found.logits.double() / temperature).sigmoid().amax(dim=1)
-    else:
-        found.one_label()
-        confidences = found.probabilities(temperature).amax(dim=1)
-    confidences, order = confidences.sort(descending=True, stable=True)
+    found.one_label()
+    confidences, order = found.probabilities(temperature).amax(dim=1).sort(descending=True, stable=True)
     return confidences, found.right()[order]
 
 

@@ -1,6 +1,7 @@
 """Figures of an evaluation."""
 
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,13 +11,40 @@ from matplotlib.figure import Figure
 from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.evaluation.abstention import Abstention
 from vitreous.evaluation.calibration import Calibration
-from vitreous.evaluation.metrics import Scores
+from vitreous.evaluation.full import ClassEvaluation, Evaluation
+from vitreous.evaluation.many import LabelScores, ManyEvaluation, ManyScores
+from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.evaluation.probes import FewShot
 
+Figures = dict[str, Figure]
 # From clear to blue: on a page, what is zero has the page's own colour.
 BLUES = LinearSegmentedColormap.from_list("blues", [(0.0, 0.447, 0.698, 0.0), (0.0, 0.447, 0.698, 1.0)])
 NAMED = 30  # a confusion matrix of more classes than this drops their names
 COUNTED = 12  # up to this many have their shares written into the cells
+
+
+@singledispatch
+def drawn(evaluation: Evaluation) -> Figures:
+    """All figures of an evaluation, by name."""
+    raise NotImplementedError(type(evaluation).__name__)
+
+
+@drawn.register
+def _(evaluation: ClassEvaluation) -> Figures:
+    return {
+        "per_class": per_class(evaluation.scores),
+        "confusion": confusion(evaluation.scores),
+        "reliability": reliability(evaluation.before, evaluation.after),
+        "abstention": abstention_curve(evaluation.abstention),
+    }
+
+
+@drawn.register
+def _(evaluation: ManyEvaluation) -> Figures:
+    return {
+        "per_class": per_label(evaluation.scores),
+        "reliability": reliability(evaluation.before, evaluation.after),
+    }
 
 
 @drawing
@@ -146,22 +174,39 @@ def per_class(scores: Scores, most: int = 40) -> Figure:
     """Precision and recall of every class; of many, those with the lowest recall."""
     seen = [one for one in scores.per_class if one.recall is not None]
     listed = sorted(seen, key=lambda one: one.recall.value if one.recall else 0.0)[:most]
+    drawn = _bars(listed, {"recall": "recall", "precision": "precision"})
+    if len(listed) < len(seen):
+        drawn.axes[0].set_title(f"the {most} of {len(seen)} classes with the lowest recall")
+    return drawn
+
+
+@drawing
+def per_label(scores: ManyScores, most: int = 40) -> Figure:
+    """Average precision and F1 of every label; of many, those with the lowest average precision."""
+    seen = [one for one in scores.per_class if one.average_precision is not None]
+    listed = sorted(seen, key=lambda one: one.average_precision.value if one.average_precision else 0.0)[:most]
+    drawn = _bars(listed, {"average_precision": "average precision", "f1": "F1"})
+    if len(listed) < len(seen):
+        drawn.axes[0].set_title(f"the {most} of {len(seen)} labels with the lowest average precision")
+    return drawn
+
+
+def _bars(listed: Sequence[ClassScores | LabelScores], shown: Mapping[str, str]) -> Figure:
+    """Two shares of each class, with their intervals."""
     drawn = figure(6.0, 1.2 + 0.26 * len(listed))
     axes = drawn.subplots()
-    for offset, name, colour in ((-0.18, "recall", SERIES[0]), (0.18, "precision", SERIES[1])):
+    for offset, (name, words), colour in zip((-0.18, 0.18), shown.items(), SERIES, strict=False):
         shares = [(place, getattr(one, name)) for place, one in enumerate(listed) if getattr(one, name) is not None]
         values = np.array([(share.value, share.low, share.high) for _, share in shares]).reshape(-1, 3)
         places = [place + offset for place, _ in shares]
         errors = np.abs(values[:, 1:] - values[:, :1]).T
         style = {"ecolor": INK, "elinewidth": 0.7, "capsize": 1.5}
-        axes.barh(places, values[:, 0], 0.34, color=colour, label=name, xerr=errors, error_kw=style)
+        axes.barh(places, values[:, 0], 0.34, color=colour, label=words, xerr=errors, error_kw=style)
     axes.set_yticks(range(len(listed)), [f"{shortened(one.name)} ({one.pictures:,})" for one in listed])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlim(0, 1)
     axes.set_xlabel("share (95 % interval)")
-    if len(listed) < len(seen):
-        axes.set_title(f"the {most} of {len(seen)} classes with the lowest recall")
     drawn.legend(loc="outside upper right", ncols=2)
     return drawn
 

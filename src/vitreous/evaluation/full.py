@@ -1,4 +1,4 @@
-"""Everything that answers alone can tell of a model, in one object: for `fit`, `evaluate` and the report."""
+"""Everything that predictions alone tell of a classifier, in one object: for `fit`, `evaluate` and the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,29 +6,41 @@ from typing import Any
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.errors import UserError
 from vitreous.evaluation.abstention import Abstention, Silence, abstention, silence
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
+from vitreous.evaluation.calibration import Calibration, fit_temperature
+from vitreous.evaluation.calibration import calibration as measured_calibration
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
-from vitreous.evaluation.metrics import Scores, scores
-from vitreous.weights.calibration import ClassCalibration
+from vitreous.evaluation.many import ManyEvaluation, evaluate_many
+from vitreous.evaluation.metrics import Estimate, Scores, scores
+from vitreous.weights.calibration import Calibration as CardCalibration
+from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
 WISHES = (0.95, 0.99)  # accuracies for which a threshold of confidence is looked for
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ClassEvaluation:
+    """Of one class per picture."""
+
     scores: Scores  # on test, as the other fields; with the model's temperature
     temperature: float  # fitted on validation pictures, or as given
     validation_pictures: int  # 0: nothing was fitted
-    before: Calibration | None  # at temperature 1; None for several labels a picture
-    after: Calibration | None  # at the temperature
+    before: Calibration  # at temperature 1
+    after: Calibration  # at the temperature
     sets: tuple[Sets, ...]  # their thresholds are fitted on validation pictures
     abstention: Abstention
     silences: tuple[Silence, ...]
 
+    headline_name = "accuracy"
+
+    @property
+    def headline(self) -> Estimate:
+        return self.scores.top1
+
     def to_json(self) -> Any:
-        return settings.to_json(self)
+        return {"kind": settings.kind(type(self)), **settings.to_json(self)}
 
     @property
     def calibration(self) -> ClassCalibration:
@@ -37,9 +49,7 @@ class Evaluation:
         return ClassCalibration(temperature=self.temperature, sets=sets)
 
     def tables(self) -> list[Table]:
-        found = [*self.scores.tables()]
-        if self.before is not None and self.after is not None:
-            found.append(_calibration_table(self.before, self.after, self.validation_pictures))
+        found = [*self.scores.tables(), _calibration_table(self.before, self.after, self.validation_pictures)]
         if self.sets:
             found.append(_sets_table(self.sets))
         if self.silences:
@@ -54,7 +64,33 @@ class Evaluation:
         return together(one.html() for one in self.tables()).markup
 
 
+Evaluation = ClassEvaluation | ManyEvaluation
+
+
+def evaluation_of(document: Any, where: str) -> Evaluation:
+    """What `to_json` of one of them gave."""
+    kinds: dict[str, type[Evaluation]] = {settings.kind(one): one for one in (ClassEvaluation, ManyEvaluation)}
+    if not isinstance(document, dict) or document.get("kind") not in kinds:
+        raise UserError(f"{where}: of no kind of evaluation that this version knows; evaluate the model anew")
+    return settings.from_json(kinds[document["kind"]], document, where=where)
+
+
 def evaluate_fully(
+    val: Answers | None,
+    test: Answers,
+    *,
+    calibration: CardCalibration | None = None,
+    coverages: tuple[float, ...] = COVERAGES,
+) -> Evaluation:
+    """Val fits what the model's calibration lacks, and may be absent; test is measured."""
+    known = None if calibration is None or calibration.temperature == 1 else calibration.temperature
+    if test.has_many_labels:
+        thresholds = calibration.thresholds if isinstance(calibration, ManyCalibration) else ()
+        return evaluate_many(val, test, temperature=known, thresholds=thresholds)
+    return evaluate_classes(val, test, temperature=known, coverages=coverages)
+
+
+def evaluate_classes(
     val: Answers | None,
     test: Answers,
     *,
@@ -62,18 +98,16 @@ def evaluate_fully(
     coverages: tuple[float, ...] = COVERAGES,
     kind: Kind = "threshold",
     wishes: tuple[float, ...] = WISHES,
-) -> Evaluation:
+) -> ClassEvaluation:
     """Val fits temperature and thresholds, and may be absent; test is measured."""
-    if test.has_many_labels:
-        return Evaluation(scores(test), temperature or 1.0, 0, None, None, (), abstention(test), ())
     if temperature is None:
         temperature = 1.0 if val is None else fit_temperature(val)
-    return Evaluation(
+    return ClassEvaluation(
         scores=scores(test, temperature),
         temperature=temperature,
         validation_pictures=0 if val is None else len(val),
-        before=calibration(test),
-        after=calibration(test, temperature),
+        before=measured_calibration(test),
+        after=measured_calibration(test, temperature),
         sets=() if val is None else tuple(measure_sets(val, test, wanted, temperature, kind) for wanted in coverages),
         abstention=abstention(test, temperature),
         silences=() if val is None else tuple(silence(val, test, wish, temperature) for wish in wishes),

@@ -56,7 +56,7 @@ class Scores:
     balanced: Estimate  # mean recall of the classes that have pictures
     log_loss: Estimate
     per_class: tuple[ClassScores, ...]
-    confusion: tuple[tuple[int, int, int], ...]  # (label, answer, pictures), zeros left out; none for several labels
+    confusion: tuple[tuple[int, int, int], ...]  # (label, answer, pictures), zeros left out
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -121,12 +121,11 @@ def mean_of_shares(shares: list[Estimate]) -> Estimate:
 
 
 def scores(found: Answers, temperature: float = 1.0) -> Scores:
-    """Of one label a picture, or of several: then an answer is right where it is one of them, a class counts as
-    answered where its probability is over one half, and log-loss sums over the classes."""
+    """Of one label per picture."""
     if not len(found):
         raise UserError("there is not one picture to score")
     best = found.logits.topk(min(5, found.logits.shape[1]), dim=1).indices  # (N, 5)
-    hits = found.labels.gather(1, best) > 0 if found.has_many_labels else best == found.one_label()[:, None]
+    hits = best == found.one_label()[:, None]
     per_class = _per_class(found)
     recalls = [one.recall for one in per_class if one.recall is not None]
     if not recalls:
@@ -138,7 +137,7 @@ def scores(found: Answers, temperature: float = 1.0) -> Scores:
         balanced=mean_of_shares(recalls),
         log_loss=mean_estimate(log_losses(found, temperature)),
         per_class=per_class,
-        confusion=() if found.has_many_labels else _confusion(found),
+        confusion=_confusion(found),
     )
 
 
@@ -160,7 +159,7 @@ def _per_class(found: Answers) -> tuple[ClassScores, ...]:
             right=right,
             precision=wilson(right, answered) if answered else None,
             recall=wilson(right, pictures) if pictures else None,
-            f1=_f1(right, pictures + answered - right),
+            f1=f1_share(right, pictures + answered - right),
         )
         for name, pictures, answered, right in zip(found.classes, *_counts(found), strict=True)
     )
@@ -168,17 +167,13 @@ def _per_class(found: Answers) -> tuple[ClassScores, ...]:
 
 def _counts(found: Answers) -> tuple[list[int], list[int], list[int]]:
     """By class: pictures labelled so, answered so, and both."""
-    if found.has_many_labels:
-        labelled, answered = found.labels > 0, found.logits > 0
-        parts = (one.sum(dim=0) for one in (labelled, answered, labelled & answered))
-    else:
-        labels, best = found.one_label(), found.best()
-        parts = (one.bincount(minlength=len(found.classes)) for one in (labels, best, labels[labels == best]))
+    labels, best = found.one_label(), found.best()
+    parts = (one.bincount(minlength=len(found.classes)) for one in (labels, best, labels[labels == best]))
     labelled_num, answered_num, right_num = (part.tolist() for part in parts)
     return labelled_num, answered_num, right_num
 
 
-def _f1(right: int, either: int) -> Estimate | None:
+def f1_share(right: int, either: int) -> Estimate | None:
     """2 J / (1 + J), with J the share that is right of those labelled so, answered so, or both."""
     if not either:
         return None

@@ -71,7 +71,7 @@ class FitResult:
     def _repr_html_(self) -> str:
         """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
         page = self.out / "report.html"
-        line = tag.p(f"Test accuracy {self.evaluation.scores.top1.percent()}. Saved to {self.out}.")
+        line = tag.p(f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}. Saved to {self.out}.")
         if not page.is_file():
             return line.markup
         frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
@@ -349,7 +349,7 @@ def ending(result: FitResult, seconds: float) -> str:
     if result.resumed:  # the time before is not known here
         asked = " since it went on"
     return (
-        f"\nTest accuracy {result.evaluation.scores.top1.percent()}, {duration(seconds)}{asked}. "
+        f"\nTest {result.evaluation.headline_name} {result.evaluation.headline.percent()}, {duration(seconds)}{asked}. "
         f"Saved to {result.out}:\n"
         "  report.html the account   model/ the model, calibrated   plan.json the choices   data.json the check   "
         "evaluation.json the numbers"

@@ -19,7 +19,7 @@ from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import Baseline
-from vitreous.evaluation.full import Evaluation
+from vitreous.evaluation.full import evaluation_of
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings
@@ -90,7 +90,7 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
         candidates=begun.candidates,
         val=answers.get("val"),
         test=answers["test"],
-        evaluation=settings.load(Evaluation, run / "evaluation.json"),
+        evaluation=evaluation_of(atomic.read_json(run / "evaluation.json"), str(run / "evaluation.json")),
         few_shot=account.few_shot,
         findings=inspected_findings(model.task().to(device), shown, splits),
         timings=dict(account.timings),

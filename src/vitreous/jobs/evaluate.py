@@ -16,7 +16,7 @@ from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
-from vitreous.evaluation.full import Evaluation, evaluate_fully
+from vitreous.evaluation.full import Evaluation, evaluate_classes, evaluate_fully
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
 from vitreous.jobs.data import AskedData, OpenData
@@ -108,8 +108,8 @@ def evaluate(
 
     source = asked.part(split, splits)
     if mapping is not None:
-        found = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
-        return Assessment(evaluate_fully(None, found, temperature=model.card.temperature), probes=probed)
+        renamed = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
+        return Assessment(evaluate_classes(None, renamed, temperature=model.card.temperature), probes=probed)
     if probes and (unanswered := _other_classes(source, classes)):
         return Assessment(None, probes=probed, unanswered=unanswered)
     test = answered(with_classes(source, classes))
@@ -121,8 +121,8 @@ def evaluate(
     if label_sets is not None:
         sets = read_label_sets(Path(label_sets), classes)
         right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
-    known = model.card.temperature if model.card.temperature != 1 else None
-    return Assessment(evaluate_fully(val, test, temperature=known, coverages=tuple(coverages)), right, probed)
+    found = evaluate_fully(val, test, calibration=model.card.calibration, coverages=tuple(coverages))
+    return Assessment(found, right, probed)
 
 
 def _check(

@@ -1,50 +1,26 @@
-"""The answer first: how good the model is, what was chosen, what to be careful about."""
+"""The result first: how good the model is, what was chosen, what to be careful about."""
 
 from collections.abc import Iterator
 
-from vitreous.evaluation.calibration import Calibration
-from vitreous.evaluation.metrics import ClassScores
 from vitreous.fitting.fit import FitResult
-from vitreous.fitting.plan import IMBALANCE
 from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
-from vitreous.report.judgement import is_guessing, loses_to_pixels, most_frequent, still_learning
-from vitreous.report.words import counted, interval, percent, short
-
-FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
-FEW_TO_CALIBRATE = 100  # validation pictures
-WELL_CALIBRATED, POORLY_CALIBRATED = 0.05, 0.1  # calibration errors
-UNEVEN = 0.03  # between accuracy and balanced accuracy, from which the difference is named
+from vitreous.report.judgement import still_learning
+from vitreous.report.kinds import kind_of
+from vitreous.report.words import counted, percent, short
 
 
 def headline(result: FitResult) -> Html:
-    accuracy = result.evaluation.scores.top1
     return tag.header(
         paragraph("Vitreous fit report", class_="eyebrow"),
         tag.h1(name(title(result))),
-        paragraph(percent(accuracy.value), class_="score"),
-        paragraph(
-            f"of {counted(len(result.test), 'test picture')} are classified correctly "
-            f"(95 % interval: {interval(accuracy)}). ",
-            _compared(result),
-            class_="lead",
-        ),
+        paragraph(percent(result.evaluation.headline.value), class_="score"),
+        paragraph(kind_of(result).lead(result), class_="lead"),
         id="answer",
     )
 
 
 def title(result: FitResult) -> str:
     return short(result.data.where)
-
-
-def _compared(result: FitResult) -> Html:
-    frequent, share = most_frequent(result)
-    baseline = result.baseline
-    regression = "" if baseline is None else f", and logistic regression on the pixels {percent(baseline.accuracy)}"
-    return together(
-        "For comparison: always answering the most frequent class, ",
-        name(frequent),
-        f", gives {percent(share.value)}{regression}.",
-    )
 
 
 def account(result: FitResult) -> Html:
@@ -64,11 +40,12 @@ def account(result: FitResult) -> Html:
 
 
 def _cautions(result: FitResult) -> Iterator[Html]:
+    kind = kind_of(result)
     for heading, *words in (
-        *_about_accuracy(result),
-        *_about_classes(result),
+        *kind.cautions(result),
+        *_about_training(result),
         *_about_data(result),
-        *_about_confidence(result),
+        *kind.cautions_of_confidence(result),
     ):
         yield together(tag.b(heading), " ", *words)
     yield together(
@@ -77,82 +54,18 @@ def _cautions(result: FitResult) -> Iterator[Html]:
     )
 
 
-def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
-    accuracy, num = result.evaluation.scores.top1, len(result.test)
-    frequent, share = most_frequent(result)
-    if is_guessing(result):
-        yield (
-            "Not clearly better than guessing.",
-            "The interval of its accuracy reaches down to what always answering ",
-            name(frequent),
-            f" gives ({percent(share.value)}). Do not rely on this model.",
-        )
-    if result.baseline is not None and loses_to_pixels(result):
-        yield (
-            "Not clearly better than logistic regression",
-            f"on the pixels ({percent(result.baseline.accuracy)}): try more time, or trained weights to start from.",
-        )
+def _about_training(result: FitResult) -> Iterator[tuple[Content, ...]]:
     if (loss := still_learning(result)) is not None:
         yield (
             "Still learning when it stopped.",
             "It was trained from scratch, and its validation loss was still falling "
             f"({loss.before:.2f} to {loss.after:.2f} in the last third of training): more training would likely raise "
-            "its accuracy. Try more time (",
+            f"its {result.evaluation.headline_name}. Try more time (",
             tag.code("--minutes"),
             "), more pictures, or trained weights to start from (",
             tag.code("--from"),
             ").",
         )
-    half = 100 * (accuracy.high - accuracy.low) / 2
-    yield (
-        "How sure the number is.",
-        f"{counted(num, 'test picture')} tell the accuracy to about ±{half:.1f} points; smaller differences "
-        "between two models may be chance.",
-    )
-
-
-def _about_classes(result: FitResult) -> Iterator[tuple[Content, ...]]:
-    scores, data = result.evaluation.scores, result.data
-    seen = [one for one in scores.per_class if one.recall is not None]
-    weakest = min(seen, key=_recall)
-    if len(seen) > 1 and _recall(weakest) < scores.top1.low:
-        yield (
-            "The weakest class",
-            "is ",
-            name(weakest.name),
-            f": {percent(_recall(weakest))} of its {counted(weakest.pictures, 'picture')} are recognised",
-            *_mostly_taken_for(result, scores.per_class.index(weakest)),
-            ".",
-        )
-    if data.imbalance > IMBALANCE:
-        balance = next((one for one in result.plan.choices if one.what == "balance"), None)
-        if balance is not None:
-            yield "Unequal classes.", f"Balance: {balance.value}; {balance.why}."
-    if abs(scores.top1.value - scores.balanced.value) > UNEVEN:
-        yield (
-            "Accuracy depends on the mix of classes.",
-            f"With every class counted the same it is {percent(scores.balanced.value)} ({interval(scores.balanced)}).",
-        )
-    few = sum(one.pictures < FEW_OF_A_CLASS for one in scores.per_class)
-    if few:
-        yield (
-            "Numbers of single classes are rough.",
-            f"{few} of {len(scores.per_class)} classes have fewer than {FEW_OF_A_CLASS} test pictures.",
-        )
-    if data.small_classes:
-        yield "Too few to learn from.", f"Training pictures by class: {', '.join(data.small_classes[:8])}."
-
-
-def _recall(one: ClassScores) -> float:
-    return 0.0 if one.recall is None else one.recall.value
-
-
-def _mostly_taken_for(result: FitResult, label: int) -> tuple[Content, ...]:
-    """Where more than half of several mistakes are the same one."""
-    wrong = [(num, answer) for row, answer, num in result.evaluation.scores.confusion if row == label != answer]
-    num, answer = max(wrong, default=(0, 0))
-    is_so = num > 1 and 2 * num > sum(count for count, _ in wrong)
-    return ("; the others are mostly taken for ", name(result.data.classes[answer])) if is_so else ()
 
 
 def _about_data(result: FitResult) -> Iterator[tuple[Content, ...]]:
@@ -178,46 +91,3 @@ def _about_data(result: FitResult) -> Iterator[tuple[Content, ...]]:
     unreadable = sum(len(part.unreadable) for part in data.parts)
     if unreadable:
         yield "Unreadable files.", f"{counted(unreadable, 'file')} skipped; named below."
-
-
-def _about_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
-    found = result.evaluation
-    if found.before is None or found.after is None:
-        return
-    if not found.validation_pictures:
-        yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
-        return
-    error = found.after.ece
-    yield (
-        "Confidence.",
-        f"As trained the model was {_manner(found.before)}: mean confidence {percent(found.before.confidence)}, "
-        f"calibration error {percent(found.before.ece.value)}. With a temperature of {found.temperature:.2f} the "
-        f"error is {percent(error.value)} ({interval(error)}).",
-    )
-    if error.value > POORLY_CALIBRATED:
-        yield (
-            "Do not take its confidence for a probability.",
-            f"Even calibrated it is off by {percent(error.value)}; a better model, or more pictures, would help.",
-        )
-    if found.validation_pictures < FEW_TO_CALIBRATE:
-        yield (
-            "Roughly calibrated.",
-            f"Only {counted(found.validation_pictures, 'validation picture')} gave temperature and prediction sets.",
-        )
-    missed = [f"{one.coverage:.0%}" for one in found.sets if not one.holds]
-    if missed:
-        yield (
-            "Prediction sets that promise too much.",
-            f"At {', '.join(missed)} they hold the right class less often than chance explains; test pictures differ "
-            "from validation pictures.",
-        )
-
-
-def _manner(found: Calibration) -> str:
-    if found.confidence > found.accuracy.high:
-        return "too sure of itself"
-    if found.confidence < found.accuracy.low:
-        return "not sure enough"
-    if found.ece.value > WELL_CALIBRATED:
-        return "too sure of some answers and not sure enough of others"
-    return "about as sure as it was right"

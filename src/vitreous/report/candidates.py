@@ -21,7 +21,7 @@ def section(result: FitResult) -> Html:
         fitted = f"{baseline.px} px, {counted(baseline.pictures, 'picture')}"
         rows.append(("logistic regression on pixels", fitted, _score(best), percent(baseline.accuracy)))
     for one in result.candidates:
-        tested = percent(result.evaluation.scores.top1.value) if one.is_kept else DASH
+        tested = percent(result.evaluation.headline.value) if one.is_kept else DASH
         cells = (one.name, MEANINGS.get(one.name, ""), _score(one.score), tested)
         rows.append(tuple(tag.b(cell) for cell in cells) if one.is_kept else cells)
     height, width = first.picture_px

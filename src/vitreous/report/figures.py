@@ -81,18 +81,18 @@ def loss_curve(rows: Rows) -> Figure:
 
 
 @drawing
-def accuracy_curve(rows: Rows) -> Figure:
+def headline_curve(rows: Rows, headline: str) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
     for name, label, colour in (
-        ("val/accuracy", "validation", SERIES[0]),
-        ("val_average/accuracy", "validation, averaged weights", SERIES[1]),
+        (f"val/{headline}", "validation", SERIES[0]),
+        (f"val_average/{headline}", "validation, averaged weights", SERIES[1]),
     ):
         epochs, values = series(rows, name)
         if values:
             shares = [100 * value for value in values]
             axes.plot(epochs, shares, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=label)
-    axes.set(xlabel="epoch", ylabel="accuracy (%)", xlim=(0, None))
+    axes.set(xlabel="epoch", ylabel=f"{headline} (%)", xlim=(0, None))
     axes.legend(loc="lower right")
     return drawn
 

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+from vitreous.evaluation.full import ClassEvaluation
+from vitreous.evaluation.many import ManyEvaluation
 from vitreous.evaluation.metrics import Estimate, wilson
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import Rows, series
 from vitreous.training.run import RunDirectory
 
 FALLEN = 0.03  # share of the validation loss by which it falls in the last third of a run that is still learning
-LEARNED = 0.9  # accuracy above which little is left to learn
+LEARNED = 0.9  # headline above which little is left to learn
 LOW_ACCURACY = 0.6  # below which a model that is still learning counts as barely trained
 
 
@@ -27,19 +29,40 @@ def most_frequent(result: FitResult) -> tuple[str, Estimate]:
     return result.data.classes[place], wilson(int((result.test.labels == place).sum()), len(result.test))
 
 
+def of_classes(result: FitResult) -> ClassEvaluation:
+    """For what is about one class per picture."""
+    assert isinstance(result.evaluation, ClassEvaluation)
+    return result.evaluation
+
+
+def of_labels(result: FitResult) -> ManyEvaluation:
+    """For what is about several labels per picture."""
+    assert isinstance(result.evaluation, ManyEvaluation)
+    return result.evaluation
+
+
+def chance(result: FitResult) -> float:
+    """The headline of whoever does not look: of classes the most frequent one, of labels how frequent they are."""
+    if isinstance(result.evaluation, ClassEvaluation):
+        return most_frequent(result)[1].value
+    scores = result.evaluation.scores
+    shares = [one.pictures / scores.pictures for one in scores.per_class if one.pictures]
+    return sum(shares) / len(shares)
+
+
 def is_guessing(result: FitResult) -> bool:
-    """The interval of its accuracy reaches down to that of the most frequent class."""
-    return result.evaluation.scores.top1.low <= most_frequent(result)[1].value
+    """The interval of its headline reaches down to what chance gives."""
+    return result.evaluation.headline.low <= chance(result)
 
 
 def loses_to_pixels(result: FitResult) -> bool:
-    """The interval of its accuracy reaches down to that of logistic regression on pixels."""
-    return result.baseline is not None and result.evaluation.scores.top1.low <= result.baseline.accuracy
+    """The interval of its headline reaches down to that of logistic regression on pixels."""
+    return result.baseline is not None and result.evaluation.headline.low <= result.baseline.accuracy
 
 
 def still_learning(result: FitResult) -> Fall | None:
     """How much a model that began with random weights was still gaining when its training ended; None: not clearly."""
-    if result.plan.recipe.start is not None or result.evaluation.scores.top1.value > LEARNED:
+    if result.plan.recipe.start is not None or result.evaluation.headline.value > LEARNED:
         return None
     return fall(RunDirectory(result.out).rows())
 
@@ -56,5 +79,5 @@ def fall(rows: Rows) -> Fall | None:
 
 def is_barely_trained(result: FitResult) -> bool:
     """What a look inside shows of it is chance more than knowledge."""
-    is_low = result.evaluation.scores.top1.value < LOW_ACCURACY
+    is_low = result.evaluation.headline.value < LOW_ACCURACY
     return is_guessing(result) or loses_to_pixels(result) or (is_low and still_learning(result) is not None)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from vitreous.fitting.fit import FitResult
-from vitreous.report.figures import accuracy_curve, inline, loss_curve, rate_curve
+from vitreous.report.figures import headline_curve, inline, loss_curve, rate_curve
 from vitreous.report.html import Html, paragraph, tag, together
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.run import RunDirectory
@@ -17,11 +17,13 @@ def section(result: FitResult) -> Html:
     smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
     if smoothed or recipe.augmentation.mixup or recipe.augmentation.cutmix:
         notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
-    if any("val_average/accuracy" in row for row in rows):
+    headline = result.evaluation.headline_name
+    if any(f"val_average/{headline}" in row for row in rows):
         notes.append("What training left has the averaged weights.")
     curves = [inline(partial(loss_curve, rows), "Loss by epoch", caption="Loss")]
-    if any("val/accuracy" in row for row in rows):
-        curves.append(inline(partial(accuracy_curve, rows), "Validation accuracy by epoch", caption="Accuracy"))
+    if any(f"val/{headline}" in row for row in rows):
+        title = f"{headline[0].upper()}{headline[1:]}"
+        curves.append(inline(partial(headline_curve, rows, headline), f"Validation {headline} by epoch", caption=title))
     if any("rate_factor" in row for row in rows):
         peak = recipe.optimizer.lr
         curves.append(inline(partial(rate_curve, rows, peak), "Learning rate by epoch", caption="Learning rate"))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from vitreous.errors import UserError
 from vitreous.fitting.fit import FitResult
-from vitreous.report import answer, candidates, cost, dataset, inside, learning, provenance, results, trust, usage
+from vitreous.report import answer, candidates, cost, dataset, inside, learning, provenance, usage
 from vitreous.report.html import Html, tag, together
+from vitreous.report.kinds import kind_of
 
 # Nothing is fetched and nothing runs, whatever the data are called.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -26,20 +27,17 @@ def write_report(result: FitResult, path: Path) -> Path:
 
 
 def report(result: FitResult) -> Html:
+    kind = kind_of(result)
     sections = (
         ("account", "In plain words", answer.account(result)),
         ("candidates", "What was tried", candidates.section(result)),
-        ("results", "Results", results.scores(result)),
-        ("confusion", "Confusions", results.confusions(result)),
-        ("mistakes", "Most confident mistakes", results.mistakes(result)),
+        *kind.results(result),
         ("data", "The data", dataset.section(result)),
         ("training", "Training", learning.section(result)),
-        ("calibration", "Calibration", trust.calibration(result)),
-        ("sets", "Prediction sets", trust.sets(result)),
-        ("abstention", "Abstention", trust.abstention(result)),
+        *kind.trust(result),
         ("attention", "Attention", inside.attention(result)),
         ("figure7", "Filters, positions, distances", inside.figure7(result)),
-        ("few-shot", "Few-shot accuracy", inside.few_shot(result)),
+        *kind.features(result),
         ("cost", "Cost", cost.section(result)),
         ("use", "How to use it", usage.section(result)),
         ("provenance", "Provenance", provenance.section(result)),

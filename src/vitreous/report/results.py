@@ -10,7 +10,7 @@ from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
-from vitreous.report.judgement import most_frequent
+from vitreous.report.judgement import most_frequent, of_classes
 from vitreous.report.pictures import readable
 from vitreous.report.words import caption, cell, counted, number, percent, share
 
@@ -19,7 +19,7 @@ NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160
 
 
 def scores(result: FitResult) -> Html:
-    found, baseline = result.evaluation.scores, result.baseline
+    found, baseline = of_classes(result).scores, result.baseline
     frequent, always = most_frequent(result)
     rows: list[tuple[Content, ...]] = [(tag.b("accuracy (top-1)"), tag.b(share(found.top1)))]
     if len(found.per_class) > 5:
@@ -62,7 +62,7 @@ def _class_table(classes: Sequence[ClassScores]) -> Html:
 
 
 def confusions(result: FitResult) -> Html:
-    found = result.evaluation.scores
+    found = of_classes(result).scores
     wrong = sorted(((num, label, answer) for label, answer, num in found.confusion if label != answer), reverse=True)
     rows = [
         (

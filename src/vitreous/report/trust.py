@@ -7,13 +7,12 @@ from vitreous.evaluation.figures import abstention_curve, reliability
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
+from vitreous.report.judgement import of_classes
 from vitreous.report.words import counted, number, percent, share
 
 
 def calibration(result: FitResult) -> Html:
-    found = result.evaluation
-    if found.before is None or found.after is None:
-        return paragraph("Several labels per picture: calibration is measured for one label each.")
+    found = of_classes(result)
     if not found.validation_pictures:
         return together(
             paragraph("There was no validation part to fit a temperature on: this is the model as trained."),
@@ -53,7 +52,7 @@ def _calibration_table(*shown: Calibration) -> Html:
 
 
 def sets(result: FitResult) -> Html:
-    found = result.evaluation.sets
+    found = of_classes(result).sets
     if not found:
         return paragraph("There are none: their thresholds are fitted on a validation part.")
     rows = [
@@ -81,7 +80,7 @@ def sets(result: FitResult) -> Html:
 
 
 def abstention(result: FitResult) -> Html:
-    found = result.evaluation
+    found = of_classes(result)
     rows = [
         (
             percent(one.wished, 0),

@@ -4,23 +4,20 @@ import shlex
 
 from vitreous.fitting.fit import FitResult
 from vitreous.report.html import Html, command, paragraph, tag, together
+from vitreous.report.kinds import kind_of
 
 
 def section(result: FitResult) -> Html:
     run = shlex.quote(str(result.out))
-    coverage = max((one.coverage for one in result.evaluation.sets if one.coverage < 0.95), default=None)
-    sets = "" if coverage is None else f" --coverage {coverage:g}"
+    options, lines = kind_of(result).usage(result)
     python = f"""\
 from vitreous import Predictor
 
 predictor = Predictor.load({str(result.out)!r})
-answer = predictor("picture.jpg")
-print(answer.best, answer.confidence)
-print(answer.top(3))"""
-    if coverage is not None:
-        python += f"\nprint(answer.prediction_set({coverage:g}))"
+outcome = predictor("picture.jpg")
+{lines}"""
     uses = (
-        ("Ask it about pictures", f"vitreous predict {run} picture.jpg{sets}"),
+        ("Ask it about pictures", f"vitreous predict {run} picture.jpg{options}"),
         ("Measure it again, or on other pictures of the same classes", f"vitreous evaluate {run}"),
         ("Look inside", f"vitreous inspect {run} picture.jpg"),
         ("Teach it other classes", f"vitreous finetune {run} FOLDER_OF_PICTURES"),

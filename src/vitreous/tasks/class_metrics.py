@@ -1,6 +1,7 @@
 """How well classes are told apart, measured batch by batch: for the loop, and for whoever chooses between models."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -69,25 +70,36 @@ class ManyLabelsMetric(ClassificationMetric):
         found = super().compute()
         labels = torch.cat(self.labels)
         present = labels.any(dim=0)
-        precisions = average_precisions(torch.cat(self.logits)[:, present], labels[:, present])
+        precisions = Ranking.of(torch.cat(self.logits)[:, present], labels[:, present]).average_precisions()
         return {"mAP": float(precisions.mean()) if len(precisions) else 0.0, **found}
 
 
-def average_precisions(scores: Tensor, labels: Tensor) -> Tensor:
-    """(N, K) scores and (N, K) bool -> (K,) float64: the area under precision over recall, in steps, class by class.
+@dataclass(frozen=True)
+class Ranking:
+    """Pictures in the order of their scores, class by class."""
 
-    Pictures of equal score are one step, so that their order does not matter. NaN for a class without one picture.
-    """
-    order = scores.argsort(dim=0, descending=True)
-    ranked, sorted_scores = labels.gather(0, order), scores.gather(0, order)
-    found = ranked.cumsum(dim=0).double()  # right ones among the first
-    precision = found / torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)[:, None]
-    # Only where a run of equal scores ends is there a threshold; what comes before it counts with its precision.
-    ends = torch.ones_like(ranked)
-    ends[:-1] = sorted_scores[1:] != sorted_scores[:-1]
-    result = []
-    for column in range(scores.shape[1]):
-        at = ends[:, column]
-        steps = torch.diff(found[at, column], prepend=found.new_zeros(1))
-        result.append((steps * precision[at, column]).sum() / found[-1, column])
-    return torch.stack(result) if result else found.new_zeros(0)
+    order: Tensor  # (N, K): of pictures, the highest score first
+    labels: Tensor  # (N, K) bool, in that order
+    last: Tensor  # (N, K): where the pictures of the same score end
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor) -> "Ranking":
+        """(N, K) scores and (N, K) bool."""
+        ordered, order = scores.sort(dim=0, descending=True)
+        is_last = torch.ones_like(ordered, dtype=torch.bool)
+        is_last[:-1] = ordered[1:] != ordered[:-1]
+        places = torch.arange(len(scores), device=scores.device)[:, None].expand_as(order)
+        last = torch.where(is_last, places, len(scores)).flip(0).cummin(dim=0).values.flip(0)
+        return cls(order, labels.gather(0, order), last)
+
+    def average_precisions(self, counts: Tensor | None = None) -> Tensor:
+        """(K,) float64: the precision among all that score at least as high, averaged over the pictures of a class.
+
+        Pictures of equal score are one step, so that their order does not matter. `counts` (N,): how often each picture
+        is there. NaN for a class without one picture.
+        """
+        num = torch.ones_like(self.order, dtype=torch.float64) if counts is None else counts.double()[self.order]
+        right = num * self.labels
+        precision = right.cumsum(dim=0).gather(0, self.last) / num.cumsum(dim=0).gather(0, self.last)
+        # Of what was not drawn by the first place that was, nothing is known and nothing counts.
+        return (right * precision.nan_to_num()).sum(dim=0) / right.sum(dim=0)

@@ -55,7 +55,7 @@ def summary(result: "FitResult", scratch: "FitResult") -> str:
     pixels = result.baseline.accuracy
 
     def row(name: str, found: "FitResult") -> tuple[str, str, str]:
-        accuracy = found.evaluation.scores.top1
+        accuracy = found.evaluation.headline
         kept = next(one.name for one in found.candidates if one.is_kept)
         return name, accuracy.percent(), f"{100 * (accuracy.value - pixels):+.1f} points; kept: {kept}"
 

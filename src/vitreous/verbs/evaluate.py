@@ -74,16 +74,7 @@ def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
     from vitreous.display.figures import save
     from vitreous.evaluation import figures
 
-    drawn = {}
-    if found.evaluation is not None:
-        before, after = found.evaluation.before, found.evaluation.after
-        drawn = {"per_class": figures.per_class(found.evaluation.scores)}
-        if before is not None and after is not None:
-            drawn |= {
-                "confusion": figures.confusion(found.evaluation.scores),
-                "reliability": figures.reliability(before, after),
-                "abstention": figures.abstention_curve(found.evaluation.abstention),
-            }
+    drawn = {} if found.evaluation is None else figures.drawn(found.evaluation)
     curves = {one.features: one.few_shot for one in found.probes if one.few_shot}
     if curves:
         drawn["few_shot"] = figures.few_shot_curve(curves)
