@@ -56,7 +56,7 @@ def test_unusual_file_names(tmp_path):
 
 
 def test_errors_say_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"no sub-folders.*--data.label_pattern"):
+    with pytest.raises(UserError, match=r"no sub-folders.*--data.layout.label_pattern"):
         open_folder(tmp_path, Layout())
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "x.png").write_bytes(png(0))

@@ -47,7 +47,7 @@ def test_what_is_ignored():
     assert found([[0, 1, 255]], ignored="0,255")[0].classes == ("1",)
     assert found([[0, 1, 255]], ignored="")[0].classes == ("0", "1", "255")
     assert found([[0, 1]], numbered_entries(["void", "road"]), ignored="0")[0].classes == ("road",)
-    with pytest.raises(UserError, match=r"--data.ignored: 'black' is not a number"):
+    with pytest.raises(UserError, match=r"--data.layout.ignored: 'black' is not a number"):
         found([[0, 1]], ignored="black")
     with pytest.raises(UserError, match="not one mask has a pixel that counts"):
         found([[0, 0]], ignored="0")

@@ -11,6 +11,7 @@ from PIL import Image
 from segmented_made import mask_of, mask_png, noise_png, write_pairs
 
 from vitreous.data.images import BadPicture
+from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import ClassLabels, PixelLabels
 from vitreous.errors import UserError
@@ -117,7 +118,7 @@ def test_two_classes_called_images_and_masks(tmp_path):
 
 def test_a_pattern_for_labels_wins_over_masks(tmp_path):
     write_pairs(tmp_path / "images", tmp_path / "masks", range(3))
-    found = open_sources(str(tmp_path), DataSettings(label_pattern="(images|masks)/")._layout())
+    found = open_sources(str(tmp_path), Layout(label_pattern="(images|masks)/"))
     assert found["all"].classes == ("images", "masks")
 
 
@@ -156,7 +157,7 @@ def test_a_table_with_splits_a_label_and_a_missing_mask(tmp_path):
     (tmp_path / "set.csv").write_text("\n".join(["image,label,mask,split", *rows, "a/0003.png,cat,,train"]))
     with_labels = open_sources(str(tmp_path / "set.csv"))
     assert isinstance(with_labels["train"].targets, ClassLabels)
-    found = open_sources(str(tmp_path / "set.csv"), DataSettings(mask_column="mask")._layout())
+    found = open_sources(str(tmp_path / "set.csv"), Layout(mask_column="mask"))
     assert {split: len(source) for split, source in found.items()} == {"train": 3, "test": 1}
     with pytest.raises(BadPicture, match="it has no mask"):
         found["train"].sample(2)
@@ -189,10 +190,10 @@ def test_a_column_of_masks(tmp_path, as_bytes, name):
 def test_labels_come_before_masks(tmp_path):
     write_parquet(tmp_path / "set.parquet", range(4), more={"label": [0, 1, 0, 1]})
     assert isinstance(open_sources(str(tmp_path / "set.parquet"))["all"].targets, ClassLabels)
-    found = open_sources(str(tmp_path / "set.parquet"), DataSettings(mask_column="mask", ignored="0")._layout())
+    found = open_sources(str(tmp_path / "set.parquet"), Layout(mask_column="mask", ignored="0"))
     assert found["all"].classes == ("1", "2")
     with pytest.raises(UserError, match=r"no column 'masc' among image, mask, label. Did you mean mask"):
-        open_sources(str(tmp_path / "set.parquet"), DataSettings(mask_column="masc")._layout())
+        open_sources(str(tmp_path / "set.parquet"), Layout(mask_column="masc"))
 
 
 def test_a_row_without_a_mask(tmp_path):

@@ -9,6 +9,7 @@ from made import is_picture, png, write_folder
 from vitreous import settings
 from vitreous.data.check import check
 from vitreous.data.fingerprint import fingerprint
+from vitreous.data.names import LayoutSettings
 from vitreous.data.sources import FASHION, DataSettings, InMemory, open_sources
 from vitreous.errors import UserError
 
@@ -180,9 +181,9 @@ def test_settings_survive_json_and_the_command_line():
         ({"max_unreadable": -1}, "--data.max_unreadable is -1"),
         ({"test_split": "vla"}, "'vla', which is none of train, val, test. Did you mean val"),
         ({"leave_out": "1,x"}, "'x' is no number"),
-        ({"label_pattern": "("}, "not a regular expression"),
-        ({"label_pattern": ".+_"}, "into parentheses"),
-        ({"label_pattern": "(a)", "label_column": "x"}, "leave out label_column or label_pattern"),
+        ({"layout": LayoutSettings(label_pattern="(")}, "not a regular expression"),
+        ({"layout": LayoutSettings(label_pattern=".+_")}, "into parentheses"),
+        ({"layout": LayoutSettings(label_pattern="(a)", label_column="x")}, "leave out label_column or label_pattern"),
     ],
 )
 def test_wrong_settings_are_reported_before_data_is_looked_for(changes, message, monkeypatch):
@@ -192,20 +193,20 @@ def test_wrong_settings_are_reported_before_data_is_looked_for(changes, message,
 
 
 @pytest.mark.parametrize(
-    ("where", "changes"),
-    [("fashion", {"label_pattern": "(a)"}), ("folder", {"label_column": "x"}), ("folder", {"path_column": "x"})],
+    ("where", "setting"),
+    [("fashion", "label_pattern"), ("folder", "label_column"), ("folder", "mask_column"), ("folder", "path_column")],
 )
-def test_settings_that_do_not_suit_the_data(tmp_path, where, changes, monkeypatch):
+def test_settings_that_do_not_suit_the_data(tmp_path, where, setting, monkeypatch):
     write_folder(tmp_path / "folder", {"a": 1, "b": 1})
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"{where}: has no .*--data\.{next(iter(changes))} is for"):
-        DataSettings(where=where, **changes).build()
+    with pytest.raises(UserError, match=rf"{where}: has no .*--data\.layout\.{setting} is for"):
+        DataSettings(where=where, layout=LayoutSettings(**{setting: "(x)"})).build()
 
 
 def test_labels_in_file_names(tmp_path):
     for number in range(20):
         (tmp_path / f"{'ab'[number % 2]}_{number}.png").write_bytes(png(number))
-    splits = DataSettings(where=str(tmp_path), label_pattern=r"(.)_\d+").build()
+    splits = DataSettings(where=str(tmp_path), layout=LayoutSettings(label_pattern=r"(.)_\d+")).build()
     assert splits.train.classes == ("a", "b") and len(splits.train) == 16
 
 
@@ -297,5 +298,5 @@ def test_oxford_pets(shared_data, monkeypatch):
     assert len(splits.train) + len(splits.val) == 1184 and len(splits.test) == 592
     assert splits.test.classes[splits.test.labels[0]] == "Bengal" and len(splits.train.classes) == 37
     assert splits.train.pictures.shape[1:] == (192, 192, 3)
-    species = DataSettings(where="oxford_pets", label_column="species", keep_gb=0).build()
+    species = DataSettings(where="oxford_pets", layout=LayoutSettings(label_column="species"), keep_gb=0).build()
     assert species.train.classes == ("cat", "dog")

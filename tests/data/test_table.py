@@ -69,7 +69,9 @@ def test_a_comma_in_a_label_is_no_delimiter(tmp_path, text):
 def test_a_named_column_of_paths(tmp_path):
     write_folder(tmp_path, {"x": 2})
     table = written(tmp_path, "photo;label\nx/0000.png;b\nx/0001.png;a\n")
-    with pytest.raises(UserError, match=r"no path column .* among photo, label. Name it with --data.path_column"):
+    with pytest.raises(
+        UserError, match=r"no path column .* among photo, label. Name it with --data.layout.path_column"
+    ):
         open_table(table, Layout())
     assert open_table(table, Layout(path_column="photo"))["all"].labels.tolist() == [1, 0]
     with pytest.raises(UserError, match=r"no column 'foto' among photo, label. Did you mean photo"):
@@ -89,7 +91,9 @@ def test_without_a_header(tmp_path):
         f"{file}\t{label}\t{n}\t{part}\n" for n, (label, file) in enumerate(rows) for part in ("train", "test")
     )
     table = written(tmp_path, text)
-    with pytest.raises(UserError, match=r"no header, and 2 columns that may hold the labels.*--data.label_column"):
+    with pytest.raises(
+        UserError, match=r"no header, and 2 columns that may hold the labels.*--data.layout.label_column"
+    ):
         open_table(table, Layout())
     sources = open_table(table, Layout(label_column="2"))
     assert {name: len(source) for name, source in sources.items()} == {"train": 3, "test": 3}
@@ -136,7 +140,7 @@ def test_some_files_may_be_missing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
-        ("path,lable\nx/0000.png,a\n", None, r"no label column .*--data\.label_column"),
+        ("path,lable\nx/0000.png,a\n", None, r"no label column .*--data\.layout\.label_column"),
         ("picture,label\nx/0000.png,a\n", None, "no path column"),
         ("path,species\nx/0000.png,a\n", "specis", "Did you mean species"),
         ("path,label\nx/0000.png,a\nx/0001.png,\n", None, "line 3: no label"),

@@ -128,10 +128,14 @@ def test_other_data_is_read_as_its_settings_say(run, tmp_path):
         Image.fromarray(np.full((14, 14, 3), 20 * number, dtype=np.uint8)).save(tmp_path / f"{number}.png")
         lines.append(f"{number}.png,test,{names[number % 2]},nobody{number}")
     (tmp_path / "table.csv").write_text("\n".join(lines))
-    found = evaluate(run, tmp_path / "table.csv", changes={"data.label_column": "what", "data.path_column": "file"})
+    found = evaluate(
+        run, tmp_path / "table.csv", changes={"data.layout.label_column": "what", "data.layout.path_column": "file"}
+    )
     assert found.evaluation is not None and found.evaluation.scores.pictures == 8
     with pytest.raises(UserError, match="nobody"):
-        evaluate(run, tmp_path / "table.csv", changes={"data.label_column": "who", "data.path_column": "file"})
+        evaluate(
+            run, tmp_path / "table.csv", changes={"data.layout.label_column": "who", "data.layout.path_column": "file"}
+        )
 
 
 def test_settings_that_would_mix_test_and_training_pictures_are_refused(run):

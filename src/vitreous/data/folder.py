@@ -84,7 +84,7 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
     if not class_folders:
         raise UserError(
             f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or, where the "
-            "files' names hold the labels, say how with --data.label_pattern."
+            "files' names hold the labels, say how with --data.layout.label_pattern."
         )
     for class_folder in class_folders:
         found = list(pictures_under(class_folder, skipped))

@@ -145,7 +145,7 @@ def _parsed(ignored: str | None, coloured: bool) -> set[int]:
         value = parsed_colour(text) if coloured else int(text) if text.isdecimal() else None
         if text and value is None:
             kind = "a colour such as #000000" if coloured else "a number"
-            raise UserError(f"--data.ignored: {text!r} is not {kind}, and masks here hold these.")
+            raise UserError(f"--data.layout.ignored: {text!r} is not {kind}, and masks here hold these.")
         if value is not None:
             found.add(value)
     return found

@@ -25,14 +25,20 @@ _SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What a data set does not say of itself: see DataSettings."""
+class LayoutSettings:
+    """Where a data set holds what is known of its pictures, as far as it does not say so itself."""
 
-    label_column: str | None = None
-    path_column: str | None = None
-    label_pattern: str | None = None
-    mask_column: str | None = None
-    ignored: str | None = None
+    label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
+    path_column: str | None = None  # the column with the paths, in tables
+    label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
+    mask_column: str | None = None  # the column with the masks, in parquet and tables
+    ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(LayoutSettings):
+    """With what is asked of all pictures: see DataSettings."""
+
     need_labels: bool = True
     max_unreadable: int | None = None
 
@@ -165,11 +171,11 @@ def label_pattern(text: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise UserError(f"--data.label_pattern {text!r}: not a regular expression ({error}).") from None
+        raise UserError(f"--data.layout.label_pattern {text!r}: not a regular expression ({error}).") from None
     if pattern.groups != 1:
         raise UserError(
-            f"--data.label_pattern {text!r}: put the part that is the label, and no other, into parentheses, as in "
-            r"'(.+)_\d+'."
+            f"--data.layout.label_pattern {text!r}: put the part that is the label, and no other, into parentheses, "
+            r"as in '(.+)_\d+'."
         )
     return pattern
 
@@ -182,8 +188,8 @@ def matched(text: str, paths: Sequence[str], where: Path) -> list[str]:
     misses = [path for path, match in zip(paths, found, strict=True) if match is None or not match[1]]
     if misses:
         raise UserError(
-            f"{where}: --data.label_pattern {text!r} finds no label in {len(misses):,} of {len(paths):,} files, the "
-            f"first is {misses[0]}."
+            f"{where}: --data.layout.label_pattern {text!r} finds no label in {len(misses):,} of {len(paths):,} files, "
+            f"the first is {misses[0]}."
         )
     return [match[1] for match in found if match is not None]
 
@@ -207,7 +213,7 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what:
     for name in usual:
         if name in names:
             return name
-    setting = f" Name it with --data.{what}_column." if what in ("label", "path") else ""
+    setting = f" Name it with --data.layout.{what}_column." if what in ("label", "path") else ""
     raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {_shown(names)}.{setting}")
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.legends import Entry
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.names import ALL, Layout, label_pattern
+from vitreous.data.names import ALL, Layout, LayoutSettings, label_pattern
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
 from vitreous.data.segmented import open_segmented
@@ -68,11 +68,7 @@ class DataSettings:
     train_limit: int | None = None  # train on so many pictures only, all classes in proportion
     leave_out: str = ""  # numbers of training pictures to skip, counted in the set as it is: 3,17,20-25
     balance: bool = False  # train on every class equally often, whatever its size
-    label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
-    path_column: str | None = None  # the column with the paths, in tables
-    label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
-    mask_column: str | None = None  # the column with the masks, in parquet and tables
-    ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
+    layout: LayoutSettings = field(default_factory=LayoutSettings)  # where labels and masks stand
     max_unreadable: int | None = None  # skip so many unreadable pictures; none: 1 % of all, or 3 if that is more
     need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
     keep_gb: float = 4.0  # decode once and keep in memory what needs no more than this
@@ -126,13 +122,14 @@ class DataSettings:
             )
         if self.leave_out:
             parse_numbers(self.leave_out)
-        if self.label_pattern is not None:
-            label_pattern(self.label_pattern)
-            if self.label_column is not None:
+        if self.layout.label_pattern is not None:
+            label_pattern(self.layout.label_pattern)
+            if self.layout.label_column is not None:
                 raise UserError("labels stand in a column or in file names: leave out label_column or label_pattern.")
 
     def _layout(self) -> Layout:
-        return Layout(**{field.name: getattr(self, field.name) for field in fields(Layout)})
+        given = {part.name: getattr(self.layout, part.name) for part in fields(self.layout)}
+        return Layout(**given, need_labels=self.need_labels, max_unreadable=self.max_unreadable)
 
     def located(self) -> "DataSettings":
         """With the whole path to data that is given by a relative one, so that it is found from any folder."""
@@ -320,14 +317,18 @@ def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
 
 def _without_pattern(where: str, layout: Layout) -> Layout:
     if layout.label_pattern is not None:
-        raise UserError(f"{where}: has no file names; --data.label_pattern is for folders, tar files and tables.")
+        raise UserError(
+            f"{where}: has no file names; --data.layout.label_pattern is for folders, tar files and tables."
+        )
     return layout
 
 
 def _without_columns(where: str, layout: Layout) -> Layout:
     for name in ("label_column", "mask_column", "path_column"):
         if getattr(layout, name) is not None:
-            raise UserError(f"{where}: has no columns; --data.{name} is for tables{' and parquet' * (name[0] != 'p')}.")
+            raise UserError(
+                f"{where}: has no columns; --data.layout.{name} is for tables{' and parquet' * (name[0] != 'p')}."
+            )
     return layout
 
 

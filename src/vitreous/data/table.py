@@ -168,7 +168,7 @@ def _columns_by_number(path: Path, cells: Cells, layout: Layout) -> Columns:
     elif layout.label_pattern is None and layout.need_labels:
         raise UserError(
             f"{path}: has no header, and {len(left)} columns that may hold the labels. Name one by its number with "
-            "--data.label_column."
+            "--data.layout.label_column."
         )
     return files, labels, splits[0] if splits else None
 

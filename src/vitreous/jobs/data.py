@@ -32,7 +32,7 @@ class AskedData:
     @classmethod
     def find(cls, where: str | Path, data: str | Path | None = None, changes: Mapping[str, Any] | None = None) -> Self:
         """`data`, or what the run at `where` was trained on, by whatever path. `changes` are settings of other data by
-        their dotted names: {"data.label_column": "breed"}."""
+        their dotted names: {"data.layout.label_column": "breed"}."""
         own = data_of(where)
         if own is None and data is None:
             raise UserError(f"{where} does not say what it was trained on; name the data to evaluate it on")
@@ -69,5 +69,5 @@ class AskedData:
 
 def _within_data(name: str) -> str:
     if not name.startswith("data."):
-        raise UserError(f"--{name}: only settings of the data can be given here, such as --data.label_column")
+        raise UserError(f"--{name}: only settings of the data can be given here, such as --data.layout.label_column")
     return name.removeprefix("data.")

@@ -90,8 +90,8 @@ def evaluate(
     """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
     model carries; where it carries none, and for prediction sets, the validation part of its own data is fitted.
 
-    `changes` are settings of other data by their dotted names: {"data.label_column": "breed"}. `probes`, of knn, linear
-    and fewshot, measure the frozen features and ask only for labels: the classes may be others than the model's.
+    `changes` are settings of other data by their dotted names: {"data.layout.label_column": "breed"}. `probes`, of knn,
+    linear and fewshot, measure the frozen features and ask only for labels: the classes may be others than the model's.
     """
     _check(coverages, probes, label_sets, mapping)
     model, world, asked = Trained.load(where), World.join(device), AskedData.find(where, data, changes)

@@ -17,7 +17,7 @@ TAKES_SETTINGS = True
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "How to read other data is set as for training, such as --data.label_column breed."
+    parser.epilog = "How to read other data is set as for training, such as --data.layout.label_column breed."
     parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or whatever else holds weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="other data, of the same classes; for --probe of any")
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
