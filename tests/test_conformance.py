@@ -11,9 +11,11 @@ from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models import (
+    ConvNeXtSettings,
     ConvStem,
     IGPTSettings,
     PixelsSettings,
+    PVTSettings,
     ResNetSettings,
     ResNetStem,
     SwinSettings,
@@ -32,6 +34,11 @@ def vit(**changes):
 
 def hybrid(stem, **changes):
     return vit(**({"patch": 1, "picture_px": (16, 24), "stem": stem} | changes))
+
+
+def pvt(**changes):
+    sizes = {"widths": (8, 12), "depths": (1, 2), "heads": (2, 3), "mlp_factors": (2, 3), "reductions": (2, 1)}
+    return PVTSettings(picture_px=(16, 24), patch=2, **(sizes | changes))
 
 
 # Non-square pictures throughout: whoever takes a square root fails here.
@@ -65,6 +72,11 @@ MODELS = {
     # Windows of 2: the first maps are padded and shift, the last ones are no larger than a window.
     "swin": SwinSettings(picture_px=(20, 28), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2),
     "swin-small-maps": SwinSettings(picture_px=(8, 12), patch=4, width=8, depths=(2,), heads=(2,), window=7),
+    "convnext": ConvNeXtSettings(picture_px=(16, 24), patch=2, widths=(8, 12), depths=(2, 3), layer_scale=0.5),
+    "convnext-no-scale": ConvNeXtSettings(picture_px=(8, 12), widths=(8,), depths=(4,), layer_scale=None),
+    "pvt-v1": pvt(generation="v1"),
+    "pvt-v2": pvt(),
+    "pvt-v2-linear": pvt(generation="v2-linear"),
     "tokeniser": TokeniserSettings(picture_px=(8, 12), stride=4, width=16, vocabulary=10, blocks=1),
     "igpt": IGPTSettings(picture_px=(4, 6), clusters=16, width=16, depth=2, heads=2, feature_depth=2),
     "pixels": PixelsSettings(picture_px=(8, 12), grid=(4, 6)),
@@ -123,7 +135,9 @@ def test_shapes(name):
         assert encoder.num_prefix == num
         assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.token_width)
     else:
-        assert features.prefix is None and encoder.num_prefix == 0 and w * map_h == h * map_w
+        num = encoder.num_prefix
+        assert features.prefix is None if num == 0 else features.prefix.shape == (2, num, encoder.outputs[-1].width)
+        assert w * map_h == h * map_w
         assert encoder.width == (D * map_h * map_w if isinstance(settings, PixelsSettings) else D)
 
 

@@ -6,8 +6,10 @@ from vitreous.models.names import MODELS, model_names
 
 if TYPE_CHECKING:
     from vitreous.models.catalog import ModelSettings, model_settings
+    from vitreous.models.convnext import ConvNeXtSettings
     from vitreous.models.igpt import IGPTSettings
     from vitreous.models.pixels import PixelsSettings
+    from vitreous.models.pvt import PVTSettings
     from vitreous.models.resnet import ResNetSettings
     from vitreous.models.stems import ConvStem, ResNetStem
     from vitreous.models.swin import SwinSettings
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODELS",
+    "ConvNeXtSettings",
     "ConvStem",
     "IGPTSettings",
     "ModelSettings",
+    "PVTSettings",
     "PixelsSettings",
     "ResNetSettings",
     "ResNetStem",

@@ -205,7 +205,7 @@ def fitting_patch(patch: int, side_px: int, levels: int = 4, least: int = 4) -> 
     return patch
 
 
-def run(block: nn.Module, *inputs: Tensor | None, checkpointing: bool) -> Tensor:
+def run(block: nn.Module, *inputs: object, checkpointing: bool) -> Tensor:
     """A block's output; with `checkpointing`, its inner activations are computed again on the way back."""
     if checkpointing and torch.is_grad_enabled():
         return checkpoint(block, *inputs, use_reentrant=False)  # type: ignore[no-any-return]

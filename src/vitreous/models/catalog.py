@@ -4,16 +4,27 @@ from collections.abc import Callable
 from typing import Any
 
 from vitreous.errors import UserError, did_you_mean
+from vitreous.models.convnext import ConvNeXtSettings
 from vitreous.models.igpt import IGPTSettings
 from vitreous.models.names import parse_name
 from vitreous.models.pixels import PixelsSettings
+from vitreous.models.pvt import PVTSettings
 from vitreous.models.resnet import ResNetSettings
 from vitreous.models.stems import ResNetStem
 from vitreous.models.swin import SwinSettings
 from vitreous.models.tokeniser import TokeniserSettings
 from vitreous.models.vit import ViTSettings
 
-ModelSettings = ViTSettings | ResNetSettings | TokeniserSettings | IGPTSettings | PixelsSettings | SwinSettings
+ModelSettings = (
+    ViTSettings
+    | ResNetSettings
+    | TokeniserSettings
+    | IGPTSettings
+    | PixelsSettings
+    | SwinSettings
+    | ConvNeXtSettings
+    | PVTSettings
+)
 
 
 def _hybrid(stem_depths: tuple[int, ...], **sizes: Any) -> ViTSettings:
@@ -25,6 +36,8 @@ FAMILIES: dict[str, Callable[..., ModelSettings]] = {
     "hybrid": _hybrid,
     "bit": ResNetSettings,
     "swin": SwinSettings,
+    "convnext": ConvNeXtSettings,
+    "pvt": PVTSettings,
     "igpt": IGPTSettings,
     "tokeniser": TokeniserSettings,
 }

@@ -44,7 +44,47 @@ SWIN_SIZES: Sizes = {  # Liu et al. 2021, section 3.3
     "swin_b": {"width": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)},
     "swin_l": {"width": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)},
 }
-FIXED = {"swin": SWIN_SIZES}
+CONVNEXT_SIZES: Sizes = {  # Liu et al. 2022, section 3; atto to nano: timm, as Woo et al. 2023 have them
+    f"convnext_{size}": {"widths": (width, 2 * width, 4 * width, 8 * width), "depths": depths}
+    for size, width, depths in (
+        ("atto", 40, (2, 2, 6, 2)),
+        ("femto", 48, (2, 2, 6, 2)),
+        ("pico", 64, (2, 2, 6, 2)),
+        ("nano", 80, (2, 2, 8, 2)),
+        ("t", 96, (3, 3, 9, 3)),
+        ("s", 96, (3, 3, 27, 3)),
+        ("b", 128, (3, 3, 27, 3)),
+        ("l", 192, (3, 3, 27, 3)),
+    )
+}
+PVT_DEPTHS = {  # Wang et al. 2021, table 1
+    "ti": (2, 2, 2, 2),
+    "s": (3, 4, 6, 3),
+    "m": (3, 4, 18, 3),
+    "l": (3, 8, 27, 3),
+}
+PVT_V2_DEPTHS = {  # Wang et al. 2022, table 1
+    "b0": (2, 2, 2, 2),
+    "b1": (2, 2, 2, 2),
+    "b2": (3, 4, 6, 3),
+    "b2_linear": (3, 4, 6, 3),
+    "b3": (3, 4, 18, 3),
+    "b4": (3, 8, 27, 3),
+    "b5": (3, 6, 40, 3),
+}
+PVT_SIZES: Sizes = {
+    f"pvt_{size}": {"generation": "v1", "depths": depths, "widths": (64, 128, 320, 512), "mlp_factors": (8, 8, 4, 4)}
+    for size, depths in PVT_DEPTHS.items()
+} | {
+    f"pvt_v2_{size}": {
+        "generation": "v2-linear" if size.endswith("linear") else "v2",
+        "depths": depths,
+        "widths": (32, 64, 160, 256) if size == "b0" else (64, 128, 320, 512),
+        "mlp_factors": (4, 4, 4, 4) if size == "b5" else (8, 8, 4, 4),
+    }
+    for size, depths in PVT_V2_DEPTHS.items()
+}
+FIXED = {"swin": SWIN_SIZES, "convnext": CONVNEXT_SIZES, "pvt": PVT_SIZES}
 
 RESNET_DEPTHS = {"r26": (2, 2, 2, 2), "r50": (3, 4, 6, 3), "r101": (3, 4, 23, 3), "r152": (3, 8, 36, 3)}
 
@@ -74,6 +114,25 @@ MODELS = {
     "swin_s": "Swin-S, 50 M parameters",
     "swin_b": "Swin-B, 88 M parameters",
     "swin_l": "Swin-L, 197 M parameters",
+    "convnext_atto": "ConvNeXt-Atto: depthwise convolutions in the shape of a transformer, 3.7 M parameters",
+    "convnext_femto": "ConvNeXt-Femto, 5.2 M parameters",
+    "convnext_pico": "ConvNeXt-Pico, 9.0 M parameters",
+    "convnext_nano": "ConvNeXt-Nano, 16 M parameters",
+    "convnext_t": "ConvNeXt-T, 29 M parameters",
+    "convnext_s": "ConvNeXt-S, 50 M parameters",
+    "convnext_b": "ConvNeXt-B, 89 M parameters",
+    "convnext_l": "ConvNeXt-L, 198 M parameters",
+    "pvt_v2_b0": "PVT v2 B0: attention to a coarser map, over maps that halve, 3.7 M parameters",
+    "pvt_v2_b1": "PVT v2 B1, 14 M parameters",
+    "pvt_v2_b2": "PVT v2 B2, 25 M parameters",
+    "pvt_v2_b2_linear": "PVT v2 B2 with linear attention, 23 M parameters",
+    "pvt_v2_b3": "PVT v2 B3, 45 M parameters",
+    "pvt_v2_b4": "PVT v2 B4, 63 M parameters",
+    "pvt_v2_b5": "PVT v2 B5, 82 M parameters",
+    "pvt_ti": "PVT-Tiny, the first of them, 13 M parameters",
+    "pvt_s": "PVT-Small, 24 M parameters",
+    "pvt_m": "PVT-Medium, 44 M parameters",
+    "pvt_l": "PVT-Large, 61 M parameters",
     "igpt_s": "iGPT-S: a causal transformer over single pixels, 76 M parameters",
     "igpt_m": "iGPT-M, 455 M parameters",
     "igpt_l": "iGPT-L, 1,362 M parameters",
