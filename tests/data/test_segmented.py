@@ -6,14 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from made import is_picture, png, write_folder
 from PIL import Image
 from segmented_made import mask_of, mask_png, noise_png, write_pairs
 
 from vitreous.data.images import BadPicture
+from vitreous.data.loader import TrainLoader
+from vitreous.data.memory import InMemory
 from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import ClassLabels, PixelLabels
+from vitreous.data.transforms import Augmentation, Preprocessing
 from vitreous.errors import UserError
 
 HAS_DATA = pytest.mark.skipif("VITREOUS_DATA" not in os.environ, reason="the folder VITREOUS_DATA is not set")
@@ -290,3 +294,31 @@ def test_sets_by_name_without_their_folder(monkeypatch):
     for name in ("camvid", "pets_trimaps"):
         with pytest.raises(UserError, match=f"{name} is looked for in the folder that the variable VITREOUS_DATA"):
             open_sources(name)
+
+
+# ---- Reading while training
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_workers_read_masks_when_they_are_wanted(tmp_path, kind):
+    """The batches are the same for any number of workers, and of pictures in memory; opening reads no mask for good."""
+    if kind == "folder":
+        write_pairs(tmp_path / "set/images", tmp_path / "set/masks", range(12))
+    else:
+        write_parquet(tmp_path / "set/train.parquet", range(12))
+    source = open_sources(str(tmp_path / "set"))["all"]
+    view = Augmentation().build(Preprocessing(size_px=(5, 6)))
+
+    def batches(pictures, workers):
+        loader = TrainLoader(pictures, [view], batch_size=4, seed=1, workers=workers)
+        return [(batch.ids, batch.images, batch.targets["mask"]) for batch in loader.batches(0, 5)]
+
+    expected = batches(source, 0)
+    assert all(mask.shape == (4, 5, 6) and mask.dtype == torch.int64 for _, _, mask in expected)
+    for other in (batches(source, 2), batches(InMemory(source), 0)):
+        for one, two in zip(expected, other, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    if kind == "folder":
+        for number in range(12):
+            (tmp_path / f"set/masks/{number:04}.png").write_bytes(mask_png(np.full((5, 6), 2, np.uint8)))
+        assert all((mask == 2).all() for _, _, mask in batches(source, 2))
