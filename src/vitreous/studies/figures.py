@@ -205,16 +205,7 @@ def lines_figure(
             label=str(name),
         )
         for point in some if note else ():
-            ax.annotate(
-                str(point.row[note or ""]),
-                (point.x, point.mean),
-                NOTE_PLACES[number % len(NOTE_PLACES)],
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                fontsize="x-small",
-                color=colour,
-            )
+            _annotate(ax, str(point.row[note or ""]), point, number, colour)
     ax.set_xscale("log")
     places = sorted({row[x] for row in rows if row.get(x) is not None})
     if 0 < len(places) <= 8 and not note:
@@ -236,6 +227,20 @@ def lines_figure(
         handles, _ = ax.get_legend_handles_labels()
         ax.legend(handles=[*handles, _bar_explained()] if with_bars else handles, fontsize="small")
     return drawn
+
+
+def _annotate(ax: Axes, text: str, point: Point, number: int, colour: str) -> None:
+    """Beside a point of the series of that number, where notes of other series do not stand."""
+    ax.annotate(
+        text,
+        (point.x, point.mean),
+        NOTE_PLACES[number % len(NOTE_PLACES)],
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize="x-small",
+        color=colour,
+    )
 
 
 @drawing
