@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import hostile_trial
 import numpy as np
 import pytest
 import torch
@@ -22,52 +23,6 @@ from vitreous.weights import files, unpickle
 from vitreous.weights.containers import outlines
 from vitreous.weights.files import open_weights
 
-# Goes through a folder of hostile files, two at a time, and says what became of each, and the memory it took.
-CODE = """
-import json, sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from vitreous.errors import UserError
-from vitreous.weights import files
-
-def opened(path):
-    try:
-        given = files.open_weights(path)
-        for name in given.tensors:
-            given.tensors[name]
-    except UserError as error:
-        return str(error)
-    except BaseException as error:
-        return f"{type(error).__name__}\\n{error}"
-    return None
-
-def peak():
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
-
-good, names, files.UNPICKLE = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
-assert opened(good) is None
-before = peak()
-with ThreadPoolExecutor(2) as pool:
-    answers = dict(zip(names, pool.map(opened, names.values())))
-print(json.dumps({"answers": answers, "peak": peak() - before}))
-"""
-# Stands in for the program that unpickles: the same, and the memory it took is written down.
-MEASURED = """
-import os, runpy, sys
-from pathlib import Path
-
-def peak():
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
-
-main = runpy.run_path("{unpickle}")["main"]
-before = peak()
-status = main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
-with open("{peaks}", "a") as file:
-    file.write(f"{{peak() - before}}\\n")
-sys.stdout.flush()
-os._exit(status)
-"""
-
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
@@ -77,11 +32,9 @@ def trial(tmp_path_factory):
     temporary.mkdir()
     corpus = hostile.corpus(folder / "files", canary)
     torch.save({"weight": torch.ones(4)}, folder / "good.pth")
-    program, peaks = folder / "measured.py", folder / "peaks"
-    program.write_text(MEASURED.format(unpickle=unpickle.__file__, peaks=peaks))
     (folder / "list.json").write_text(json.dumps({name: str(path) for name, path in corpus.items()}))
     ended = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder / "good.pth"), str(folder / "list.json"), str(program)],
+        [sys.executable, hostile_trial.__file__, str(folder / "good.pth"), str(folder / "list.json"), str(folder)],
         check=False,
         capture_output=True,
         text=True,
@@ -89,7 +42,7 @@ def trial(tmp_path_factory):
         env=os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
     )
     assert ended.returncode == 0, ended.stderr
-    children = [float(line) for line in peaks.read_text().split()]
+    children = [float(line) for line in (folder / "peaks").read_text().split()]
     found = {"canary": canary, "temporary": temporary, "corpus": corpus, "children": children}
     return json.loads(ended.stdout) | found
 
