@@ -157,7 +157,7 @@ def tiny(recipe, **objective):
     second, local = recipe.more_views
     return replace(
         recipe,
-        data=replace(recipe.data, where="fashion", train_limit=100, val_fraction=0.2),
+        data=replace(recipe.data, where="fashion", train_limit=100, val_fraction=0.01),
         model=replace(recipe.model, picture_px=(28, 28), patch=7, width=16, depth=1, heads=2),
         objective=replace(recipe.objective, prototypes=12, hidden=16, freeze_fraction=0.2, **objective),
         more_views=(second, replace(local, times=1, size_px=(14, 14))),
