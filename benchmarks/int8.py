@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from vitreous.cli import one_line_errors
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings, Source
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.export.graph import Graph
 from vitreous.export.job import export
 from vitreous.export.parts import write_task
@@ -67,7 +68,10 @@ def recipes(steps: int | None) -> list[Recipe]:
     cifar = DataSettings(where="cifar10", val_fraction=0.1)
     # Imagenette's own val is what is reported on, so the part for choices is carved from train, as for CIFAR-10.
     imagenette = DataSettings(where="imagenette224", test_split="val", val_fraction=0.2, shrink_px=96)
-    shift, crop = Augmentation(crop="pad", pad_px=2, padding="reflect"), Augmentation(scale=(0.35, 1.0))
+    shift, crop = (
+        Augmentation(crop=CropSettings(method="pad", pad_px=2, padding="reflect")),
+        Augmentation(crop=CropSettings(scale=(0.35, 1.0))),
+    )
     small = ViTSettings(picture_px=(32, 32), patch=8, width=96, depth=6, heads=4, pool="mean", num_prefix=0)
     large = replace(small, picture_px=(64, 64), patch=16)
     found = [

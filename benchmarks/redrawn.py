@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitreous import keys as K
-from vitreous import settings
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
 from vitreous.data.images import read_picture
@@ -36,7 +35,7 @@ from vitreous.objectives.igpt import NextPixel
 from vitreous.objectives.mae import MAE
 from vitreous.objectives.tokeniser import VisualTokens
 from vitreous.prediction.pictures import picture_files
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import read_recipe
 from vitreous.training.run import RunDirectory
 
 GREY = 0.5  # of a patch that was dropped
@@ -45,7 +44,7 @@ SAMPLES = 4  # of the lower half of a picture
 
 
 def redrawn(run: Path, num: int, folder: Path | None) -> Figure:
-    recipe = settings.load(Recipe, run / "recipe.json")
+    recipe = read_recipe(run / "recipe.json")
     splits, checkpoint = recipe.data.build(), RunDirectory(run).latest_checkpoint()
     if checkpoint is None:
         raise UserError(f"{run}: a run without a checkpoint")

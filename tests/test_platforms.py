@@ -141,9 +141,9 @@ def lacking(monkeypatch):
     return World(rank=0, size=1, device=torch.device("meta"))
 
 
-RANDAUGMENT = {"augmentation.randaugment_ops": "2", "augmentation.mixup": "0.8", "augmentation.cutmix": "1"}
+RANDAUGMENT = {"augmentation.warp.ops": "2", "augmentation.mix.mixup": "0.8", "augmentation.mix.cutmix": "1"}
 CASES = {
-    "cifar10_tuned": RANDAUGMENT | {"augmentation.erase": "0.5", "augmentation.brightness": "0.2"},
+    "cifar10_tuned": RANDAUGMENT | {"augmentation.erase.probability": "0.5", "augmentation.colour.brightness": "0.2"},
     "cifar10_byol": {},  # crops of any size, all of colour
     "cifar10_mae": {},
 }

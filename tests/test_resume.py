@@ -27,7 +27,7 @@ COMMAND = [
     *("train", "fashion_vit"),
     *("--data.train_limit", "600", "--data.val_fraction", "0.02", "--training.batch_size", "60"),
     *("--model.width", "16", "--model.depth", "2", "--model.heads", "2"),
-    *("--model.dropout", "0.1", "--model.stochastic_depth", "0.2", "--augmentation.mixup", "0.8"),
+    *("--model.dropout", "0.1", "--model.stochastic_depth", "0.2", "--augmentation.mix.mixup", "0.8"),
     *("--average.kind", "ema", "--average.factor", "0.95"),
     *("--training.steps", "240", "--training.log_every_steps", "7", "--training.evaluate_every_epochs", "5"),
     *("--training.checkpoint_every_s", "0.1"),

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.cli import one_line_errors
+from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings, MixSettings
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
 from vitreous.data.memory import worked
@@ -32,7 +33,7 @@ from vitreous.data.names import Layout
 from vitreous.data.resample import resize
 from vitreous.data.sources import DataSettings, Splits, open_sources
 from vitreous.data.targets import ClassLabels
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.jobs.build import build_encoder, build_loop
 from vitreous.jobs.train import trained
 from vitreous.models import ViTSettings
@@ -138,17 +139,9 @@ def phases(name: str, options: argparse.Namespace) -> list[Recipe]:
         objective=FunctionMatchingSettings(label_share=share, student_px=(64,)),
         normalise=NORMALISE,
         augmentation=Augmentation(
-            crop="random-resized",
-            scale=(0.25, 1.0),
-            jitter=0.8,
-            brightness=0.3,
-            contrast=0.3,
-            saturation=0.3,
-            hue=0.05,
-            grey=0.05,
-            mixup=0.8,
-            cutmix=1.0,
-            mix_probability=0.5,
+            crop=CropSettings(method="random-resized", scale=(0.25, 1.0)),
+            colour=ColourSettings(probability=0.8, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05, grey=0.05),
+            mix=MixSettings(mixup=0.8, cutmix=1.0, probability=0.5),
         ),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.1, adam_lr=1e-3),
         schedule=ScheduleSettings(warmup_fraction=0.03),

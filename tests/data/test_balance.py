@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from scenes import Pictures, scene
+from vitreous.data.augmentation import Augmentation, MixSettings
 from vitreous.data.loader import TrainLoader
 from vitreous.data.order import balanced_order
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
 LABELS = torch.tensor([0] * 70 + [1] * 20 + [3] * 7 + [4] * 3)[
@@ -54,7 +55,7 @@ def test_workers_ranks_and_resuming_change_nothing(in_memory):
         source.pictures = np.stack(source.given)
 
     def loader(**options):
-        mixed = Augmentation(mixup=0.8).build(Preprocessing(size_px=(16, 16)))
+        mixed = Augmentation(mix=MixSettings(mixup=0.8)).build(Preprocessing(size_px=(16, 16)))
         return TrainLoader(source, [mixed], batch_size=8, seed=3, balance=True, **options)
 
     whole = list(loader().batches(0, 9))

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from vitreous.batch import Batch
+from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, WarpSettings
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.targets import ClassLabels, ManyLabels
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
 SIZE = Preprocessing(size_px=(12, 14))
-MIXED = Augmentation(mixup=0.8, cutmix=1.0)
+MIXED = Augmentation(mix=MixSettings(mixup=0.8, cutmix=1.0))
 
 
 class Made(Source):
@@ -112,7 +113,7 @@ def test_the_seed_decides_the_order():
 
 def test_in_memory_and_read_pictures_agree_within_a_level():
     kept, read = Kept(50), Made(50, shape=(16, 18))
-    augmentation = Augmentation(randaugment_ops=0)
+    augmentation = Augmentation(warp=WarpSettings(ops=0))
     for a, b in zip(
         train_loader(kept, augmentation).batches(0, 3), train_loader(read, augmentation).batches(0, 3), strict=True
     ):
@@ -132,7 +133,7 @@ def test_labels_go_with_their_pictures():
 def test_the_partner_is_the_next_of_the_batch():
     source = Kept(50)
     plain = next(train_loader(source, Augmentation()).batches(2, 3))
-    mixed = next(train_loader(source, Augmentation(mixup=0.8)).batches(2, 3))
+    mixed = next(train_loader(source, Augmentation(mix=MixSettings(mixup=0.8))).batches(2, 3))
     assert torch.equal(mixed.targets["partner"], plain.targets["label"].roll(-1))
     share = mixed.targets["weight"][:, None, None, None]
     torch.testing.assert_close(mixed.images, plain.images * share + plain.images.roll(-1, 0) * (1 - share))
@@ -274,7 +275,9 @@ def test_evaluation_workers_stay_and_agree():
 
 @pytest.mark.parametrize("crop", ["random-resized", "pad"])
 def test_prepare_traces_without_breaks(crop):
-    loader = train_loader(Kept(50), Augmentation(crop=crop, mixup=0.8, cutmix=1.0))
+    loader = train_loader(
+        Kept(50), Augmentation(crop=CropSettings(method=crop), mix=MixSettings(mixup=0.8, cutmix=1.0))
+    )
     compiled = torch.compile(loader.prepare, backend="aot_eager", fullgraph=True)
     for inputs in loader.inputs(0, 2):
         plain, traced = loader.prepare(*inputs), compiled(*inputs)
@@ -288,7 +291,7 @@ def test_pictures_cut_once_equal_those_cut_each_time(crop, monkeypatch):
     made = {}
     for name, room in (("once", 2**31), ("each time", 0)):
         monkeypatch.setattr("vitreous.data.loader.KEEP_BYTES", room)
-        view = Augmentation(crop=crop).build(Preprocessing(size_px=(16, 16)))
+        view = Augmentation(crop=CropSettings(method=crop)).build(Preprocessing(size_px=(16, 16)))
         loader = TrainLoader(source, [view], batch_size=8, seed=3)
         assert (loader._pictures.shape[1:3] == (16, 16)) == (name == "once")
         made[name] = [batch.images for batch in loader.batches(0, 6)]

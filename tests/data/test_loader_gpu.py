@@ -5,10 +5,18 @@ import pytest
 import torch
 
 from vitreous.batch import Batch
+from vitreous.data.augmentation import (
+    Augmentation,
+    ColourSettings,
+    CropSettings,
+    EraseSettings,
+    MixSettings,
+    WarpSettings,
+)
 from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.targets import ClassLabels
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,18 +24,13 @@ pytestmark = [
     # Raised by the compiler about its own build, not about this code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]
-PLAIN = Augmentation(mixup=0.8, cutmix=1.0)
+PLAIN = Augmentation(mix=MixSettings(mixup=0.8, cutmix=1.0))
 STRONG = Augmentation(
-    crop="pad",
-    randaugment_ops=2,
-    brightness=0.2,
-    contrast=0.2,
-    saturation=0.2,
-    hue=0.1,
-    erase=0.25,
-    erase_fill="noise",
-    mixup=0.8,
-    cutmix=1.0,
+    crop=CropSettings(method="pad"),
+    warp=WarpSettings(ops=2),
+    colour=ColourSettings(brightness=0.2, contrast=0.2, saturation=0.2, hue=0.1),
+    erase=EraseSettings(probability=0.25, fill="noise"),
+    mix=MixSettings(mixup=0.8, cutmix=1.0),
 )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, WarpSettings
 from vitreous.data.base import Source, Subset, with_classes
 from vitreous.data.geometry import IGNORED
 from vitreous.data.images import BadPicture
@@ -14,7 +15,7 @@ from vitreous.data.memory import InMemory
 from vitreous.data.splits import carve
 from vitreous.data.targets import ClassLabels, ManyLabels, NoTargets, PixelLabels
 from vitreous.data.targets.pixels import HeldMasks, Masks
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
 SIZE = Preprocessing(size_px=(12, 14))
@@ -113,7 +114,6 @@ def test_several_labels_split_by_the_rarest_and_none_is_a_group():
 
 
 def test_one_label_per_picture_is_asked_for_by_name():
-    assert Scenes(3).targets.strata is None
     with pytest.raises(UserError, match="scenes: its pictures do not have one label each"):
         _ = Scenes(3).labels
 
@@ -126,17 +126,23 @@ def batches(source, augmentation=None, steps=4, **options):
     return list(TrainLoader(source, [view], **{"batch_size": 8, "seed": 3, **options}).batches(0, steps))
 
 
-@pytest.mark.parametrize("crop", ["random-resized", "pad", "squash", "centre"])
+@pytest.mark.parametrize("crop", ["random-resized", "zoom", "pad", "squash", "centre"])
 @pytest.mark.parametrize("shape", [None, (24, 30)])
 def test_masks_go_where_the_pixels_go(crop, shape):
     source = Scenes(24, shape)
     source = InMemory(source) if shape else source
-    for batch in batches(source, Augmentation(crop=crop, pad_px=3)):
+    for batch in batches(source, Augmentation(crop=CropSettings(method=crop, pad_px=3))):
         mask = batch.targets["mask"]
-        assert mask.shape == (8, 12, 14) and mask.dtype == torch.int64 and batch.extent is None
+        assert mask.shape == (8, 12, 14) and mask.dtype == torch.int64
+        assert (batch.extent is not None) == (crop == "zoom")
         shown = classes_shown(batch.images)
         inside = mask != IGNORED
-        assert inside.float().mean() > (0.6 if crop == "pad" else 0.999)
+        assert inside.float().mean() > (0.6 if crop in ("pad", "zoom") else 0.999)
+        if batch.extent is not None:
+            rows, columns = batch.extent.T[:, :, None, None]
+            seen = (torch.arange(12)[:, None] < rows) & (torch.arange(14) < columns)
+            assert torch.equal(inside, seen)
+            assert batch.images.movedim(1, -1)[~seen].abs().max() < 1 / 128  # the mean colour
         assert (mask == shown)[inside].float().mean() > 0.85  # not at the borders between squares, which are smooth
         sizes = [source.read(index).shape[:2] for index in batch.ids.tolist()]
         assert batch.size.tolist() == [list(size) for size in sizes]
@@ -144,15 +150,55 @@ def test_masks_go_where_the_pixels_go(crop, shape):
 
 @pytest.mark.parametrize("shape", [None, (24, 30)])
 def test_workers_and_memory_make_the_same_masks(shape):
-    source = Scenes(24, shape, bad_masks=(5,))
-    alone, helped = batches(source), batches(source, workers=2)
+    source, zoom = Scenes(24, shape, bad_masks=(5,)), Augmentation(crop=CropSettings(method="zoom"))
+    alone, helped = batches(source, zoom), batches(source, zoom, workers=2)
     for a, b in zip(alone, helped, strict=True):
         assert torch.equal(a.targets["mask"], b.targets["mask"]) and torch.equal(a.images, b.images)
-        assert torch.equal(a.size, b.size) and torch.equal(a.ids, b.ids)
+        assert torch.equal(a.size, b.size) and torch.equal(a.ids, b.ids) and torch.equal(a.extent, b.extent)
     assert 5 not in torch.cat([batch.ids for batch in alone])
     if shape:
-        held, read = batches(InMemory(Scenes(24, shape))), batches(Scenes(24, shape))
-        assert all(torch.equal(a.targets["mask"], b.targets["mask"]) for a, b in zip(held, read, strict=True))
+        held, read = batches(InMemory(Scenes(24, shape)), zoom), batches(Scenes(24, shape), zoom)
+        for a, b in zip(held, read, strict=True):
+            assert torch.equal(a.targets["mask"], b.targets["mask"]) and torch.equal(a.extent, b.extent)
+            assert (a.images - b.images).abs().max() <= 2 / 255 + 1e-6  # one level, normalised by a std of a half
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"warp": WarpSettings(ops=1)}, "places, which RandAugment would move: set --augmentation.warp.ops 0"),
+        ({"mix": MixSettings(cutmix=1.0)}, "places and cannot be mixed"),
+    ],
+)
+def test_what_masks_cannot_follow_is_refused(change, message):
+    with pytest.raises(UserError, match=f"scenes: its targets have {message}"):
+        batches(Scenes(24), Augmentation(**change))
+
+
+def test_masks_have_one_view():
+    view = Augmentation().build(SIZE)
+    with pytest.raises(UserError, match="scenes: its targets have places in the pictures, and so one view only"):
+        TrainLoader(Scenes(24), [view, view], batch_size=8, seed=3)
+
+
+def test_padding_is_for_pictures_without_masks_too():
+    source = Scenes(16)
+    source.targets = ClassLabels(np.arange(16) % 4)
+    (batch,) = batches(source, Augmentation(crop=CropSettings(method="zoom")), steps=1)
+    assert batch.targets.keys() == {"label"} and (batch.extent < 12).any()
+    with pytest.raises(UserError, match="zoom leaves padding, which cannot be mixed"):
+        Augmentation(crop=CropSettings(method="zoom"), mix=MixSettings(mixup=0.8)).build(SIZE)
+
+
+def test_a_step_with_masks_traces_without_breaks():
+    view = Augmentation(crop=CropSettings(method="zoom")).build(SIZE)
+    for source in (InMemory(Scenes(24, (24, 30))), Scenes(24)):
+        loader = TrainLoader(source, [view], batch_size=8, seed=3)
+        compiled = torch.compile(loader.prepare, backend="aot_eager", fullgraph=True)
+        for inputs in loader.inputs(0, 2):
+            plain, traced = loader.prepare(*inputs), compiled(*inputs)
+            torch.testing.assert_close(traced.images, plain.images)
+            assert torch.equal(traced.targets["mask"], plain.targets["mask"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

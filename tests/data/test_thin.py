@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np, torch
 from onnx import TensorProto
 from vitreous.data import resample
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.augmentation import Augmentation, CropSettings
+from vitreous.data.transforms import Preprocessing
 from vitreous.export.graph import Graph
 from vitreous.export.pictures import write_pictures
 from vitreous.export.runtime import open_session
@@ -53,7 +54,7 @@ for strip in strips:
         assert abs(found - (99 / 255 - 0.5) / 0.5).max() < 1e-5
     for crop in ("centre", "squash", "pad", "random-resized"):
         out = torch.empty(1, 3, 224, 224, dtype=torch.uint8)
-        Augmentation(crop=crop).build(ways[0]).cut_pictures([strip], torch.tensor([1]), out)
+        Augmentation(crop=CropSettings(method=crop)).build(ways[0]).cut_pictures([strip], torch.tensor([1]), out)
         assert (out == 99).all()
     batch = torch.from_numpy(strip)[None].permute(0, 3, 1, 2)
     assert (resample.cover_crop(batch, (224, 224), 0.875, "bicubic") == 99).all()

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from vitreous import settings
+from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings, MixSettings
 from vitreous.data.base import Source
 from vitreous.data.loader import TrainLoader
 from vitreous.data.targets import ClassLabels
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings, build_views
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_loop
@@ -20,11 +21,11 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import World
 
 SIZE = Preprocessing(size_px=(12, 14))
-COLOURS = {"brightness": 0.4, "grey": 0.3, "blur": 0.5, "solarize": 0.3}
-FIRST = Augmentation(crop="random-resized", scale=(0.3, 1.0), **COLOURS)
+COLOURS = ColourSettings(brightness=0.4, grey=0.3, blur=0.5, solarize=0.3)
+FIRST = Augmentation(crop=CropSettings(scale=(0.3, 1.0)), colour=COLOURS)
 MORE = (
-    ViewSettings(augmentation=replace(FIRST, solarize=0.0)),
-    ViewSettings(augmentation=replace(FIRST, scale=(0.1, 0.3)), times=3, size_px=(6, 8)),
+    ViewSettings(augmentation=replace(FIRST, colour=replace(COLOURS, solarize=0.0))),
+    ViewSettings(augmentation=replace(FIRST, crop=CropSettings(scale=(0.1, 0.3))), times=3, size_px=(6, 8)),
 )
 
 
@@ -66,7 +67,7 @@ def test_order_names_and_sizes():
     views = build_views(FIRST, MORE, SIZE)
     assert [view.name for view in views] == ["view0", "view1", "view2", "view3", "view4"]
     assert [view.preprocessing.size_px for view in views] == [(12, 14), (12, 14), (6, 8), (6, 8), (6, 8)]
-    assert [view.augmentation.scale[0] for view in views] == [0.3, 0.3, 0.1, 0.1, 0.1]
+    assert [view.augmentation.crop.scale[0] for view in views] == [0.3, 0.3, 0.1, 0.1, 0.1]
     assert all(view.preprocessing.mean == SIZE.mean for view in views)
 
 
@@ -77,13 +78,20 @@ def test_none_of_a_kind():
         ViewSettings(times=-2)
 
 
-@pytest.mark.parametrize("mixed", [{"mixup": 0.8}, {"cutmix": 1.0}])
-def test_mixing_is_refused(mixed):
-    with pytest.raises(UserError, match="mixup and cutmix mix the labels of one view"):
-        build_views(replace(FIRST, **mixed), MORE, SIZE)
-    with pytest.raises(UserError, match="mixup and cutmix mix the labels of one view"):
-        build_views(FIRST, (ViewSettings(augmentation=Augmentation(**mixed)),), SIZE)
-    assert len(build_views(replace(FIRST, **mixed), (), SIZE)) == 1  # one view may be mixed
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mix": MixSettings(mixup=0.8)}, "mixup and cutmix mix the labels of one view"),
+        ({"mix": MixSettings(cutmix=1.0)}, "mixup and cutmix mix the labels of one view"),
+        ({"crop": CropSettings(method="zoom")}, "leaves padding, which one view may have"),
+    ],
+)
+def test_what_one_view_may_have_is_refused_of_several(change, message):
+    with pytest.raises(UserError, match=message):
+        build_views(replace(FIRST, **change), MORE, SIZE)
+    with pytest.raises(UserError, match=message):
+        build_views(FIRST, (ViewSettings(augmentation=Augmentation(**change)),), SIZE)
+    assert len(build_views(replace(FIRST, **change), (), SIZE)) == 1
 
 
 # ---- batches
@@ -100,7 +108,11 @@ def test_a_batch_holds_all_views_in_order(kind):
 @pytest.mark.parametrize("kind", [Made, Kept])
 def test_each_view_has_random_choices_of_its_own(kind):
     """Equal settings, yet no two views of a picture are the same, in their crops or in their colours."""
-    for what in (FIRST, replace(FIRST, crop="squash", flip=0.0), Augmentation(crop="random-resized")):
+    for what in (
+        FIRST,
+        replace(FIRST, crop=CropSettings(method="squash"), flip=0.0),
+        Augmentation(crop=CropSettings(method="random-resized")),
+    ):
         views = batch_of(kind(40), first=what, more=(ViewSettings(augmentation=what, times=3),)).views
         for a in range(4):
             for b in range(a):
@@ -127,7 +139,7 @@ def test_workers_do_not_change_the_views(workers):
 
 
 def test_in_memory_and_read_pictures_agree():
-    crops = Augmentation(crop="random-resized", scale=(0.3, 1.0))
+    crops = Augmentation(crop=CropSettings(method="random-resized", scale=(0.3, 1.0)))
     more = (ViewSettings(augmentation=crops), ViewSettings(augmentation=crops, times=2, size_px=(6, 8)))
     kept, read = (loader(source, crops, more).batches(0, 3) for source in (Kept(40), Made(40)))
     for a, b in zip(kept, read, strict=True):
@@ -146,7 +158,7 @@ def test_two_ranks_share_the_views_of_one(kind):
 
 
 def test_views_trace_without_breaks():
-    plain = Augmentation(crop="random-resized")
+    plain = Augmentation(crop=CropSettings(method="random-resized"))
     made = loader(Kept(40), plain, (ViewSettings(augmentation=plain, size_px=(6, 8)),))
     compiled = torch.compile(made.prepare, backend="eager", fullgraph=True)
     for inputs in made.inputs(0, 2):
@@ -161,7 +173,7 @@ def test_a_recipe_s_views_reach_its_objective(tmp_path):
     recipe = fashion_vit()
     recipe = replace(
         recipe,
-        augmentation=Augmentation(crop="random-resized"),
+        augmentation=Augmentation(crop=CropSettings(method="random-resized")),
         more_views=(ViewSettings(), ViewSettings(times=2, size_px=(14, 14))),
         model=replace(recipe.model, picture_px=(28, 28), patch=7, width=16, depth=1, heads=2),
         data=replace(recipe.data, train_limit=40, val_fraction=0.2),

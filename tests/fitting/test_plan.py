@@ -123,19 +123,19 @@ def test_every_choice_can_be_overridden():
 def test_more_pictures_need_fewer_passes_and_many_passes_strong_augmentation():
     few, many = (planned(report(num=num)).recipe for num in (1000, 100_000))
     assert few.training.epochs > many.training.epochs
-    assert few.augmentation.mixup > 0 == many.augmentation.mixup
+    assert few.augmentation.mix.mixup > 0 == many.augmentation.mix.mixup
     assert few.average.factor < 1
 
 
 @pytest.mark.parametrize("given", [{"training.epochs": "1"}, {"training.steps": "15"}])
 def test_a_given_length_decides_what_depends_on_it(given):
     usual, short = planned(report(num=1000)), planned(report(num=1000), changes=given)
-    assert usual.recipe.augmentation.mixup > 0 == short.recipe.augmentation.mixup
+    assert usual.recipe.augmentation.mix.mixup > 0 == short.recipe.augmentation.mix.mixup
     assert short.recipe.training.evaluate_every_epochs == pytest.approx(0.2)
     assert short.recipe.average.factor < usual.recipe.average.factor
     assert "under 60 passes" in next(one.why for one in short.choices if one.what == "augmentation")
     long = planned(report(num=100_000), changes={"training.epochs": "80", "training.evaluate_every_epochs": "1"}).recipe
-    assert long.augmentation.mixup > 0 and long.training.evaluate_every_epochs == 1
+    assert long.augmentation.mix.mixup > 0 and long.training.evaluate_every_epochs == 1
 
 
 # ---- Balance

@@ -242,11 +242,15 @@ def test_wrong_settings(options, said):
 
 def test_views_of_the_cifar10_recipe():
     recipe = cifar10_dino(local_crops=3)
-    assert recipe.augmentation.scale == (0.3, 1.0)
-    assert recipe.augmentation.solarize == 0
+    assert recipe.augmentation.crop.scale == (0.3, 1.0)
+    assert recipe.augmentation.colour.solarize == 0
     second, local = recipe.more_views
-    assert (second.augmentation.scale, second.augmentation.solarize, second.size_px) == ((0.3, 1.0), 0.2, None)
-    assert (local.times, local.size_px, local.augmentation.scale) == (3, (16, 16), (0.08, 0.3))
+    assert (second.augmentation.crop.scale, second.augmentation.colour.solarize, second.size_px) == (
+        (0.3, 1.0),
+        0.2,
+        None,
+    )
+    assert (local.times, local.size_px, local.augmentation.crop.scale) == (3, (16, 16), (0.08, 0.3))
     with pytest.raises(UserError, match="times is -1"):
         cifar10_dino(local_crops=-1)
 
@@ -256,7 +260,7 @@ def test_numbers_of_the_paper():
     assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.training.batch_size) == (0.002, 0.04, 1024)
     assert recipe.objective == DINOSettings(temperature_fraction=0.1, freeze_fraction=1 / 300)
     assert [(one.times, one.size_px) for one in recipe.more_views] == [(1, None), (10, (96, 96))]
-    assert [one.augmentation.blur for one in recipe.more_views] == [0.1, 0.5]
+    assert [one.augmentation.colour.blur for one in recipe.more_views] == [0.1, 0.5]
     assert (recipe.model.width, recipe.model.ends.resizing) == (384, "bicubic")
     assert dino_imagenet(epochs=5).objective.temperature_fraction == 1
     for shortest in (dino_imagenet(epochs=0), mocov3_imagenet(epochs=0)):

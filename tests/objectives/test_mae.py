@@ -297,7 +297,7 @@ def test_the_paper_s_numbers():
     )
     assert found.optimizer == AdamWSettings(lr=2.4e-3, beta1=0.9, beta2=0.95, weight_decay=0.05)
     assert (found.training.batch_size, found.training.epochs, found.training.clip) == (4096, 800, None)
-    assert (found.model.positions, found.model.width, found.augmentation.scale) == ("sincos", 1024, (0.2, 1.0))
+    assert (found.model.positions, found.model.width, found.augmentation.crop.scale) == ("sincos", 1024, (0.2, 1.0))
     assert found.schedule.phases(800 * 312)[0] == 40 * 312
     assert mae_imagenet(epochs=1600).schedule.phases(1600 * 312)[0] == 40 * 312
     for epochs in (0, 20):  # all of a shorter run is warm-up

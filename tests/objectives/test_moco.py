@@ -132,7 +132,7 @@ def test_the_papers_recipe():
     assert (recipe.model.heads, recipe.model.positions, recipe.optimizer.weight_decay) == (12, "sincos", 0.1)
     assert recipe.optimizer.lr == pytest.approx(1.5e-4 * recipe.training.batch_size / 256)
     assert recipe.schedule.phases(3000) == (400, 2600)
-    assert [view.augmentation.solarize for view in recipe.more_views] == [0.2]
+    assert [view.augmentation.colour.solarize for view in recipe.more_views] == [0.2]
     assert find_recipe("mocov3_imagenet", {"model": "vit_b16"}).model.width == 768
     for other in ("bit_r50x1", "r50_vit_b16"):
         with pytest.raises(UserError, match="plain ViT"):

@@ -160,8 +160,8 @@ def test_another_objective_has_no_use_for_colours_that_nobody_found(tmp_path):
 
 def test_recipes():
     recipe = cifar10_igpt()
-    assert recipe.preprocessing.size_px == (32, 32) and recipe.augmentation.pad_px == 4
-    assert cifar10_igpt(16).preprocessing.size_px == (16, 16) and cifar10_igpt(16).augmentation.pad_px == 2
+    assert recipe.preprocessing.size_px == (32, 32) and recipe.augmentation.crop.pad_px == 4
+    assert cifar10_igpt(16).preprocessing.size_px == (16, 16) and cifar10_igpt(16).augmentation.crop.pad_px == 2
     paper = igpt_imagenet()
     assert (paper.training.steps, paper.training.batch_size, paper.optimizer.beta2) == (1_000_000, 128, 0.95)
     assert paper.model.picture_px == (32, 32) and paper.data.val_fraction == 0.04

@@ -212,7 +212,7 @@ def test_tuning_keeps_the_model_and_starts_from_the_run(tmp_path):
     found = cifar10_tuned(start_run(tmp_path / "start", model), epochs=7)
     assert found.start == str(tmp_path / "start")
     assert found.model == replace(model, stochastic_depth=0.1)
-    assert (found.optimizer.layer_decay, found.training.epochs, found.augmentation.cutmix) == (0.75, 7, 1.0)
+    assert (found.optimizer.layer_decay, found.training.epochs, found.augmentation.mix.cutmix) == (0.75, 7, 1.0)
     scratch = cifar10_tuned()
     assert (scratch.start, scratch.model, scratch.optimizer.layer_decay) == (None, found.model, 1.0)
 

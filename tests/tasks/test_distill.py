@@ -13,6 +13,7 @@ from torch import nn
 from promises import keep_promises, shrunk
 from vitreous import settings
 from vitreous.batch import Batch
+from vitreous.data.augmentation import WarpSettings
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_objective
 from vitreous.jobs.train import train
@@ -299,7 +300,7 @@ def teacher(tmp_path_factory):
 
 def test_it_keeps_its_promises(tmp_path, teacher):
     recipe = shrunk(cifar10_deit(teacher))
-    recipe = replace(recipe, augmentation=replace(recipe.augmentation, randaugment_ops=0))
+    recipe = replace(recipe, augmentation=replace(recipe.augmentation, warp=WarpSettings()))
     rows = keep_promises(recipe, tmp_path)
     assert {"label_loss", "teacher_loss", "agreement"} <= rows[-1].keys()
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from vitreous import settings
 from vitreous.cli import main
+from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_loader, build_objective
 from vitreous.jobs.teach import teach
@@ -36,7 +36,11 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 DATA = DataSettings(where="fashion", train_limit=120, val_fraction=0.01)
-MIXED = Augmentation(crop="pad", pad_px=2, erase=0.25, mixup=0.8, cutmix=1.0)
+MIXED = Augmentation(
+    crop=CropSettings(method="pad", pad_px=2),
+    erase=EraseSettings(probability=0.25),
+    mix=MixSettings(mixup=0.8, cutmix=1.0),
+)
 CPU = torch.device("cpu")
 PART = 40  # samples: two steps, so that an epoch of six has three parts
 
@@ -113,7 +117,7 @@ def outcome(run):
 
 @pytest.mark.parametrize(
     ("distillation", "augmentation"),
-    [("hard", MIXED), ("soft", MIXED), ("hard", Augmentation(crop="pad"))],
+    [("hard", MIXED), ("soft", MIXED), ("hard", Augmentation(crop=CropSettings(method="pad")))],
     ids=["hard-mixed", "soft-mixed", "hard-plain"],
 )
 def test_training_from_predictions_equals_training_with_the_teacher(tmp_path, teacher, distillation, augmentation):
@@ -223,7 +227,7 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
     [
         (lambda r: replace(r, training=replace(r.training, seed=1)), "seed 0 there, 1 here"),
         (lambda r: replace(r, training=replace(r.training, batch_size=10)), "batch_size 20 there, 10 here"),
-        (lambda r: replace(r, augmentation=replace(MIXED, erase=0.5)), "augmentation.erase 0.25 there, 0.5 here"),
+        (lambda r: replace(r, augmentation=replace(MIXED, flip=0.25)), "augmentation.flip 0.5 there, 0.25 here"),
         (lambda r: replace(r, normalise=replace(r.normalise, std=(0.1, 0.2, 0.3))), "preprocessing.std"),
         (lambda r: replace(r, data=replace(DATA, balance=True)), "balance false there, true here"),
         (

@@ -11,6 +11,7 @@ import torch
 from tiny import Points, Regress, make_loop, weights
 
 import vitreous
+from vitreous.data.augmentation import MixSettings
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
@@ -80,7 +81,7 @@ def tiny_recipe():
         recipe,
         data=replace(recipe.data, train_limit=240, val_fraction=0.02),
         model=ViTSettings(picture_px=(28, 28), patch=7, width=16, depth=2, heads=2),
-        augmentation=replace(recipe.augmentation, mixup=0.8),
+        augmentation=replace(recipe.augmentation, mix=MixSettings(mixup=0.8)),
         optimizer=SGDSettings(lr=0.05),  # the others make much of a rounding error where a gradient is small
         training=replace(
             recipe.training, steps=90, batch_size=40, log_every_steps=7, evaluate_every_epochs=3, checkpoint_every_s=0.1

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.recipes.recipe import read_recipe
 from vitreous.weights import own
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 from vitreous.weights.trained import Trained
@@ -64,3 +66,20 @@ def test_damaged_numbers_are_refused_as_today(tmp_path):
     own.save_model(tmp_path / "cold", weights, {**card, "temperature": -1.0})
     with pytest.raises(UserError, match="it must be above 0"):
         Trained.load(tmp_path / "cold")
+
+
+def test_the_recipe_of_a_run_is_read_as_todays(tmp_path):
+    old = json.loads((FOLDER / "run" / "recipe.json").read_text())
+    old["augmentation"] |= {"randaugment_ops": 2, "jitter": 0.8, "erase": 0.3, "mix_probability": 0.5}
+    old["more_views"] = [{"augmentation": old["augmentation"] | {"crop": "pad", "solarize": 0.2}, "times": 2}]
+    old["data"] |= {"label_column": "breed"}
+    (tmp_path / "recipe.json").write_text(json.dumps(old))
+    found = read_recipe(tmp_path / "recipe.json")
+    was, now, view = old["augmentation"], found.augmentation, found.more_views[0].augmentation
+    assert (now.crop.method, now.crop.scale) == (was["crop"], tuple(was["scale"])) and now.flip == was["flip"]
+    assert (now.warp.ops, now.colour.probability, now.erase.probability, now.mix.probability) == (2, 0.8, 0.3, 0.5)
+    assert (view.crop.method, view.colour.solarize, found.more_views[0].times) == ("pad", 0.2, 2)
+    assert found.data.layout.label_column == "breed"
+    settings.save(found, tmp_path / "recipe.json")
+    assert read_recipe(tmp_path / "recipe.json") == found
+    assert json.loads((tmp_path / "recipe.json").read_text())["format"] == 2

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vitreous.data.placement import Placement, Size
+from vitreous.data.placement import Placement, Size, covering
+from vitreous.platforms import widest
 
 IGNORED = -1  # in tensors of class numbers: there is none, and what is predicted there does not count
 
@@ -104,6 +105,21 @@ def of_placement(placement: Placement, like: Tensor) -> Geometry:
     rows = (0, 0, *placement.source), (top, left, tall, wide), (*first, end[0] - first[0], end[1] - first[1])
     box, placed, seen = (_rows(row, like) for row in rows)
     return Geometry(box, placed, seen, like.new_zeros(len(like)), placement.canvas)
+
+
+def zoomed(draws: Tensor, zoom: tuple[float, float], source: Size, canvas: Size) -> Geometry:
+    """Pictures of one size, resized by a factor uniform in `zoom`, at 1 just covering the canvas. Of a side that is
+    longer than the canvas a random part is seen; one that is shorter leaves padding below or to the right.
+    `draws`: (B, 3) uniform."""
+    draws = draws.to(widest(draws.device))
+    factor = zoom[0] + (zoom[1] - zoom[0]) * draws[:, 0]
+    whole = [(side * factor).round().clamp(min=1).to(torch.int64) for side in covering(canvas, source)]
+    free = [(length - side).clamp(min=0) for length, side in zip(whole, canvas, strict=True)]
+    cut = [(draw * (room + 1)).floor().to(torch.int64) for draw, room in zip(draws[:, 1:].unbind(1), free, strict=True)]
+    seen = [length.clamp(max=side) for length, side in zip(whole, canvas, strict=True)]
+    nothing = torch.zeros_like(whole[0])
+    placed, shown = (torch.stack(sides, dim=1) for sides in ((-cut[0], -cut[1], *whole), (nothing, nothing, *seen)))
+    return Geometry(_rows((0, 0, *source), placed), placed, shown, nothing, canvas)
 
 
 def shifted(geometry: Geometry, by: Tensor) -> Geometry:

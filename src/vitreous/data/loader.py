@@ -17,12 +17,14 @@ from torch.utils.data import DataLoader
 from vitreous import keys as K
 from vitreous import platforms
 from vitreous.batch import Batch
+from vitreous.data.augmentation import View
 from vitreous.data.base import Source
 from vitreous.data.geometry import Geometry
 from vitreous.data.order import Order
 from vitreous.data.readers import EvalSteps, TrainSteps, checked, note, running, workers
 from vitreous.data.targets import ClassLabels
-from vitreous.data.transforms import Preprocessing, View, as_tensor
+from vitreous.data.transforms import Preprocessing, as_tensor
+from vitreous.data.views import check_places
 from vitreous.errors import UserError
 
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
@@ -54,7 +56,9 @@ class TrainLoader:
             raise UserError(f"batch_size is {batch_size:,}, which {world} processes cannot share evenly")
         self.device, self.workers, self.world = torch.device(device), workers, world
         self.views = list(views)
-        self.mixer = self.views[0].augmentation.build_mixer(self.device)
+        if source.targets.has_places:
+            check_places(self.views, source.name)
+        self.mixer = self.views[0].augmentation.mix.build(self.device)
         share, stacked = batch_size // world, source.targets.stacked()
         in_memory = source.pictures is not None and stacked is not None
         # Mixing needs one sample beyond the rank's own share.

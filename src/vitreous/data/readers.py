@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitreous import platforms
+from vitreous.data.augmentation import View
 from vitreous.data.base import BadFiles, Sample, Source
 from vitreous.data.geometry import IGNORED, Geometry, together
 from vitreous.data.images import BadPicture
 from vitreous.data.order import Order
 from vitreous.data.targets.base import Large
-from vitreous.data.transforms import Preprocessing, View, as_tensor
+from vitreous.data.transforms import Preprocessing, as_tensor
 from vitreous.errors import ReaderEndedError, UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit

@@ -67,12 +67,29 @@ def resize_weights(
     """(B, out, source) float32: row i weighs the source pixels that make pixel i of [start, start + length) resized.
 
     Of the rows only those `computed`, for the source pixels `seen` only, where these are given."""
+    computed = computed or slice(0, out)
+    rows = torch.arange(computed.start, computed.stop, device=start.device)[None]
+    return row_weights(rows, start, length, out, source, interpolation=interpolation, seen=seen)
+
+
+def row_weights(
+    rows: Tensor,
+    start: Tensor,
+    length: Tensor,
+    out: int | Tensor,
+    source: int,
+    *,
+    interpolation: Interpolation,
+    seen: slice | None = None,
+) -> Tensor:
+    """(B, n, source) float32: of the rows (B or 1, n) int64 of [start, start + length) resized to `out`, one number or
+    (B,)."""
     wide = widest(start.device)
     start, length = (x.to(wide)[:, None, None] for x in (start, length))
-    computed, seen = computed or slice(0, out), seen or slice(0, source)
+    seen = seen or slice(0, source)
     pixel = torch.arange(seen.start, seen.stop, dtype=wide, device=start.device) - start  # (B, 1, source)
-    row = torch.arange(computed.start, computed.stop, dtype=wide, device=start.device)[:, None]
-    scale = length / out
+    row = rows.to(wide)[:, :, None]
+    scale = length / (out if isinstance(out, int) else out[:, None, None])
     if interpolation == "nearest":
         return (pixel == torch.minimum((row * scale).floor(), length - 1)).to(torch.float32)
     # When shrinking, the filter widens with the scale: that is the antialiasing.
@@ -106,6 +123,21 @@ def resized_crop(images: Tensor, boxes: Tensor, size: Size, interpolation: Inter
     rows = resize_weights(top, height, images.shape[-2], size[0], interpolation)
     columns = resize_weights(left, width, images.shape[-1], size[1], interpolation)
     return resample(images, rows, columns)
+
+
+def on_canvas(images: Tensor, placed: Tensor, size: Size, interpolation: Interpolation) -> Tensor:
+    """Whole pictures, each resized to its own place (B, 4) on a canvas, over which it may hang; (B, 3, H, W) -> (B, 3,
+    h, w). What is not covered repeats the edge."""
+    top, left, tall, wide = placed.unbind(1)
+    weights, none = [], torch.zeros_like(top)
+    for start, length, source, side in (
+        (top, tall, images.shape[-2], size[0]),
+        (left, wide, images.shape[-1], size[1]),
+    ):
+        rows = (torch.arange(side, device=placed.device) - start[:, None]).clamp(min=0)
+        rows = torch.minimum(rows, length[:, None] - 1)
+        weights.append(row_weights(rows, none, none + source, length, source, interpolation=interpolation))
+    return resample(images, *weights)
 
 
 def cover_crop(images: Tensor, size: Size, fraction: float | None, interpolation: Interpolation) -> Tensor:
@@ -205,6 +237,11 @@ def draw_chances(keys: Tensor, purpose: str, probability: float) -> Tensor:
     return K.uniform(keys, purpose, 1)[:, 0] < probability
 
 
-def flip(images: Tensor, flipped: Tensor) -> Tensor:
-    """Left to right, where `flipped` (B,)."""
-    return torch.where(flipped[:, None, None, None], images.flip(-1), images)
+def flip(images: Tensor, flipped: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Left to right, where `flipped` (B,); of a picture only the first `columns` (B,), where these are given."""
+    if columns is None:
+        return torch.where(flipped[:, None, None, None], images.flip(-1), images)
+    at = torch.arange(images.shape[-1], device=images.device)[None]
+    width = torch.where(flipped, columns, 0)[:, None]
+    source = torch.where(at < width, width - 1 - at, at)  # (B, w)
+    return images.gather(-1, source[:, None, None, :].expand_as(images))

@@ -1,12 +1,7 @@
-"""What is done to pictures between the source and the model: the settings, and their composition.
-
-`Preprocessing` is what evaluation and prediction do, and is stored with a model. `Augmentation` is what training
-does on top. A `View` is the two together; an objective that wants several (multi-crop) gives each its own name, from
-which all its random choices are drawn. Two views that share a name of crop see the same part of the picture.
-"""
+"""Preprocessing: the fixed way from a picture to the model's input. It is stored with a model."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,14 +9,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous import keys as K
-from vitreous.data import colour, erasing, randaugment, resample, thin
-from vitreous.data.geometry import Geometry, of_placement, resized_boxes, shifted
-from vitreous.data.mixing import Mixer
+from vitreous.data import resample, thin
+from vitreous.data.geometry import Geometry, of_placement
 from vitreous.data.placement import Fit, Placement, Size, enlarged, placed
 from vitreous.data.thin import Cut
 from vitreous.errors import UserError, shown
-from vitreous.platforms import widest
 
 MAX_SIDE = 8192  # px of a model's input
 LEAST_FRACTION = 0.1  # of a picture's side that a crop may keep
@@ -106,193 +98,6 @@ class Preprocessing:
         """uint8 (..., 3, h, w) -> float32, the same for training, evaluation and prediction."""
         mean, std = (_channels(values, images.device) for values in (self.mean, self.std))
         return (images.to(torch.float32) / 255 - mean) / std
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """What training does to a picture, in this order: crop, flip, RandAugment, colours, grey, blur, solarize, erase,
-    mix."""
-
-    crop: Literal["random-resized", "pad", "squash", "centre"] = "random-resized"  # pad: shift within a border
-    scale: tuple[float, float] = (0.08, 1.0)  # random-resized: least and greatest share of the picture's area
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # random-resized: least and greatest width to height
-    pad_px: int = 4  # pad: width of the border
-    padding: Literal["zero", "reflect"] = "zero"  # pad: what the border shows
-    flip: float = 0.5  # probability of swapping left and right
-    randaugment_ops: int = 0  # RandAugment: operations a picture; 0 is off
-    randaugment_magnitude: int = 9  # RandAugment: strength, 0 to 30
-    randaugment_spread: bool = False  # RandAugment: draw the strength from 0 to the magnitude
-    randaugment_fill: tuple[int, int, int] = (0, 0, 0)  # RandAugment: colour of the pixels that move in
-    jitter: float = 1.0  # probability of changing the colours at all, by as much as the next four say
-    brightness: float = 0.0  # colours: greatest change, as a share; brightness, contrast, saturation, hue in turn
-    contrast: float = 0.0  # colours: greatest change, as a share
-    saturation: float = 0.0  # colours: greatest change, as a share
-    hue: float = 0.0  # colours: greatest turn of the colour circle, 0 to 0.5
-    grey: float = 0.0  # probability of taking the colours away
-    blur: float = 0.0  # probability of a Gaussian blur
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  # least and greatest width of the blur, in pixels
-    solarize: float = 0.0  # probability of inverting the upper half of the levels
-    erase: float = 0.0  # probability of erasing a box
-    erase_scale: tuple[float, float] = (0.02, 0.33)  # least and greatest share of the area erased
-    erase_ratio: tuple[float, float] = (0.3, 3.3)  # least and greatest height to width of the box
-    erase_fill: Literal["mean", "noise"] = "mean"  # what the box shows
-    mixup: float = 0.0  # alpha of Mixup's Beta distribution; 0 is off
-    cutmix: float = 0.0  # alpha of CutMix's Beta distribution; 0 is off
-    mix_probability: float = 1.0  # probability of mixing a picture at all
-    switch_probability: float = 0.5  # probability of CutMix where Mixup is on too
-
-    def __post_init__(self) -> None:
-        chances = ("flip", "jitter", "grey", "blur", "solarize", "erase", "mix_probability", "switch_probability")
-        for name in chances:
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}: a probability lies between 0 and 1")
-        for name in ("scale", "ratio", "blur_sigma", "erase_scale", "erase_ratio"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise UserError(f"{name} is {low}, {high}: give the least first, above 0")
-        if self.scale[1] > 1 or self.erase_scale[1] > 1:
-            raise UserError("scale and erase_scale are shares of the area: at most 1")
-        for name in ("pad_px", "randaugment_ops", "brightness", "contrast", "saturation", "hue", "mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}: it must not be negative")
-        if self.hue > 0.5:
-            raise UserError(f"hue is {self.hue}: half a turn, 0.5, is the most")
-        if not 0 <= self.randaugment_magnitude <= randaugment.TOP_LEVEL:
-            raise UserError(f"randaugment_magnitude is {self.randaugment_magnitude}: it goes from 0 to 30")
-
-    def build(self, preprocessing: Preprocessing, name: str = "view0", crop_name: str | None = None) -> "View":
-        return View(self, preprocessing, name, crop_name or name)
-
-    def build_mixer(self, device: torch.device | str) -> Mixer:
-        return Mixer(self.mixup, self.cutmix, self.mix_probability, self.switch_probability, device)
-
-
-class View:
-    """One way to see a picture in training: first cut to its size (uint8), then augmented and normalised."""
-
-    def __init__(self, augmentation: Augmentation, preprocessing: Preprocessing, name: str, crop_name: str) -> None:
-        self.augmentation, self.preprocessing = augmentation, preprocessing
-        self.name, self.crop_name = name, crop_name
-        fraction = {"squash": None, "centre": preprocessing.crop_fraction, "pad": preprocessing.cover_fraction}
-        self._fraction = fraction.get(augmentation.crop)
-        self._fixed = replace(preprocessing, crop="squash" if self._fraction is None else "centre")
-
-    @property
-    def cuts_alike(self) -> bool:
-        """Whether `cut` draws nothing from the keys."""
-        return self.augmentation.crop != "random-resized"
-
-    @property
-    def leaves_room(self) -> bool:
-        """Whether pictures may be smaller than the canvas, so that some of it is padding."""
-        return False
-
-    def extent(self, geometry: Geometry) -> Tensor | None:
-        """(B, 2) rows and columns that are picture, where some may be padding."""
-        return geometry.extent if self.leaves_room else None
-
-    def geometry(self, keys: Tensor, height: int, width: int) -> Geometry:
-        """What `cut` and `augment` do to the places of pixels, for pictures of one size."""
-        a, size = self.augmentation, self.preprocessing.size_px
-        if self.cuts_alike:
-            found = self._fixed.geometry(keys, height, width)
-        else:
-            sides = (torch.full_like(keys, side) for side in (height, width))
-            found = resized_boxes(self._boxes(keys, *sides), size)
-        if a.crop == "pad" and a.pad_px:
-            found = shifted(found, a.pad_px - self._shifts(keys))
-        if a.flip:
-            found = found.mirrored(self._flipped(keys), torch.full_like(keys, size[1]))
-        return found
-
-    def cut(self, images: Tensor, keys: Tensor) -> Tensor:
-        """A batch of one size, on any device: (B, 3, H, W) uint8 -> (B, 3, h, w) uint8."""
-        size, interpolation = self.preprocessing.size_px, self.preprocessing.interpolation
-        if self.cuts_alike:
-            return resample.cover_crop(images, size, self._fraction, interpolation)
-        height, width = (torch.full_like(keys, side) for side in images.shape[-2:])
-        return resample.resized_crop(images, self._boxes(keys, height, width), size, interpolation)
-
-    def cut_pictures(self, pictures: list[np.ndarray], keys: Tensor, out: Tensor) -> None:
-        """The same for pictures (H, W, 3) of any sizes, on the CPU, into `out` (B, 3, h, w)."""
-        if self.cuts_alike:
-            fixed = self._fixed
-            for slot, picture in zip(out, pictures, strict=True):
-                slot.copy_(fixed.resized(picture))
-            return
-        height, width = (torch.tensor([picture.shape[axis] for picture in pictures]) for axis in (0, 1))
-        boxes = self._boxes(keys, height, width).tolist()
-        for slot, picture, (top, left, tall, wide) in zip(out, pictures, boxes, strict=True):
-            part = as_tensor(picture[top : top + tall, left : left + wide])[None].permute(0, 3, 1, 2)
-            resized = resample.resize(part, self.preprocessing.size_px, self.preprocessing.interpolation)
-            slot.copy_(resized[0])
-
-    def _boxes(self, keys: Tensor, height: Tensor, width: Tensor) -> Tensor:
-        draws = resample.draw_crops(keys, f"{self.crop_name}.crop")
-        return resample.draw_boxes(draws, height, width, self.augmentation.scale, self.augmentation.ratio)
-
-    def _shifts(self, keys: Tensor) -> Tensor:
-        return resample.draw_shifts(keys, f"{self.crop_name}.crop", self.augmentation.pad_px)
-
-    def _flipped(self, keys: Tensor) -> Tensor:
-        return resample.draw_chances(keys, f"{self.crop_name}.flip", self.augmentation.flip)
-
-    def augment(self, images: Tensor, keys: Tensor, extent: Tensor | None = None) -> Tensor:
-        """What `cut` gave -> (B, 3, h, w) float32, augmented and normalised."""
-        a = self.augmentation
-        if a.crop == "pad" and a.pad_px:
-            images = resample.pad_crop(images, self._shifts(keys), a.pad_px, a.padding)
-        if a.flip:
-            images = resample.flip(images, self._flipped(keys))
-        if a.randaugment_ops:
-            purpose = f"{self.name}.randaugment"
-            drawn = randaugment.draw(keys, purpose, a.randaugment_ops, a.randaugment_magnitude, a.randaugment_spread)
-            for operation, level, sign in zip(*(part.unbind(1) for part in drawn), strict=True):
-                images = randaugment.apply(images, operation, level, sign, a.randaugment_fill)
-        images = self.preprocessing.normalised(self._filter(self._jitter(images, keys), keys))
-        if a.erase:
-            size = self.preprocessing.size_px
-            boxes = erasing.draw(
-                keys, f"{self.name}.erase", size, probability=a.erase, scale=a.erase_scale, ratio=a.erase_ratio
-            )
-            fill = erasing.noise(keys, f"{self.name}.noise", size) if a.erase_fill == "noise" else 0.0
-            images = erasing.erase(images, boxes, fill)
-        return images
-
-    def _jitter(self, images: Tensor, keys: Tensor) -> Tensor:
-        """Brightness, contrast, saturation, hue: in this order for every picture."""
-        a, unchanged = self.augmentation, images
-        draws = K.uniform(keys, f"{self.name}.colour", 4).to(widest(keys.device)).unbind(1)
-        for operation, most, draw in zip(
-            (colour.brightness, colour.contrast, colour.saturation),
-            (a.brightness, a.contrast, a.saturation),
-            draws,
-            strict=False,
-        ):
-            if most:
-                low = max(0.0, 1 - most)
-                images = operation(images, low + (1 + most - low) * draw)
-        images = colour.hue(images, a.hue * (2 * draws[3] - 1)) if a.hue else images
-        return images if a.jitter == 1 else self._by_chance("jitter", a.jitter, keys, images, unchanged)
-
-    def _filter(self, images: Tensor, keys: Tensor) -> Tensor:
-        """Grey, blur, solarize: what contrastive learning adds (Chen et al. 2020, appendix A; Grill et al. 2020)."""
-        a = self.augmentation
-        if a.grey:
-            grey = colour.grey(images).to(torch.uint8).expand_as(images)
-            images = self._by_chance("grey", a.grey, keys, grey, images)
-        if a.blur:
-            low, high = a.blur_sigma
-            sigma = low + (high - low) * K.uniform(keys, f"{self.name}.sigma", 1)[:, 0]
-            images = self._by_chance("blur", a.blur, keys, colour.gaussian_blur(images, sigma, high), images)
-        if a.solarize:
-            inverted = torch.where(images >= 128, 255 - images, images)
-            images = self._by_chance("solarize", a.solarize, keys, inverted, images)
-        return images
-
-    def _by_chance(self, what: str, probability: float, keys: Tensor, changed: Tensor, unchanged: Tensor) -> Tensor:
-        chosen = resample.draw_chances(keys, f"{self.name}.{what}", probability)
-        return torch.where(chosen[:, None, None, None], changed, unchanged)
 
 
 def _resize_by_pillow(images: Tensor, size: Size, interpolation: resample.Interpolation) -> Tensor:

@@ -1,8 +1,10 @@
 """Several views of every picture, for the objectives that compare them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from vitreous.data.transforms import Augmentation, Preprocessing, View
+from vitreous.data.augmentation import Augmentation, View
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
 
@@ -25,7 +27,21 @@ def build_views(first: Augmentation, more: tuple[ViewSettings, ...], preprocessi
     for kind in more:
         sized = replace(preprocessing, size_px=kind.size_px or preprocessing.size_px)
         views += [kind.augmentation.build(sized, f"view{len(views) + copy}") for copy in range(kind.times)]
-    mixed = [one for one in (first, *(kind.augmentation for kind in more)) if one.mixup or one.cutmix]
-    if mixed and len(views) > 1:
+    if len(views) > 1 and any(view.augmentation.mix.is_on for view in views):
         raise UserError("mixup and cutmix mix the labels of one view: set both to 0 where pictures have several views")
+    if len(views) > 1 and any(view.leaves_room for view in views):
+        raise UserError("crop.method zoom leaves padding, which one view may have: take another for several views")
     return views
+
+
+def check_places(views: Sequence[View], name: str) -> None:
+    """That what has a place in the pictures of the source `name` can go where their pixels go."""
+    augmentation = views[0].augmentation
+    if len(views) > 1:
+        raise UserError(f"{name}: its targets have places in the pictures, and so one view only: leave out more_views")
+    if augmentation.warp.ops:
+        raise UserError(f"{name}: its targets have places, which RandAugment would move: set --augmentation.warp.ops 0")
+    if augmentation.mix.is_on:
+        raise UserError(
+            f"{name}: its targets have places and cannot be mixed: set --augmentation.mix.mixup 0 and cutmix 0"
+        )

@@ -14,6 +14,7 @@ from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
 from vitreous.storage import atomic
+from vitreous.weights import version1
 from vitreous.weights.trained import Trained
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def _test_part(recipe: Path) -> Source | None:
     document = atomic.read_json(recipe)
     if not isinstance(document, dict) or "data" not in document:
         raise UserError(f"{recipe}: names no data; name the pictures with --check")
-    return settings.from_json(DataSettings, document["data"], where=str(recipe)).build().test
+    return settings.from_json(DataSettings, version1.recipe(document)["data"], where=str(recipe)).build().test
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Literal
 
 from vitreous import settings
+from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.check import DataReport, Part
 from vitreous.data.sources import DataSettings, InMemory, Splits, parse_numbers, written_numbers
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.fitting.budget import NUM_VALIDATIONS
 from vitreous.fitting.course import COOLDOWN
@@ -222,22 +223,17 @@ def _planned(recipe: Recipe, epochs: float, report: DataReport) -> Recipe:
 def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Augmentation:
     side = min(model.picture_px)
     if min(report.heights[1], report.widths[1]) <= SMALL_PX:
-        light = Augmentation(crop="pad", pad_px=max(1, side // 28))
+        light = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, side // 28)))
     else:
-        light = Augmentation(crop="random-resized", scale=(0.35, 1.0))
+        light = Augmentation(crop=CropSettings(method="random-resized", scale=(0.35, 1.0)))
     if not strong:
         return light
     return replace(
         light,
-        pad_px=max(2, side // 8),
-        padding="reflect",
-        randaugment_ops=2,
-        randaugment_magnitude=10,
-        randaugment_spread=True,
-        erase=0.25,
-        mixup=0.8,
-        cutmix=1.0,
-        mix_probability=0.5,
+        crop=replace(light.crop, pad_px=max(2, side // 8), padding="reflect"),
+        warp=WarpSettings(ops=2, magnitude=10, spread=True),
+        erase=EraseSettings(probability=0.25),
+        mix=MixSettings(mixup=0.8, cutmix=1.0, probability=0.5),
     )
 
 

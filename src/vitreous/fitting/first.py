@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.base import Source
 from vitreous.data.sources import Splits
-from vitreous.data.transforms import Augmentation
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.calibration import fit_temperature
@@ -124,8 +124,9 @@ def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, answ
 
 def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, world: World) -> FeatureSet:
     """Crops, shifts and flips as in training, so many passes over the pictures."""
-    plain = recipe.augmentation
-    light = Augmentation(crop=plain.crop, scale=plain.scale, pad_px=plain.pad_px, flip=plain.flip)
+    crop = recipe.augmentation.crop
+    crop = CropSettings(method=crop.method, scale=crop.scale, pad_px=crop.pad_px)
+    light = Augmentation(crop=crop, flip=recipe.augmentation.flip)
     batch = min(recipe.training.batch_size, len(train))
     altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch))
     loader = build_loader(altered, train, world)

@@ -152,9 +152,9 @@ def _choices(
         ),
         choice(
             "augmentation",
-            "strong" if recipe.augmentation.mixup or recipe.augmentation.randaugment_ops else "light",
+            "strong" if recipe.augmentation.mix.is_on or recipe.augmentation.warp.ops else "light",
             f"{STRONG_EPOCHS} passes or more would overfit"
-            if recipe.augmentation.mixup
+            if recipe.augmentation.mix.is_on
             else f"under {STRONG_EPOCHS} passes; strong augmentation would slow learning",
             "augmentation",
         ),

@@ -8,7 +8,7 @@ from typing import Any, Self
 from vitreous import settings
 from vitreous.data.sources import DataSettings, Source, Splits, same_data
 from vitreous.errors import UserError
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import read_recipe
 from vitreous.settings import typed
 from vitreous.terminal import note
 
@@ -20,7 +20,7 @@ READING = ("max_unreadable", "keep_gb")  # settings that change nothing of which
 def data_of(where: str | Path) -> DataSettings | None:
     """What a run was trained on; None where that is not known."""
     path = Path(where) / "recipe.json"
-    return settings.load(Recipe, path).data if path.is_file() else None
+    return read_recipe(path).data if path.is_file() else None
 
 
 @dataclass(frozen=True)

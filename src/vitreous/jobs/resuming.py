@@ -4,7 +4,7 @@ from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.splits import Splits
 from vitreous.errors import UserError
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, read_recipe
 from vitreous.storage import atomic
 from vitreous.training.run import RunDirectory
 
@@ -13,7 +13,7 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
     """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
     path = directory.path / "recipe.json"
     begun = bool(directory.checkpoints.paths()) or directory.results() is not None
-    there, here = settings.load(Recipe, path).located() if begun and path.is_file() else recipe, recipe
+    there, here = read_recipe(path).located() if begun and path.is_file() else recipe, recipe
     if there != here:
         old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
         differing = [

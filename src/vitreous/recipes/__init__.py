@@ -22,7 +22,7 @@ from vitreous.recipes.masked import (
 )
 from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav, dino_imagenet
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, read_recipe
 from vitreous.recipes.tiny_imagenet import tiny_imagenet_finetune, tiny_imagenet_hybrid, tiny_imagenet_vit
 from vitreous.recipes.unlabelled import cifar10_tuned
 
@@ -75,7 +75,7 @@ def find_recipe(name: str, changes: dict[str, str]) -> Recipe:
     if name in RECIPES:
         return assembled(RECIPES[name], {}, changes)
     if name.endswith(".json"):
-        return settings.changed(settings.load(Recipe, Path(name)), changes)
+        return settings.changed(read_recipe(Path(name)), changes)
     raise UserError(
         f"there is no recipe {name!r}.{did_you_mean(name, list(RECIPES))} `vitreous list recipes` shows them"
     )

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, ColourSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation
 from vitreous.models import TokeniserSettings, ViTSettings, model_settings
 from vitreous.models.vit import BlockSettings
 from vitreous.objectives.beit import BEiTSettings
@@ -101,7 +101,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
         ),
         teacher=teacher,
         objective=BEiTSettings(share=0.383),  # 75 patches, "roughly 40 %"
-        augmentation=Augmentation(brightness=0.4, contrast=0.4, saturation=0.4),
+        augmentation=Augmentation(colour=ColourSettings(brightness=0.4, contrast=0.4, saturation=0.4)),
         optimizer=AdamWSettings(lr=1.5e-3, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=10 / 800, final_fraction=1e-5 / 1.5e-3),
         training=TrainingSettings(

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.models import ModelSettings, ResNetSettings, ViTSettings
 from vitreous.models.stems import ConvStem
 from vitreous.models.vit import BlockSettings
@@ -95,16 +96,10 @@ def small_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
         objective=ClassifySettings(label_smoothing=0.1),
         normalise=Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
         augmentation=Augmentation(
-            crop="pad",
-            pad_px=4,
-            padding="reflect",
-            randaugment_ops=2,
-            randaugment_magnitude=14,
-            randaugment_spread=True,
-            erase=0.25,
-            mixup=0.8,
-            cutmix=1.0,
-            mix_probability=0.6,
+            crop=CropSettings(method="pad", pad_px=4, padding="reflect"),
+            warp=WarpSettings(ops=2, magnitude=14, spread=True),
+            erase=EraseSettings(probability=0.25),
+            mix=MixSettings(mixup=0.8, cutmix=1.0, probability=0.6),
         ),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.5, adam_lr=1e-3),
         schedule=ScheduleSettings(warmup_fraction=0.03),

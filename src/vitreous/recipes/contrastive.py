@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import model_settings
 from vitreous.models.vit import as_plain_vit
@@ -20,17 +21,10 @@ TWICE = (ViewSettings(augmentation=CONTRAST),)
 
 # Grill et al. 2020, appendix B, and so MoCo v3: the first view is always blurred, the second one solarized at times.
 FIRST = Augmentation(
-    crop="random-resized",
-    scale=(0.08, 1.0),
-    jitter=0.8,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.2,
-    hue=0.1,
-    grey=0.2,
-    blur=1.0,
+    crop=CropSettings(method="random-resized", scale=(0.08, 1.0)),
+    colour=ColourSettings(probability=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, grey=0.2, blur=1.0),
 )
-SECOND = replace(FIRST, blur=0.1, solarize=0.2)
+SECOND = replace(FIRST, colour=replace(FIRST.colour, blur=0.1, solarize=0.2))
 
 
 def cifar10_simclr(epochs: float = 520.0, picture_px: int = 32) -> Recipe:

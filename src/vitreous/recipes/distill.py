@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.models import model_settings
 from vitreous.models.vit import as_vit
 from vitreous.recipes.cifar10 import small_pictures
@@ -73,13 +74,10 @@ def deit_imagenet(
             interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop_fraction=0.875
         ),
         augmentation=Augmentation(
-            crop="random-resized",
-            randaugment_ops=2,
-            randaugment_magnitude=9,
-            erase=0.25,
-            erase_fill="noise",
-            mixup=0.8,
-            cutmix=1.0,
+            crop=CropSettings(method="random-resized"),
+            warp=WarpSettings(ops=2, magnitude=9),
+            erase=EraseSettings(probability=0.25, fill="noise"),
+            mix=MixSettings(mixup=0.8, cutmix=1.0),
         ),
         optimizer=AdamWSettings(lr=5e-4 * batch_size / 512, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=5 / 300, final_fraction=0.01),

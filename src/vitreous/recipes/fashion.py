@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
@@ -28,7 +29,7 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
         objective=ClassifySettings(head="tanh", label_smoothing=0.1),
         normalise=Preprocessing(crop="squash", mean=(0.286,) * 3, std=(0.353,) * 3),
         # Shifts of one pixel: none overfits after a dozen epochs, and two need a longer run than this.
-        augmentation=Augmentation(crop="pad", pad_px=1),
+        augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=1)),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.2, adam_lr=2e-3),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         average=AverageSettings(kind="ema", factor=0.995),

@@ -7,8 +7,8 @@ rate is chosen on a held-out part of train; then the model is trained on all of 
 from dataclasses import replace
 from typing import Literal
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
@@ -48,7 +48,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         start=start,
         objective=ClassifySettings(head="linear"),
         normalise=trained.card.preprocessing,
-        augmentation=Augmentation(crop="random-resized", scale=(0.5, 1.0)),
+        augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.5, 1.0))),
         optimizer=SGDSettings(lr=0.01, momentum=0.9, weight_decay=0.0),
         schedule=ScheduleSettings(warmup_fraction=0.05, decay="cosine"),
         training=training,

@@ -1,7 +1,8 @@
 """iGPT: a causal transformer reads pictures pixel by pixel, and guesses the next (Chen et al. 2020)."""
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.models import IGPTSettings, model_settings
 from vitreous.objectives.igpt import NextPixelSettings
 from vitreous.recipes.recipe import Recipe
@@ -25,7 +26,7 @@ def cifar10_igpt(picture_px: int = 32, epochs: float = 50.0) -> Recipe:
         IGPTSettings(picture_px=(picture_px, picture_px), width=256, depth=6, heads=8),
         epochs=epochs,
         # As Chen et al. fine-tune on it: 4 of 32 px, mirrored at the border. Large crops would blur what is predicted.
-        augmentation=Augmentation(crop="pad", pad_px=picture_px // 8, padding="reflect"),
+        augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=picture_px // 8, padding="reflect")),
         optimizer=AdamWSettings(lr=3e-3, beta2=0.95, weight_decay=0.01),
     )
 
@@ -46,7 +47,9 @@ def igpt_imagenet(model: str = "igpt_s", data: str = "imagenet", picture_px: int
         objective=NextPixelSettings(),
         normalise=Preprocessing(crop="centre", crop_fraction=1.0),
         # A square of 224 px from a picture whose shorter side is 256 to 384 px.
-        augmentation=Augmentation(crop="random-resized", scale=(0.34, 0.77), ratio=(1.0, 1.0), flip=0.0),
+        augmentation=Augmentation(
+            crop=CropSettings(method="random-resized", scale=(0.34, 0.77), ratio=(1.0, 1.0)), flip=0.0
+        ),
         optimizer=AdamWSettings(lr=3e-3, beta2=0.95, weight_decay=0.0),
         schedule=ScheduleSettings(warmup_steps=9_600),  # one epoch
         training=TrainingSettings(

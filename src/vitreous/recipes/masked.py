@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings, model_settings
 from vitreous.models.vit import as_plain_vit
 from vitreous.objectives.mae import MAESettings
@@ -56,7 +57,7 @@ def masked_patch_paper(
         model=_plain_vit(model, picture_px),
         objective=MaskedSettings(mean=normalise.mean, std=normalise.std),
         normalise=normalise,
-        augmentation=Augmentation(crop="random-resized", scale=(0.05, 1.0)),
+        augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.05, 1.0))),
         # B.1.2 names no weight decay. 4.1 gives 0.1 for the training of all models.
         optimizer=AdamWSettings(lr=2e-4, weight_decay=0.1),
         schedule=ScheduleSettings(warmup_steps=10_000, decay="cosine"),

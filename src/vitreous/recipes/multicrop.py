@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import ViTSettings
 from vitreous.models.vit import EndSettings
@@ -72,11 +73,9 @@ def dino_imagenet(
     """
     batch_size, patch = 1024, 16
     local_px = max(1, round(picture_px * 96 / 224 / patch)) * patch
-    first, second, local = (
-        replace(FIRST, scale=(0.25, 1.0)),
-        replace(SECOND, scale=(0.25, 1.0)),
-        replace(FIRST, scale=(0.05, 0.25), blur=0.5),
-    )
+    whole, part = CropSettings(scale=(0.25, 1.0)), CropSettings(scale=(0.05, 0.25))
+    first, second = replace(FIRST, crop=whole), replace(SECOND, crop=whole)
+    local = replace(FIRST, crop=part, colour=replace(FIRST.colour, blur=0.5))
     return Recipe(
         name="dino_imagenet",
         data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
@@ -116,8 +115,8 @@ def small_crops(local_crops: int, picture_px: int) -> tuple[Augmentation, tuple[
     32 and 16 px. No blur: in such pictures there is little to blur (Chen et al. 2020, appendix B.9)."""
     cell = cell_of(picture_px)
     local_px = picture_px // cell // 2 * cell
-    whole, part = replace(CONTRAST, scale=(0.3, 1.0)), replace(CONTRAST, scale=(0.08, 0.3))
+    whole, part = (replace(CONTRAST, crop=CropSettings(scale=scale)) for scale in ((0.3, 1.0), (0.08, 0.3)))
     return whole, (
-        ViewSettings(augmentation=replace(whole, solarize=0.2)),
+        ViewSettings(augmentation=replace(whole, colour=replace(whole.colour, solarize=0.2))),
         ViewSettings(augmentation=part, times=local_crops, size_px=(local_px, local_px)),
     )

@@ -8,8 +8,8 @@ Ti and S are not in the paper: their sizes are those of "How to train your ViT" 
 
 from typing import Literal
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation
 from vitreous.models import ModelSettings, model_settings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
@@ -115,7 +115,7 @@ def _pretrain(
         data=data,
         model=model,
         objective=ClassifySettings(head="tanh", loss=loss),
-        augmentation=Augmentation(crop="random-resized", scale=(0.05, 1.0)),
+        augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.05, 1.0))),
         optimizer=optimizer,
         schedule=ScheduleSettings(warmup_steps=10_000, decay=decay),
         training=TrainingSettings(

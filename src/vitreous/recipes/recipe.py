@@ -1,21 +1,26 @@
 """Recipe: everything that decides a result, in one object."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from vitreous import settings
+from vitreous.data.augmentation import Augmentation
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import ModelSettings
+from vitreous.storage import atomic
 from vitreous.tasks import ObjectiveSettings
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights import version1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    FORMAT = 1  # of recipe.json
+    FORMAT = 2  # of recipe.json
 
     name: str  # the run directory is called after it
     data: DataSettings
@@ -47,6 +52,11 @@ class Recipe:
         if self.training.batch_size <= num:
             return self
         return replace(self, training=replace(self.training, batch_size=batch_for(num, self.training.batch_size)))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Of a run; those of version 1 too."""
+    return settings.from_json(Recipe, version1.recipe(atomic.read_json(path)), where=str(path))
 
 
 def batch_for(pictures: int, most: int) -> int:

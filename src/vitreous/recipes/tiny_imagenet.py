@@ -72,12 +72,12 @@ def tiny_imagenet_finetune(
 def tiny_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
     """As the small pictures of CIFAR-10, with crops in place of shifts, and batches twice as large."""
     recipe = small_pictures(name, model, epochs)
+    shifts = recipe.augmentation
     crops = replace(
-        recipe.augmentation,
-        crop="random-resized",
-        scale=(0.35, 1.0),
-        randaugment_magnitude=10,
-        mix_probability=0.5,
+        shifts,
+        crop=replace(shifts.crop, method="random-resized", scale=(0.35, 1.0)),
+        warp=replace(shifts.warp, magnitude=10),
+        mix=replace(shifts.mix, probability=0.5),
     )
     return replace(
         recipe,

@@ -3,8 +3,9 @@
 import math
 from dataclasses import replace
 
+from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
@@ -20,18 +21,12 @@ from vitreous.weights.trained import Trained
 CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
 # A random part of the picture, flipped at times, and nothing else: what masked modelling does.
-CROPS = Augmentation(crop="random-resized", scale=(0.2, 1.0))
+CROPS = Augmentation(crop=CropSettings(method="random-resized", scale=(0.2, 1.0)))
 
 # Chen et al. 2020 (SimCLR), appendix B.9: for pictures of 32 px, at half the colour strength and without blur.
 CONTRAST = Augmentation(
-    crop="random-resized",
-    scale=(0.2, 1.0),
-    jitter=0.8,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.4,
-    hue=0.1,
-    grey=0.2,
+    crop=CropSettings(method="random-resized", scale=(0.2, 1.0)),
+    colour=ColourSettings(probability=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grey=0.2),
 )
 
 

@@ -15,7 +15,7 @@ def section(result: FitResult) -> Html:
         return paragraph("Nothing was trained, or too briefly to be logged: the model is the first answer.")
     notes = []
     smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
-    if smoothed or recipe.augmentation.mixup or recipe.augmentation.cutmix:
+    if smoothed or recipe.augmentation.mix.is_on:
         notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
     headline = result.evaluation.headline_name
     if any(f"val_average/{headline}" in row for row in rows):

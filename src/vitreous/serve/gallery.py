@@ -16,6 +16,7 @@ from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.sources import DataSettings
 from vitreous.data.splits import Splits, limited, strata
+from vitreous.weights import version1
 
 EXAMPLE_PX, THUMBNAIL_PX = 448, 96  # of the longer side
 PLAIN_PX = 64  # pictures up to this size are sent as they are, without loss
@@ -36,7 +37,7 @@ def own_data(where: str) -> Splits | None:
             recipe = json.loads((folder / "recipe.json").read_text())
         except (OSError, ValueError):
             continue
-        data = settings.from_json(DataSettings, recipe["data"], where=str(folder / "recipe.json"))
+        data = settings.from_json(DataSettings, version1.recipe(recipe)["data"], where=str(folder / "recipe.json"))
         return replace(data, keep_gb=0).build()
     return None
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
 from vitreous.data.sources import DataSettings, Source, open_sources, same_data, written_numbers
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.probes import few_shot
@@ -132,7 +133,7 @@ def transfer_recipe(
     keeps_sides: bool,
 ) -> Recipe:
     """The paper's fine-tuning (B.1.1). `keeps_sides`: no flips and shifts, which would change structured labels."""
-    shifted = Augmentation(crop="pad", pad_px=max(1, model.picture_px[0] // 8), padding="reflect")
+    shifted = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, model.picture_px[0] // 8), padding="reflect"))
     return Recipe(
         name=f"transfer-{slug(data.where)}",
         data=data,
@@ -140,7 +141,7 @@ def transfer_recipe(
         start=start,
         objective=ClassifySettings(head="linear"),
         normalise=replace(normalise, crop="squash"),
-        augmentation=Augmentation(crop="squash", flip=0.0) if keeps_sides else shifted,
+        augmentation=Augmentation(crop=CropSettings(method="squash"), flip=0.0) if keeps_sides else shifted,
         optimizer=SGDSettings(lr=rate, momentum=0.9),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         # Short runs of many shapes would mostly compile.

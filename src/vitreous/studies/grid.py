@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from vitreous import settings
 from vitreous.data.sources import DataSettings, InMemory, Splits
 from vitreous.errors import UserError
 from vitreous.jobs.train import BEST, train
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, read_recipe
 from vitreous.storage import atomic, locks
 from vitreous.studies.models import size_of
 from vitreous.terminal import Bar, note
@@ -159,7 +158,7 @@ class Grid:
             return None
         row: Row = atomic.read_json(path)
         facts = {name: row.get(name) for name in cell.facts}
-        there = settings.load(Recipe, path.with_name("recipe.json")) if cell.recipe is not None else None
+        there = read_recipe(path.with_name("recipe.json")) if cell.recipe is not None else None
         if facts != json.loads(json.dumps(cell.facts)) or there != cell.recipe:
             raise UserError(
                 f"{self.folder} holds a study with other settings (in {cell.name}). "

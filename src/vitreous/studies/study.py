@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from matplotlib.figure import Figure
 
+from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Augmentation
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings
 from vitreous.recipes.cifar10 import small_pictures
@@ -160,8 +160,8 @@ class Study:
 
     def _augmentation(self, strong: Augmentation) -> Augmentation:
         if is_structured(self.data):  # shifts and flips would change what the label says
-            return Augmentation(crop="squash", flip=0.0)
-        light = Augmentation(crop="pad", pad_px=max(1, self.picture_px // 16), padding="reflect")
+            return Augmentation(crop=CropSettings(method="squash"), flip=0.0)
+        light = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, self.picture_px // 16), padding="reflect"))
         return strong if self.augment == "strong" else light
 
     def about(self) -> dict[str, Any]:

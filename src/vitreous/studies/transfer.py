@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Literal
 
 from matplotlib.figure import Figure
 
-from vitreous import settings
 from vitreous.data.sources import DataSettings, same_data
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings
 from vitreous.recipes.finetune import larger
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import read_recipe
 from vitreous.studies.downstream import distinct_slugs, test_split, transfer_recipe, without_overlap
 from vitreous.studies.figures import bars_figure
 from vitreous.studies.grid import Cell, Grid, Row
@@ -201,7 +200,7 @@ def _given(where: str, label: str) -> Start:
         raise UserError(f"{where}: not a name to tell a model by")
     card = Trained.load(where).card
     recipe = Path(where) / "recipe.json"
-    seen = settings.load(Recipe, recipe).data.where if recipe.is_file() else None
+    seen = read_recipe(recipe).data.where if recipe.is_file() else None
     return Start(label, where, card.model, card.preprocessing, seen)
 
 

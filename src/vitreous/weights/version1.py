@@ -1,6 +1,7 @@
 """Version 1 of what we write, read as today's: the only place that knows how it was. Knows no torch.
 
-It had the calibration's numbers at the top of a card, whatever the task, and a ViT's settings had no parts.
+It had the calibration's numbers at the top of a card, whatever the task, and the settings of a ViT and of an
+augmentation had no parts.
 """
 
 from typing import Any
@@ -8,6 +9,22 @@ from typing import Any
 VIT_PARTS = {
     "block": ("mlp", "mlp_width", "gelu", "attention_bias", "layer_scale", "norm_epsilon"),
     "ends": ("patch_bias", "positions_where", "resizing", "pre_norm", "pool_norm", "projection"),
+}
+LAYOUT = ("label_column", "path_column", "label_pattern")
+AUGMENTATION_PARTS = {
+    **{name: ("crop", name) for name in ("scale", "ratio", "pad_px", "padding")},
+    **{f"randaugment_{name}": ("warp", name) for name in ("ops", "magnitude", "spread", "fill")},
+    **{
+        name: ("colour", name)
+        for name in ("brightness", "contrast", "saturation", "hue", "grey", "blur", "blur_sigma", "solarize")
+    },
+    **{f"erase_{name}": ("erase", name) for name in ("scale", "ratio", "fill")},
+    **{name: ("mix", name) for name in ("mixup", "cutmix")},
+    "crop": ("crop", "method"),
+    "jitter": ("colour", "probability"),
+    "erase": ("erase", "probability"),
+    "mix_probability": ("mix", "probability"),
+    "switch_probability": ("mix", "switch"),
 }
 
 
@@ -28,6 +45,36 @@ def model(document: Any) -> Any:
     moved = [name for names in VIT_PARTS.values() for name in names]
     parts = {part: {name: document[name] for name in names if name in document} for part, names in VIT_PARTS.items()}
     return {name: value for name, value in document.items() if name not in moved} | parts
+
+
+def recipe(document: Any) -> Any:
+    """A recipe.json of version 1 as one of version 2; any other as it is."""
+    if not _is_first(document):
+        return document
+    new = document | {"format": 2}
+    if isinstance(document.get("data"), dict):
+        new["data"] = data(document["data"])
+    if "model" in document:
+        new["model"] = model(document["model"])
+    if isinstance(document.get("augmentation"), dict):
+        new["augmentation"] = augmentation(document["augmentation"])
+    if isinstance(document.get("more_views"), list):
+        views = [view for view in document["more_views"] if isinstance(view, dict)]
+        new["more_views"] = [view | {"augmentation": augmentation(view.get("augmentation", {}))} for view in views]
+    return new
+
+
+def data(document: dict[str, Any]) -> dict[str, Any]:
+    layout = {name: document[name] for name in LAYOUT if name in document}
+    return {name: value for name, value in document.items() if name not in LAYOUT} | {"layout": layout}
+
+
+def augmentation(document: dict[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for name, value in document.items():
+        part, field = AUGMENTATION_PARTS.get(name, (None, name))
+        (parts if part is None else parts.setdefault(part, {}))[field] = value
+    return parts
 
 
 def usage(document: Any) -> Any:
