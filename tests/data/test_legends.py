@@ -117,3 +117,21 @@ def test_bad_masks_are_left_to_whoever_reads_them():
         return mask_png(np.array([[0, index]], dtype=np.uint8))
 
     assert find_legend(3, stored, [], None, "set")[0].classes == ("0", "2")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"99999999999": "a", "0": "b"}, "the class 'a' has the number 99999999999; they go from 0 to 65,535"),
+        ([{"name": "a", "label": -1}], "has the number -1"),
+        ([f"class {number}" for number in range(40_000)], "40,000 classes in masks; there must be 1 to 32,767"),
+        ([None], "0 classes in masks"),
+        ('[{"name": "a", "label": Infinity}]', "not a list of class names"),
+        ("[" * 200_000, "not a list of class names"),
+        (7, "not a list of class names"),
+    ],
+)
+def test_odd_lists_of_classes(tmp_path, classes, message):
+    (tmp_path / "classes.json").write_text(classes if isinstance(classes, str) else json.dumps(classes))
+    with pytest.raises(UserError, match=message):
+        found([[0, 1]], entries_of(tmp_path))

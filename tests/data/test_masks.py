@@ -59,6 +59,13 @@ def test_sixteen_bits_are_not_scaled():
     assert legend.read(saved(Image.fromarray(values))).tolist() == [[0, 1], [-1, 0]]
 
 
+@pytest.mark.parametrize("value", [-1, 70_000, 2**31 - 1])
+def test_numbers_that_are_no_classes(value):
+    wide = saved(Image.fromarray(np.array([[0, value]], dtype=np.int32)), "TIFF")
+    with pytest.raises(BadPicture, match=r"values from .* which are no classes: these go to 65535"):
+        read_values(wide, coloured=False)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "PPM"])
 def test_every_exact_format(kind):
     assert (read_values(saved(Image.fromarray(NUMBERS), kind), coloured=False) == NUMBERS).all()

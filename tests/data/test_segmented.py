@@ -220,6 +220,11 @@ def test_sources_travel_to_workers(tmp_path):
         assert (mask(source, 2) == mask_of(2)).all()
 
 
+def test_masks_of_the_hub_are_refused():
+    with pytest.raises(UserError, match="hf:x: masks of the hub are not read from there"):
+        open_sources("hf:x", Layout(mask_column="mask"))
+
+
 # ---- Splits and memory
 
 

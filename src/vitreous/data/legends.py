@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitreous.data.images import BadPicture, Values
-from vitreous.data.masks import ColouredMask, Legend, colour_name, parsed_colour, read_values
+from vitreous.data.masks import MOST, ColouredMask, Legend, colour_name, parsed_colour, read_values
 from vitreous.data.names import class_rows
 from vitreous.data.skipped import listed
 from vitreous.data.threads import in_threads
@@ -17,6 +17,7 @@ Stored = Callable[[int], bytes | Path]  # where the mask of a picture is, by the
 
 NUM_PROBES = 16  # masks that are looked at to tell how they are written
 MOST_FOUND = 256  # classes that masks without names may hold; more are instances, photos or soft edges
+MOST_CLASSES = 32_767  # which 16 bits hold, with one number for what is ignored
 IGNORED_VALUE = 255  # of pixels that do not count, in most data sets, where it is no class
 
 
@@ -88,12 +89,14 @@ def _named(
         value = entry.colour if coloured else entry.number
         if value is None:
             raise UserError(f"{where}: the class {entry.name!r} has no {'colour' if coloured else 'number'}.")
+        if not coloured and not 0 <= value <= MOST:
+            raise UserError(f"{where}: the class {entry.name!r} has the number {value}; they go from 0 to {MOST:,}.")
         if entry.name is None or value in skipped:
             skipped.add(value)
         else:
             values.setdefault(entry.name, []).append(value)
-    if not values:
-        raise UserError(f"{where}: no class is left, all are ignored.")
+    if not 0 < len(values) <= MOST_CLASSES:
+        raise UserError(f"{where}: {len(values):,} classes in masks; there must be 1 to {MOST_CLASSES:,}.")
     present = set().union(*(probe for probe in probes if probe is not None))
     notes: tuple[str, ...] = ()
     is_binary = not coloured and [*values.values()] == [[0], [1]] and 1 not in present

@@ -17,6 +17,7 @@ from vitreous.data.geometry import IGNORED
 from vitreous.data.images import MAX_PIXELS, BadPicture, Values, read_exactly
 from vitreous.data.targets.pixels import Mask
 
+MOST = 65_535  # the greatest number in a mask
 _UNKNOWN = -2
 _SCALED = {"L;2": 85, "L;4": 17}  # grey of few bits: what Pillow multiplies its levels with
 
@@ -34,8 +35,12 @@ def _numbers(image: Image.Image) -> Values:
     scale = _SCALED.get(_raw_mode(image), 1)
     image.load()
     values = np.asarray(image)
-    if image.mode in ("1", "L", "P") or image.mode.startswith("I"):
-        return values.astype(np.uint8) // scale if values.itemsize == 1 else values.astype(np.int32)
+    if image.mode in ("1", "L", "P"):
+        return values.astype(np.uint8) // scale
+    if image.mode.startswith("I"):
+        if values.min() < 0 or values.max() > MOST:
+            raise BadPicture(f"values from {values.min()} to {values.max()}, which are no classes: these go to {MOST}")
+        return values.astype(np.int32)
     if image.mode in ("LA", "PA"):
         return values[..., 0]
     if image.mode not in ("RGB", "RGBA"):
@@ -99,8 +104,8 @@ class Legend:
     def decoded(self, values: Values) -> Mask:
         """Classes by number, of what a mask holds."""
         table = self._table
-        # The last entry stands for all values that the table has not, below and beyond.
-        places = values if values.dtype == np.uint8 else np.clip(values, -1, len(table) - 1)
+        # The last entry stands for all values beyond the table.
+        places = values if values.dtype == np.uint8 else np.minimum(values, len(table) - 1)
         mask: Mask = table[places]
         unknown = mask == _UNKNOWN
         if unknown.any():

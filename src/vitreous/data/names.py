@@ -109,7 +109,7 @@ def class_rows(folder: Path) -> list[tuple[int, set[str], str | None]]:
             marks = {str(value) for value in values.values()}
             rows.append((int(values.get("label", number)), marks, None if name is None else str(name)))
         return sorted(rows, key=lambda row: row[0])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path}: not a list of class names ({type(error).__name__}: {error}).") from None
 
 
