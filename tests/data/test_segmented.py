@@ -11,13 +11,14 @@ from made import is_picture, png, write_folder
 from PIL import Image
 from segmented_made import mask_of, mask_png, noise_png, write_pairs
 
+from vitreous.data.augmentation import Augmentation
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import TrainLoader
 from vitreous.data.memory import InMemory
 from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import ClassLabels, PixelLabels
-from vitreous.data.transforms import Augmentation, Preprocessing
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
 HAS_DATA = pytest.mark.skipif("VITREOUS_DATA" not in os.environ, reason="the folder VITREOUS_DATA is not set")
