@@ -211,3 +211,21 @@ def test_precision_and_compilation_choose_themselves_by_the_device(kind, is_gpu,
     for precision in ("auto", "fp32", "bf16"):
         autocast(device, precision)
     assert made == [is_gpu, False, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_streamed_pictures_fit_a_graph_too(tmp_path):
+    """What readers bring goes into the graph's own buffers: pictures need not be in memory."""
+    rows = []
+    for graphed in (False, True):
+        recipe = tiny_recipe()
+        training = replace(
+            recipe.training, steps=30, precision="fp32", compile=False, cuda_graph=graphed, workers=2, device="cuda"
+        )
+        streamed = replace(recipe, data=replace(recipe.data, keep_gb=0.0), training=training)
+        vitreous.train(streamed, tmp_path / str(graphed), read_test=False)
+        rows.append([row["loss"] for row in RunDirectory(tmp_path / str(graphed)).rows() if "loss" in row])
+    eager, from_graph = rows
+    assert len(eager) > 3
+    assert from_graph == pytest.approx(eager, rel=1e-4)

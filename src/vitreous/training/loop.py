@@ -46,7 +46,9 @@ class TrainingSettings:
     clip: float | None = 1.0  # largest global norm of the gradient
     precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32; auto: on a GPU
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
-    cuda_graph: bool = False  # launch each step as one CUDA graph; for small models (pictures in memory only)
+    cuda_graph: bool = (
+        False  # launch each step as one CUDA graph: small models and small batches are bound by launching
+    )
     checkpointing: bool = False  # recompute activations in the backward pass to save memory
     keep: Literal["last", "best"] = "last"  # which weights: best is by accuracy on the validation part (early stopping)
     evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
