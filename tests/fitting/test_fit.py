@@ -11,6 +11,7 @@ from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.fitting import after
 from vitreous.fitting.fit import ending, fit
+from vitreous.fitting.keep import BETWEEN, FINE_TUNED, FIRST_ANSWER, FROM_SCRATCH, NEW_HEAD, ON_PIXELS
 from vitreous.jobs.train import train
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.recipe import Recipe
@@ -32,6 +33,14 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_floor():
+    """What was trained is kept, though these pictures are so easy that logistic regression on pixels is as good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.fitting.keep.AHEAD", -1000)
+        yield
+
+
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
@@ -50,7 +59,7 @@ def test_everything_a_report_needs(run, folder):
     assert run.findings.maps.shape[0] == 8
     assert list(run.timings) == ["data", "first", "plan", "train", "evaluate", "inspect"]
     assert run.baseline.accuracy > 0.6 and run.baseline.px == 20
-    assert [one.name for one in run.candidates] == ["first answer", "trained from scratch", "new head on its features"]
+    assert [one.name for one in run.candidates] == [ON_PIXELS, FROM_SCRATCH, NEW_HEAD]
     assert run.plan.choices[-1].what == "kept"
     assert run.plan.choices[-1].value == next(one.name for one in run.candidates if one.is_kept)
     assert "test" not in run.results, "the test part is read by the evaluation, once"
@@ -90,7 +99,7 @@ def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
     train(run.plan.recipe, tmp_path, read_test=False, until=30)
     for name in ("plan.json", "data.json"):
         shutil.copy(run.out / name, tmp_path)
-    shutil.copytree(run.out / "first", tmp_path / "first")
+    shutil.copytree(run.out / "pixels", tmp_path / "pixels")
     (tmp_path / "run.json").write_text((run.out / "run.json").read_text())
     resumed = fit(str(folder), tmp_path, changes=TINY)
     ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
@@ -154,7 +163,7 @@ def test_starting_from_weights(run, folder, tmp_path, capsys):
     found = fit(str(folder), tmp_path, start=str(run.out), balance="weights", changes={"training.epochs": "1"})
     assert found.first.start == str(run.out) and found.first.digest
     assert found.plan.recipe.start == str(tmp_path / "first") and found.plan.recipe.start_head
-    assert [one.name for one in found.candidates] == ["first answer", "fine-tuned", "mean of both"]
+    assert [one.name for one in found.candidates] == [ON_PIXELS, FIRST_ANSWER, FINE_TUNED, BETWEEN, NEW_HEAD]
     assert found.plan.recipe.objective.class_weights[0] < 1 < found.plan.recipe.objective.class_weights[2]
     assert f"{run.out} (sha256 {found.first.digest[:12]})" in capsys.readouterr().out
 

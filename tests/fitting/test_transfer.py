@@ -14,6 +14,7 @@ from scenes import write_scenes
 from vitreous.data.transforms import Preprocessing
 from vitreous.fitting import transfer
 from vitreous.fitting.fit import fit
+from vitreous.fitting.keep import FIRST_ANSWER, ON_PIXELS
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import Wishes
 from vitreous.models import ViTSettings
@@ -58,6 +59,15 @@ def test_the_largest_that_the_time_allows(side, ms, expected, encoders, monkeypa
     assert (found.where, found.picture_px[0]) == expected and found.is_chosen and len(found.digest) == 64
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, "vitreous-s"), (25.0, "vitreous-xs"), (12.0, None)])
+def test_the_whole_of_a_first_answer_has_to_fit_into_the_time(seconds, expected, encoders, monkeypatch):
+    """200 training pictures, but 1,000 to validate and 1,000 to test on, and the report."""
+    found = start(report(num=200), monkeypatch, {"vitreous-s": 0.02, "vitreous-xs": 0.005}, seconds=seconds)
+    assert (found.where if isinstance(found, Start) else None) == expected
+    if expected is None:
+        assert "12 s are left; --minutes gives more" in found.why
+
+
 def test_what_the_user_says_goes(encoders, monkeypatch):
     pace = {"vitreous-s": 0.001, "vitreous-xs": 0.001}
     assert isinstance(start(report(), monkeypatch, pace, start="none"), Scratch)
@@ -78,12 +88,12 @@ def test_features_that_tell_no_more_than_pixels_are_no_start():
 
 
 def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):
-    """Five pictures a class, and less time than reading them takes: the first answer is delivered."""
+    """Five pictures a class, and less time than reading them takes: a linear model of the pixels is delivered."""
     root = write_scenes(tmp_path / "pictures", {"dark": 5, "grey": 5, "light": 5}, size=(30, 20))
     found = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert not found.plan.trains and found.results["steps"] == 0
-    assert [one.name for one in found.candidates] == ["first answer"] and found.candidates[0].is_kept
-    assert found.first.start == "vitreous-s" and found.plan.choices[1].value.startswith("vitreous-s (sha256 ")
+    assert [one.name for one in found.candidates] == [ON_PIXELS] and found.candidates[0].is_kept
+    assert "features of vitreous-xs would take about" in found.plan.choices[1].why
     assert Predictor.load(tmp_path / "out")(root / "dark" / "0000.png").best in ("dark", "grey", "light")
     again = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert again.resumed and again.evaluation.to_json() == found.evaluation.to_json()
@@ -94,7 +104,9 @@ def test_a_loss_that_is_no_number_leaves_the_first_answer(encoders, tmp_path, ca
     changes = {"training.device": "cpu", "training.steps": "6", "optimizer.lr": "1e38", "training.log_every_steps": "1"}
     found = fit(str(root), tmp_path / "out", changes=changes)
     assert "training was given up: the loss or its gradient became NaN" in capsys.readouterr().out
-    assert found.results["steps"] == 0 and found.candidates[0].is_kept
+    assert found.results["steps"] == 0
+    assert [(one.name, one.is_kept) for one in found.candidates] == [(ON_PIXELS, False), (FIRST_ANSWER, True)]
+    assert found.first.start == "vitreous-s" and found.plan.choices[1].value.startswith("vitreous-s (sha256 ")
 
 
 SLOW_FIT = """

@@ -10,8 +10,8 @@ import pytest
 from odd_names import HOSTILE, ODD_FILE
 from parsed_page import Element, read
 
-from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.metrics import Estimate
+from vitreous.evaluation.pixels import Baseline
 from vitreous.report import inside, report
 from vitreous.report.answer import account
 from vitreous.report.judgement import Fall, fall
@@ -199,7 +199,7 @@ def test_a_network_without_attention_and_without_validation_part(reported):
     assert "this network has no attention" in page.by_id("attention").text
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
-    assert "regression on the pixels" not in page.text and "regression on pixels" not in page.text
+    assert "regression on the pixels" not in page.text
 
 
 # ---- What the numbers amount to
@@ -245,10 +245,10 @@ def test_mostly_means_more_than_half_of_several(reported, wrong, is_so):
 def test_a_barely_trained_model_keeps_its_insides_folded(reported):
     result = reported.result
     scores = result.evaluation.scores
-    weak = replace(result, baseline=Baseline(scores.top1.value, 1e-3, ()))
+    weak = replace(result, baseline=Baseline(scores.top1.value, 1e-3))
     strong = replace(
         result,
-        baseline=Baseline(0.1, 1e-3, ()),
+        baseline=Baseline(0.1, 1e-3),
         evaluation=replace(result.evaluation, scores=replace(scores, top1=Estimate(0.95, 0.93, 0.97))),
     )
     for found, is_folded in ((weak, True), (strong, False)):

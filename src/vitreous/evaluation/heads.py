@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.baseline import NotConvergedError, fit
+from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.probes import LINEAR_TOLERANCE, by_class, few_shot_fit, few_shot_left_out, standardised
@@ -47,19 +47,24 @@ def least_squares_head(train: FeatureSet, val: FeatureSet | None, num_classes: i
 
 
 def logistic_head(
-    train: FeatureSet, val: FeatureSet | None, num_classes: int, class_weights: Tensor | None = None
+    train: FeatureSet,
+    val: FeatureSet | None,
+    num_classes: int,
+    class_weights: Tensor | None = None,
+    *,
+    penalties: tuple[float, ...] = PENALTIES,  # from strong to weak
+    standardise: bool = True,  # False: a penalty goes by the size that features have
+    tolerance: float = LINEAR_TOLERANCE,
 ) -> FittedHead | None:
     """By L-BFGS, from the strongest penalty on for as long as that helps. `train` may hold several views of a picture,
     under the same id. None where not even the strongest converges."""
     parts = [(train, val)] if val is not None else [(train.only(~out), train.only(out)) for out in _folds(train)]
     starts: list[Tensor | None] = [None] * len(parts)
     found: dict[float, tuple[float, float]] = {}
-    for penalty in PENALTIES:
+    way = _Logistic(num_classes, class_weights, standardise, tolerance)
+    for penalty in penalties:
         try:
-            heads = [
-                _logistic(part, penalty, num_classes, class_weights, start)
-                for (part, _), start in zip(parts, starts, strict=True)
-            ]
+            heads = [way.fit(part, penalty, start) for (part, _), start in zip(parts, starts, strict=True)]
         except NotConvergedError:
             break
         starts = [start for _, start in heads]
@@ -70,18 +75,25 @@ def logistic_head(
     if not found:
         return None
     best = min(found, key=lambda penalty: found[penalty][1])
-    linear, _ = _logistic(train, best, num_classes, class_weights, None)
+    linear, _ = way.fit(train, best, None)
     return FittedHead("logistic regression", best, linear, *found[best])
 
 
-def _logistic(
-    train: FeatureSet, penalty: float, num_classes: int, class_weights: Tensor | None, start: Tensor | None
-) -> tuple[Linear, Tensor]:
-    """For features as they are; and the weights for standardised ones, to start the next from."""
-    data, (centre, size) = standardised(train)
-    weights = fit(data, penalty, start, LINEAR_TOLERANCE, num_classes, class_weights=class_weights)
-    plain = weights[:-1] / size[:, None]
-    return Linear(plain, weights[-1] - centre @ plain), weights
+@dataclass(frozen=True)
+class _Logistic:
+    num_classes: int
+    class_weights: Tensor | None
+    standardise: bool
+    tolerance: float
+
+    def fit(self, train: FeatureSet, penalty: float, start: Tensor | None) -> tuple[Linear, Tensor]:
+        """For features as they are; and the weights for standardised ones, to start the next from."""
+        data, centre, size = Pixels(train.values.double(), train.labels), torch.zeros(()), torch.ones(1)
+        if self.standardise:
+            data, (centre, size) = standardised(train)
+        weights = fit(data, penalty, start, self.tolerance, self.num_classes, class_weights=self.class_weights)
+        plain = weights[:-1] / size[:, None]
+        return Linear(plain, weights[-1] - (centre * plain.T).sum(dim=1)), weights
 
 
 def judges(val: FeatureSet | None) -> FeatureSet | None:

@@ -37,27 +37,32 @@ class Measured:
     few_shot: tuple[FewShot, ...]
 
 
-def evaluated(model: Trained, recipe: Recipe, splits: Splits, num_probed: int) -> tuple[Trained, Measured]:
-    """Temperature and sets are fitted on val and go into the model's card; test is measured. `recipe` shows pictures
-    as the model takes them."""
+def evaluated(
+    model: Trained, val: Answers | None, recipe: Recipe, splits: Splits, num_probed: int
+) -> tuple[Trained, Measured]:
+    """Temperature and sets are fitted on what it says of `val` and go into the model's card; test is measured. `recipe`
+    shows pictures as the model takes them."""
     assert splits.test is not None
     world = World.join(recipe.training.device)
     task = model.task().to(world.device)
     with autocast(world.device, recipe.training.precision):
-        val = None if splits.val is None else _seen(task, splits.val, recipe, model.card.classes)[0]
-        test, features = _seen(task, splits.test, recipe, model.card.classes)
+        test, features = seen(task, splits.test, recipe, model.card.classes)
         shots = probed(task, recipe, splits.train, features, num_probed)
     evaluation = evaluate_fully(val, test)
     card = replace(model.card, calibration=evaluation.calibration)
     return replace(model, card=card), Measured(task, val, test, evaluation, shots)
 
 
-def _seen(task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...]) -> tuple[Answers, FeatureSet]:
-    """Answers and features; with a linear head both come of one pass over the pictures."""
+def seen(
+    task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...], features: FeatureSet | None = None
+) -> tuple[Answers, FeatureSet]:
+    """Answers and features; with a linear head both come of one pass over the pictures, and of none where the features
+    are there already."""
     world = World.join(recipe.training.device)
-    features = pooled_features(task.encoder, eval_batches(source, recipe, world), world.device)
+    if features is None:
+        features = pooled_features(task.encoder, eval_batches(source, recipe, world), world.device)
     if isinstance(task, Classify) and isinstance(task.head, LinearHead):
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # the head decides, and costs next to nothing
             logits = task.head.cpu()(Features(maps=(), prefix=None, pooled=features.values))
         task.to(world.device)
         return Answers(logits.float(), features.labels, features.ids, classes), features

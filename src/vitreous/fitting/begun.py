@@ -36,6 +36,7 @@ class Begun:
     request: Request
     plan: Plan
     first: FirstAnswer
+    on_pixels: FirstAnswer  # by logistic regression; the first one where there is no encoder
     candidates: tuple[Candidate, ...] = ()  # what could be kept, once that is known
     pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
 
@@ -49,7 +50,7 @@ def begun_before(out: Path, request: Request) -> Begun | None:
     trained = bool(there.checkpoints.paths()) or there.results() is not None
     if not (trained and path.is_file()):
         return None
-    if "first" not in atomic.read_json(path):
+    if "on_pixels" not in atomic.read_json(path):
         raise UserError(f"{out}: begun by an earlier version of fit, which cannot be gone on with; give another --out")
     begun = settings.load(Begun, path)
     if begun.request != request:

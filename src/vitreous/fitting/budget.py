@@ -17,7 +17,10 @@ from vitreous.training.devices import WARM_UP_STEPS, World, autocast
 FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
 PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from
 PROBED_SHARE = 0.03  # of the time, at most, for embedding them
-VAL_PASSES = 4  # after the last step: raw and averaged weights, the mean of two models, calibration
+VAL_PASSES = 5  # after the last step: raw and averaged weights, what is kept of them, the mean of two, a new head
+NEW_HEAD_PICTURES = 4000  # that a head is fitted to anew, at most, once features were trained
+NEW_HEAD_SHARE = 0.15  # of the time, for embedding them
+NEW_HEAD_LEAST = 0.25  # of the pictures: a head that knows fewer would lose what better features gain
 NUM_VALIDATIONS = 5  # along the run, for its curves
 VALIDATIONS_SHARE = 0.15  # of the time for training, at most
 TRAINING_PASSES = 3.3  # forward passes that a training step takes the time of
@@ -63,10 +66,27 @@ def after_s(budget: Budget, *, slower: float, contention: float) -> float:
     return FIGURES_S * contention + (budget.after_s - FIGURES_S) * slower
 
 
+def least_after_s(total_s: float, report: DataReport, answer_s: float) -> float:
+    """What comes after a first answer that is kept as it is takes at least."""
+    test = report.part("test")
+    probed = sum(min(count, num_probed(total_s, report, answer_s)) for count in report.train_counts)
+    return FIGURES_S + answer_s * (probed + (0 if test is None else test.pictures))
+
+
 def _answers_after(total_s: float, report: DataReport, pace: Pace) -> int:
     val, test = (report.part(name) for name in ("val", "test"))
     held_out = (0 if val is None else VAL_PASSES * val.pictures) + (0 if test is None else test.pictures)
-    return held_out + sum(min(count, num_probed(total_s, report, pace.answer_s)) for count in report.train_counts)
+    probed = sum(min(count, num_probed(total_s, report, pace.answer_s)) for count in report.train_counts)
+    return held_out + probed + num_for_new_head(total_s, report, pace.answer_s)
+
+
+def num_for_new_head(total_s: float | None, report: DataReport, answer_s: float) -> int:
+    """Training pictures for a new head on features that were trained; 0: the time is too short for one."""
+    most = min(NEW_HEAD_PICTURES, report.num_train)
+    if total_s is None:
+        return most
+    affordable = int(NEW_HEAD_SHARE * total_s / max(answer_s, 1e-9))
+    return min(most, affordable) if affordable >= NEW_HEAD_LEAST * most else 0
 
 
 def num_probed(total_s: float | None, report: DataReport, answer_s: float) -> int:

@@ -159,14 +159,15 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
     card = Trained.load(start.where).card
     model = replace(card.model, picture_px=start.picture_px)
     data = _shrunk(data, model, report)
-    batch = batch_for(report.num_train, 64)
-    epochs = min(max(500 * batch / report.num_train, 10.0), 50.0)
+    batch = batch_for(report.num_train, 32)  # more steps in the same time: better than fewer of more pictures
+    epochs = min(max(32_000 / report.num_train, 10.0), 50.0)
     return Recipe(
         name=f"fit-{short_name(data.where)}",
         data=data,
         model=model,
         start=start.where,
-        objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+        # Not smoothed: the head that it starts from is not, and a few steps would go into making it less sure.
+        objective=ClassifySettings(class_weights=_weights(report, wishes)),
         normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=_suited(model),
         schedule=_schedule(0.1),

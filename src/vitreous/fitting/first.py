@@ -1,15 +1,18 @@
 """The first answer: a linear head on frozen features, within seconds. A whole model, which later ones have to beat."""
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.batch import Batch
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.base import Source
+from vitreous.data.base import Source, Subset
 from vitreous.data.sources import Splits
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
@@ -17,8 +20,9 @@ from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.conformal import COVERAGES, fit_threshold
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
+from vitreous.evaluation.pixels import PixelRegression
 from vitreous.fitting.budget import Clock
-from vitreous.fitting.transfer import Found, Start
+from vitreous.fitting.transfer import Start
 from vitreous.jobs.build import build_encoder, build_loader, eval_batches
 from vitreous.models.base import Encoder
 from vitreous.recipes.recipe import Recipe
@@ -29,6 +33,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 FIRST = "first"  # its folder in the run directory
+PIXELS = "pixels"  # that of logistic regression on pixels: the floor of what is delivered
 MOST_S = 0.4  # share of the time, for the features of the training pictures: of more, some are taken
 VIEWS_SHARE = 0.05  # of the time, for altered views of the training pictures
 MOST_VIEWS = 8
@@ -37,8 +42,8 @@ LEAST_PICTURES = 64  # that are embedded whatever the time
 
 @dataclass(frozen=True, kw_only=True)
 class FirstAnswer:
-    start: str  # the encoder, as --from takes it; "random weights" for none
-    digest: str  # sha256 of its tensors; empty for random ones
+    start: str  # the encoder, as --from takes it; "pixels" for none
+    digest: str  # sha256 of its tensors; empty for none
     picture_px: tuple[int, int]
     head: str  # how its linear head was fitted
     penalty: float
@@ -53,28 +58,57 @@ class FirstAnswer:
     def words(self) -> str:
         score = self.accuracy if self.val_accuracy is None else self.val_accuracy
         on = "training pictures left out in turn" if self.val_accuracy is None else "the validation part"
+        of = self.start if not self.digest else f"frozen features of {self.start}"
         return (
-            f"first answer after {self.ready_s:.0f} s: {score:.1%} on {on} ({self.head} on frozen features of "
-            f"{self.start}, {self.pictures:,} pictures)"
+            f"first answer after {self.ready_s:.0f} s: {score:.1%} on {on} ({self.head} on {of}, "
+            f"{self.pictures:,} pictures)"
         )
 
 
+def pixel_answer(regression: PixelRegression, out: Path, *, clock: Clock) -> FirstAnswer:
+    """A model within seconds, whatever the pictures: what is delivered until something is better."""
+    card = Card(
+        model=regression.model,
+        task=ClassifySettings(head="linear"),
+        classes=regression.classes,
+        preprocessing=regression.preprocessing,
+    )
+    save_both(with_head(regression.model.build(), regression.head, card, str(out)), regression.val, out, PIXELS)
+    answer = FirstAnswer(
+        start="pixels",
+        digest="",
+        picture_px=regression.model.picture_px,
+        head=regression.head.kind,
+        penalty=regression.head.penalty,
+        log_loss=regression.head.log_loss,
+        accuracy=regression.head.accuracy,
+        val_accuracy=regression.val_accuracy,
+        pictures=regression.pictures,
+        views=0,
+        answer_s=regression.answer_s,
+        ready_s=round(clock(), 2),
+    )
+    print(answer.words(), flush=True)
+    return answer
+
+
 def first_answer(
-    start: Found, recipe: Recipe, splits: Splits, out: Path, *, seconds: float, clock: Clock
-) -> FirstAnswer:
-    """Saved, and said, as soon as there is one; and again where the next head is better. `seconds` are those of the
-    whole command."""
+    start: Start, recipe: Recipe, splits: Splits, out: Path, *, bar: float, seconds: float, clock: Clock
+) -> tuple[FirstAnswer, FeatureSet | None]:
+    """Saved, and said, as soon as there is one; and again where the next head is better. With the features of the
+    validation part. `bar` is the accuracy of what is delivered so far; `seconds` are those of the whole command."""
     encoder, classes = build_encoder(recipe), splits.train.classes
-    found = embed(encoder, recipe, splits, seconds, start.answer_s if isinstance(start, Start) else None)
+    found = embed(encoder, recipe, splits, seconds, start.answer_s)
     best: FirstAnswer | None = None
     for head in fitted_heads(found, len(classes), getattr(recipe.objective, "class_weights", ())):
         if best is not None and head.log_loss >= best.log_loss:
             continue
         said = None if found.val is None else _said(head, found.val, classes)
-        save_both(with_head(encoder, head, recipe, classes, str(out)), said, out)
+        model = with_head(encoder, head, card_of(recipe, classes), str(out))
+        save_both(model, said, out, FIRST, delivers=head.accuracy >= bar)
         best = FirstAnswer(
-            start=start.where if isinstance(start, Start) else "random weights",
-            digest=start.digest if isinstance(start, Start) else "",
+            start=start.where,
+            digest=start.digest,
             picture_px=recipe.model.picture_px,
             head=head.kind,
             penalty=head.penalty,
@@ -88,7 +122,7 @@ def first_answer(
         )
         print(best.words(), flush=True)
     assert best is not None
-    return best
+    return best, found.val
 
 
 @dataclass(frozen=True)
@@ -102,24 +136,42 @@ class Embedded:
 
 
 def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, answer_s: float | None = None) -> Embedded:
-    """`seconds` are those of the whole command; `answer_s` is what a picture will take, where that is known."""
+    """`seconds` are those of the whole command; `answer_s` is what a picture will take, where that is known: then of
+    too many training pictures some are taken, and fewer where it turns out slower than that."""
     world = World.join(recipe.training.device)
     encoder = encoder.to(world.device)
-
-    def features(source: Source) -> FeatureSet:
-        return pooled_features(encoder, eval_batches(source, recipe, world), world.device)
-
-    train = splits.train
+    train, most_s = splits.train, math.inf
     if answer_s is not None:
-        train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(MOST_S * seconds / answer_s)))
+        most_s = MOST_S * seconds
+        train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(most_s / answer_s)))
+        train = Subset(train, np.random.default_rng(0).permutation(len(train)))  # so that any beginning is a fair part
     with autocast(world.device, recipe.training.precision):
         began = time.monotonic()
-        plain = features(train)
+        batches = beginning(eval_batches(train, recipe, world), began + most_s, least=_least(train))
+        plain = pooled_features(encoder, batches, world.device)
         took_s = time.monotonic() - began
-        val = None if splits.val is None else features(splits.val)
+        val = None
+        if splits.val is not None:
+            val = pooled_features(encoder, eval_batches(splits.val, recipe, world), world.device)
         num_views = min(MOST_VIEWS, int(VIEWS_SHARE * seconds / max(took_s, 0.05)))
         views = _altered(encoder, recipe, train, num_views, world) if num_views else None
     return Embedded(plain, views, val, took_s / len(plain))
+
+
+def beginning(
+    batches: Iterable[Batch], deadline: float, *, least: int, clock: Clock = time.monotonic
+) -> Iterator[Batch]:
+    """Batches until the clock says so, and so many pictures at least."""
+    num = 0
+    for batch in batches:
+        if num >= least and clock() > deadline:
+            return
+        num += len(batch.ids)
+        yield batch
+
+
+def _least(train: Source) -> int:
+    return max(LEAST_PICTURES, 4 * len(train.classes))
 
 
 def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, world: World) -> FeatureSet:
@@ -156,11 +208,14 @@ def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> A
     return Answers(head.linear(features.values).float(), features.labels, features.ids, classes)
 
 
-def with_head(encoder: Encoder, head: FittedHead, recipe: Recipe, classes: tuple[str, ...], where: str) -> Trained:
-    """An ordinary classifier: the encoder with a linear head."""
-    card = Card(
-        model=recipe.model, task=ClassifySettings(head="linear"), classes=classes, preprocessing=recipe.preprocessing
-    )
+def card_of(recipe: Recipe, classes: tuple[str, ...]) -> Card:
+    """Of a recipe's encoder with a linear head."""
+    task = ClassifySettings(head="linear")
+    return Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
+
+
+def with_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Trained:
+    """An ordinary classifier."""
     weights = {
         **encoder.state_dict(prefix="encoder."),
         "head.weight": head.linear.weights.T.float().contiguous(),
@@ -179,7 +234,8 @@ def calibrated(trained: Trained, val: Answers | None) -> Trained:
     return replace(trained, card=replace(trained.card, calibration=fitted))
 
 
-def save_both(trained: Trained, val: Answers | None, out: Path) -> None:
+def save_both(trained: Trained, val: Answers | None, out: Path, folder: str, *, delivers: bool = True) -> None:
     """As it is, to go on from; and calibrated, as what the run delivers so far."""
-    trained.save(out / FIRST)
-    calibrated(trained, val).save(out / "model")
+    trained.save(out / folder)
+    if delivers:
+        calibrated(trained, val).save(out / "model")

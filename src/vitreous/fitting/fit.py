@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from vitreous.data.sources import DataSettings, Splits, without
 from vitreous.display.html import tag, together
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.baseline import Baseline, PixelRegression
+from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.full import Evaluation
+from vitreous.evaluation.pixels import Baseline, PixelRegression
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings
 from vitreous.fitting.begun import Begun, Request, begun_before, checked, data_settings, hardware_of, wishes_of, write
@@ -24,14 +25,15 @@ from vitreous.fitting.budget import Pace, measured, num_probed
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.course import Course
 from vitreous.fitting.drafts import Parts, check_wishes, drafts
-from vitreous.fitting.first import FIRST, FirstAnswer, first_answer
-from vitreous.fitting.keep import NEW_HEAD, NEW_HEAD_PICTURES, TRAINED, Candidate, Kept, keep_best, shown_as
+from vitreous.fitting.first import FIRST, FirstAnswer, first_answer, pixel_answer
+from vitreous.fitting.keep import TRAINED, Candidate, Kept, keep_best, shown_as
 from vitreous.fitting.plan import Plan, length, plan
 from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import DEFAULT_S, Balance
 from vitreous.inspection.findings import Findings
 from vitreous.jobs.train import train
+from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.terminal import duration, table
@@ -41,8 +43,6 @@ from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
-
-NEW_HEAD_SHARE = 0.1  # of the time, for a new head on the features that were learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +113,14 @@ def fit(
     elif begun.plan.threads is not None:
         torch.set_num_threads(begun.plan.threads)
     clock.begin("first", "Answering at once: linear heads on pixels and on frozen features")
-    regression = job.regression()
+    regression = PixelRegression(job.parts.splits.train, job.parts.splits.val)
     begins = job.planned(regression) if begun is None else begun
     clock.begin("train", f"Training on {job.report.num_train:,} pictures")
     begins, results = job.trained(begins, is_resumed=begun is not None)
     clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
-    begins, kept = job.kept(begins, results, is_resumed=begun is not None)
+    begins, kept = job.kept(begins, trained=bool(results["steps"]))
     shown, splits = shown_as(begins.plan.recipe, kept.model.card), job.parts.of(begins.plan.recipe)
-    model, found = evaluated(kept.model, shown, splits, job.num_probed(begins))
+    model, found = evaluated(kept.model, kept.val, shown, splits, job.num_probed(begins))
     model.save(out / "model")
     write(out, "evaluation", found.evaluation.to_json())
     assert splits.test is not None
@@ -187,6 +187,7 @@ class Job:
     pictures: tuple[str, ...]  # digests of names and labels by part
     parts: Parts
     clock: Stages
+    seen: dict[str, FeatureSet] = field(default_factory=dict)  # features of the validation part, by the model's folder
 
     @classmethod
     def opened(cls, request: Request, out: Path, begun: Begun | None, clock: Stages) -> "Job":
@@ -205,26 +206,21 @@ class Job:
         parts = Parts(replace(splits, train=train, notes=()))  # the report has them
         return cls(request, out, report, source.located(), pictures, parts, clock)
 
-    def regression(self) -> PixelRegression:
-        """The bar that any model has to clear."""
-        splits = self.parts.splits
-        found = PixelRegression(splits.train, splits.val)
-        if found.val_accuracy is not None:
-            print(f"logistic regression on {found.px} px pixels: {found.val_accuracy:.1%} on the validation part")
-        return found
-
     def planned(self, regression: PixelRegression) -> Begun:
-        """A first model that works, and what to do with the time that is left; both noted."""
+        """First models that work, and what to do with the time that is left; all noted."""
         wishes, report, clock = wishes_of(self.request), self.report, self.clock
         hardware = hardware_of(self.request)
         with RunDirectory(self.out):  # an error where another process trains into it
             write(self.out, "data", settings.to_json(report))
+            first = pixels = pixel_answer(regression, self.out, clock=clock)
             start = starting(report, hardware, wishes, clock(), print)
             draft = drafts(report, self.source, hardware, wishes, start if isinstance(start, Start) else None)[0]
-            seconds = wishes.budget_s or DEFAULT_S
-            first = first_answer(start, draft, self.parts.of(draft), self.out, seconds=seconds, clock=clock)
+            with shapes_only():
+                draft.model.build()  # an error where the settings make no model
+            if isinstance(start, Start):
+                first = self._first(start, draft, pixels)
         clock.begin("plan", "Choosing model and recipe")
-        start = reconsidered(start, first.val_accuracy, regression.val_accuracy, report)
+        start = reconsidered(start, first.val_accuracy, pixels.val_accuracy, report)
 
         def measure(recipe: Recipe, seconds: float) -> Pace:
             return measured(recipe, self.parts.of(recipe), seconds)
@@ -233,9 +229,18 @@ class Job:
         print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
         chosen = chosen if isinstance(start, Scratch) else self._from_first(chosen, start)
         chosen = replace(chosen, threads=torch.get_num_threads())
-        begins = Begun(request=self.request, plan=chosen, first=first, pictures=self.pictures)
+        begins = Begun(request=self.request, plan=chosen, first=first, on_pixels=pixels, pictures=self.pictures)
         self.note(begins)
         return begins
+
+    def _first(self, start: Start, draft: Recipe, pixels: FirstAnswer) -> FirstAnswer:
+        seconds, splits = wishes_of(self.request).budget_s or DEFAULT_S, self.parts.of(draft)
+        found, features = first_answer(
+            start, draft, splits, self.out, bar=pixels.accuracy, seconds=seconds, clock=self.clock
+        )
+        if features is not None:
+            self.seen[FIRST] = features
+        return found
 
     def _from_first(self, chosen: Plan, start: Start) -> Plan:
         """Fine-tuning starts from the first answer, head and all, where its task is the same."""
@@ -278,7 +283,7 @@ class Job:
         """What a run leaves in which nothing was trained."""
         with RunDirectory(self.out) as directory:
             directory.write_environment()
-            weights = Trained.load(self.out / FIRST).weights
+            weights = Trained.load(self.out).weights
             results = {
                 "recipe": recipe.name,
                 "steps": 0,
@@ -292,19 +297,23 @@ class Job:
 
     def num_probed(self, begun: Begun) -> int:
         budget = begun.plan.budget
-        return num_probed(None if budget is None else budget.total_s, self.report, begun.first.answer_s)
+        if budget is None:
+            return num_probed(None, self.report, 0.0)
+        return num_probed(budget.total_s, self.report, max(budget.pace.answer_s, begun.first.answer_s))
 
-    def kept(self, begun: Begun, results: dict[str, Any], *, is_resumed: bool) -> tuple[Begun, Kept]:
+    def kept(self, begun: Begun, *, trained: bool) -> tuple[Begun, Kept]:
         """Noted before it is evaluated, so that a run that goes on keeps the same."""
-        recipe, budget = begun.plan.recipe, begun.plan.budget
-        with_new_head = not recipe.start  # weights that were trained before need none
-        if begun.candidates:
-            with_new_head = any(one.name == NEW_HEAD for one in begun.candidates)
-        elif budget is not None and not is_resumed:
-            takes_s = budget.pace.answer_s * min(NEW_HEAD_PICTURES, self.report.num_train)
-            with_new_head &= takes_s <= NEW_HEAD_SHARE * budget.total_s
-        splits = self.parts.of(recipe)
-        found = keep_best(begun.first, self.out, recipe, splits, results, with_new_head=with_new_head)
+        recipe = begun.plan.recipe
+        found = keep_best(
+            begun.first,
+            begun.on_pixels,
+            self.out,
+            recipe,
+            self.parts.of(recipe),
+            trained=trained,
+            new_head=begun.plan.new_head,
+            seen_before=self.seen.get(FIRST),
+        )
         name = next(one.name for one in found.candidates if one.is_kept)
         noted = replace(begun, plan=begun.plan.with_choice("kept", name, found.why), candidates=found.candidates)
         self.note(noted)

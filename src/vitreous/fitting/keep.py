@@ -2,24 +2,26 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from vitreous.data.base import Source
 from vitreous.data.sources import Splits
+from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
-from vitreous.evaluation.score import score
-from vitreous.fitting.first import FIRST, FirstAnswer, embed, fitted_heads, with_head
-from vitreous.jobs.build import eval_batches
+from vitreous.evaluation.features import FeatureSet
+from vitreous.fitting.after import seen
+from vitreous.fitting.first import FIRST, PIXELS, FirstAnswer, card_of, embed, fitted_heads, with_head
+from vitreous.fitting.transfer import ENOUGH_TO_LEARN
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 TRAINED = "trained"  # folder of what training left
-NEW_HEAD = "new head on its features"
-NEW_HEAD_PICTURES = 4000  # that it is fitted to, at most
+ON_PIXELS, FIRST_ANSWER = "logistic regression on pixels", "first answer"
+FINE_TUNED, FROM_SCRATCH = "fine-tuned", "trained from scratch"
+BETWEEN, NEW_HEAD = "mean of both", "new head on its features"
+AHEAD = 2  # validation pictures that a model must have gained over one of another kind: fewer are chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,40 +34,87 @@ class Candidate:
 @dataclass(frozen=True)
 class Kept:
     model: Trained
+    val: Answers | None  # what it says of the validation part
     candidates: tuple[Candidate, ...]
     why: str
 
 
 def keep_best(
-    first: FirstAnswer, out: Path, recipe: Recipe, splits: Splits, results: dict[str, Any], *, with_new_head: bool
+    first: FirstAnswer,
+    pixels: FirstAnswer,
+    out: Path,
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    trained: bool,
+    new_head: int,
+    seen_before: FeatureSet | None = None,
 ) -> Kept:
-    """The first answer stays unless something is better. Nothing here depends on the clock, so that a run that goes on
-    comes to the same."""
-    models = {"first answer": (Trained.load(out / FIRST), first.val_accuracy)}
-    if results["steps"]:
-        trained = Trained.load(out / TRAINED)
-        own_score = results["val"][results["headline"]] if "val" in results else None
-        models["fine-tuned" if recipe.start else "trained from scratch"] = (trained, own_score)
+    """`new_head`: training pictures for one; `seen_before`: features that the first answer is made of. Nothing here
+    depends on the clock, so that a run that goes on comes to the same."""
+    made = _Made(recipe, splits)
+    made.add(ON_PIXELS, Trained.load(out / PIXELS))
+    if first.digest:
+        made.add(FIRST_ANSWER, Trained.load(out / FIRST), seen_before)
+    # Linear models are compared on all pictures that they were judged by: more than a small validation part has.
+    floor = FIRST_ANSWER if first.digest and first.accuracy >= pixels.accuracy else ON_PIXELS
+    if trained:
+        learned = Trained.load(out / TRAINED)
+        made.add(FINE_TUNED if recipe.start else FROM_SCRATCH, learned)
         if splits.val is not None and recipe.start_head:
-            mean = _between(models["first answer"][0], trained)
-            models["mean of both"] = (mean, scored(mean, splits.val, recipe))
-        if splits.val is not None and with_new_head:
-            renewed = _with_new_head(trained, recipe, splits)
-            models[NEW_HEAD] = (renewed, scored(renewed, splits.val, recipe))
-    best, why = _best({name: value for name, (_, value) in models.items()})
-    candidates = tuple(Candidate(name=name, score=value, is_kept=name == best) for name, (_, value) in models.items())
-    return Kept(models[best][0], candidates, why)
+            made.add(BETWEEN, _between(made.models[FIRST_ANSWER], learned))
+        if splits.val is not None and new_head:
+            made.add(NEW_HEAD, *_with_new_head(learned, recipe, splits, new_head))
+    best, why = chosen(made.right, floor, is_continued=bool(recipe.start), num_train=len(splits.train))
+    candidates = tuple(Candidate(name=name, score=made.score(name), is_kept=name == best) for name in made.models)
+    return Kept(made.models[best], made.said[best], candidates, why)
 
 
-def _best(scores: dict[str, float | None]) -> tuple[str, str]:
-    """Of equals the first, and why."""
-    known = {name: value for name, value in scores.items() if value is not None}
+class _Made:
+    """Models by name, and what they say of the validation part."""
+
+    def __init__(self, recipe: Recipe, splits: Splits) -> None:
+        self.recipe, self.val = recipe, splits.val
+        self.models: dict[str, Trained] = {}
+        self.said: dict[str, Answers | None] = {}
+
+    def add(self, name: str, model: Trained, features: FeatureSet | None = None) -> None:
+        self.models[name], self.said[name] = model, None
+        if self.val is not None:
+            world, shown = World.join(self.recipe.training.device), shown_as(self.recipe, model.card)
+            with autocast(world.device, self.recipe.training.precision):
+                task = model.task().to(world.device)
+                self.said[name] = seen(task, self.val, shown, model.card.classes, features)[0]
+
+    @property
+    def right(self) -> dict[str, tuple[int, int] | None]:
+        """Validation pictures that each is right about, of how many."""
+        return {
+            name: None if said is None else (int(said.right().sum()), len(said)) for name, said in self.said.items()
+        }
+
+    def score(self, name: str) -> float | None:
+        found = self.right[name]
+        return None if found is None else found[0] / found[1]
+
+
+def chosen(
+    right: dict[str, tuple[int, int] | None], floor: str, *, is_continued: bool, num_train: int
+) -> tuple[str, str]:
+    """Which is kept, and why. `floor` is the better one of the linear models; `is_continued`: training went on from the
+    first answer, so that the two are of one kind."""
+    known = {name: found for name, found in right.items() if found is not None}
+    learned = [name for name in right if name not in (ON_PIXELS, FIRST_ANSWER)]
     if not known:
-        *_, last = scores
-        return last, "there is no validation part to compare it on with others"
-    best = max(known, key=lambda name: known[name])
-    others = ", ".join(f"{name} {value:.1%}" for name, value in known.items() if name != best)
-    return best, f"{known[best]:.1%} on the validation part" + (f"; {others}" if others else "")
+        best = learned[-1] if learned and num_train >= ENOUGH_TO_LEARN else floor
+        return best, "there is no validation part to compare it on with others"
+    best, gained = floor, 0 if is_continued and floor == FIRST_ANSWER else AHEAD - 1
+    for name in learned:
+        if known[name][0] > known[best][0] + gained:
+            best, gained = name, 0
+    others = ", ".join(f"{name} {num / of:.1%}" for name, (num, of) in known.items() if name != best)
+    num, of = known[best]
+    return best, f"{num / of:.1%} on the validation part" + (f"; {others}" if others else "")
 
 
 def _between(first: Trained, trained: Trained) -> Trained:
@@ -74,19 +123,13 @@ def _between(first: Trained, trained: Trained) -> Trained:
     return replace(trained, weights={name: torch.lerp(one, other, 0.5) for name, one, other in pairs})
 
 
-def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits) -> Trained:
-    """A linear head fitted to the features that were learned: better than one that was trained too briefly."""
-    encoder, some = trained.encoder(), spread_out(splits.train, NEW_HEAD_PICTURES)
+def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits, num: int) -> tuple[Trained, FeatureSet | None]:
+    """A linear head fitted to the features that were learned. Briefly trained, features run ahead of the head: its
+    weights are large where features are nearly alike, and follow them slowly."""
+    encoder, some = trained.encoder(), spread_out(splits.train, num)
     found = embed(encoder, recipe, replace(splits, train=some), seconds=0.0)
-    head = max(fitted_heads(found, len(splits.train.classes)), key=lambda head: -head.log_loss)
-    return with_head(encoder, head, recipe, splits.train.classes, trained.where)
-
-
-def scored(model: Trained, val: Source, recipe: Recipe) -> float:
-    world = World.join(recipe.training.device)
-    with autocast(world.device, recipe.training.precision):
-        task = model.task().to(world.device)
-        return score(task, eval_batches(val, shown_as(recipe, model.card), world))[task.metric().headline]
+    head = min(fitted_heads(found, len(splits.train.classes)), key=lambda head: head.log_loss)
+    return with_head(encoder, head, card_of(recipe, splits.train.classes), trained.where), found.val
 
 
 def shown_as(recipe: Recipe, card: Card) -> Recipe:

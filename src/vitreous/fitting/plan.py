@@ -5,7 +5,17 @@ from dataclasses import dataclass, replace
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings
-from vitreous.fitting.budget import Budget, Clock, Measure, Pace, budget, has_validations, pace_of, steps_within
+from vitreous.fitting.budget import (
+    Budget,
+    Clock,
+    Measure,
+    Pace,
+    budget,
+    has_validations,
+    num_for_new_head,
+    pace_of,
+    steps_within,
+)
 from vitreous.fitting.course import can_be_paced, paced
 from vitreous.fitting.drafts import IMBALANCE, STRONG_EPOCHS, balance_of, drafts, lengthened, usual_steps
 from vitreous.fitting.transfer import Found, Scratch, Start
@@ -30,6 +40,7 @@ class Plan:
     budget: Budget | None = None
     trains: bool = True  # False: the time is enough for the first answer alone
     most_steps: int | None = None  # more would not help, whatever the time
+    new_head: int = 0  # training pictures that a head is fitted to anew when training has ended
     threads: int | None = None  # that torch computes with: others would round differently
 
     def with_choice(self, what: str, value: str, why: str) -> "Plan":
@@ -55,7 +66,8 @@ def plan(
     drafted = drafts(report, data, hardware, wishes, encoder)
     seconds = wishes.budget_s
     if seconds is None:
-        return Plan(recipe=drafted[0], choices=_choices(drafted[0], report, hardware, wishes, start, kept=None))
+        choices = _choices(drafted[0], report, hardware, wishes, start, kept=None)
+        return Plan(recipe=drafted[0], choices=choices, new_head=num_for_new_head(None, report, 0.0))
     if encoder is not None:
         recipe, pace = drafted[0], pace_of(drafted[0], encoder.answer_s)
     else:
@@ -72,7 +84,8 @@ def plan(
         if not has_validations(kept, report) and not wishes.gives("training.evaluate_every_epochs"):
             recipe = replace(recipe, training=replace(recipe.training, evaluate_every_epochs=0.0))
     choices = _choices(recipe, report, hardware, wishes, start, kept=kept)
-    found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most)
+    new_head = num_for_new_head(seconds, report, pace.answer_s)
+    found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most, new_head=new_head)
     if trains:
         return found
     why = f"{seconds:.0f} s are used up by reading, the first answer, evaluation and report; --minutes gives more"

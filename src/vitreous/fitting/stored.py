@@ -18,8 +18,8 @@ from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.baseline import Baseline
 from vitreous.evaluation.full import evaluation_of
+from vitreous.evaluation.pixels import Baseline
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings

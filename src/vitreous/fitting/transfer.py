@@ -10,6 +10,7 @@ import torch
 
 from vitreous.data.check import DataReport
 from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
+from vitreous.fitting.budget import least_after_s
 from vitreous.fitting.starts import Work, best_start
 from vitreous.fitting.wishes import DEFAULT_S, Hardware, Wishes
 from vitreous.training.devices import Precision, World, autocast
@@ -19,6 +20,7 @@ from vitreous.weights.trained import Trained
 MOST_PX, MEDIUM_PX = 128, 64  # what photographs are shown at, and what smaller pictures are: more shows no more
 SIZES = (128, 96, 64, 48)  # px that the encoders that ship take, the best first
 EMBED_SHARE = 0.35  # of the time, for the features of all training and validation pictures
+LEAST_EMBEDDED = 500  # training pictures, of which features have to be there for a head that is worth its time
 TIMED_PX = 64
 TIMED_PICTURES = 16
 ENOUGH_TO_LEARN = 2000  # training pictures, from which random weights may come to better features
@@ -87,21 +89,36 @@ def reconsidered(start: Found, val_accuracy: float | None, pixels_accuracy: floa
 
 def _shipped(
     names: tuple[str, ...], why: str, report: DataReport, hardware: Hardware, wishes: Wishes, *, left_s: float
-) -> Start:
+) -> Found:
     """The largest pictures that the time allows, then the larger encoder: its features of 64 px are better than the
-    smaller one's of 128, and cheaper."""
+    smaller one's of 128, and cheaper. None where there is no time for the features of any."""
     largest = MOST_PX if min(report.heights[1], report.widths[1]) > MEDIUM_PX else MEDIUM_PX
     sizes = [px for px in SIZES if px <= largest]
+    needs_s = 0.0
     for name in reversed(names):
         trained = Trained.load(name, picture_px=TIMED_PX)
-        answer_s = _timed(trained, hardware).seconds
+        timed_s = _timed(trained, hardware).seconds
         for px in sizes:
-            cost_s = answer_s * (px / TIMED_PX) ** 2 * _num_embedded(report)
+            answer_s = timed_s * (px / TIMED_PX) ** 2
             is_least = (name, px) == (names[0], sizes[-1])
-            if cost_s <= EMBED_SHARE * left_s or is_least or wishes.gives("model.picture_px"):
+            needs_s = _least_s(report, answer_s, left_s)
+            if wishes.budget_s is not None and needs_s > left_s and not wishes.gives("model.picture_px"):
+                continue
+            is_short = answer_s * _num_embedded(report) > EMBED_SHARE * left_s
+            if not is_short or is_least or wishes.gives("model.picture_px"):
                 why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
                 return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)
-    raise AssertionError("the least one is always taken")
+    return Scratch(
+        f"features of {names[0]} would take about {needs_s:.0f} s, evaluation and report included, and {left_s:.0f} s "
+        "are left; --minutes gives more"
+    )
+
+
+def _least_s(report: DataReport, answer_s: float, left_s: float) -> float:
+    """That a first answer takes: features of some training and all validation and test pictures, and the report."""
+    val, some = report.part("val"), min(report.num_train, LEAST_EMBEDDED)
+    embedded_s = answer_s * (some + (0 if val is None else val.pictures))
+    return embedded_s + least_after_s(left_s, report, answer_s)
 
 
 def _num_embedded(report: DataReport) -> int:
@@ -138,14 +155,16 @@ def _timed(trained: Trained, hardware: Hardware) -> _Timed:
     images = torch.randn(TIMED_PICTURES, 3, *trained.card.preprocessing.size_px, device=device)
     if hardware.kind == "cuda":
         return _Timed(_seconds(encoder, images, "bf16"), "bf16")
-    kinds: tuple[Precision, ...] = ("fp32", "bf16")
-    times = {kind: _seconds(encoder, images, kind) for kind in kinds}
-    fastest = min(kinds, key=lambda kind: times[kind])
-    return _Timed(times[fastest], fastest)
+    exact_s = _seconds(encoder, images, "fp32")
+    # Without instructions for it, bfloat16 takes many times as long: a few pictures show that.
+    if _seconds(encoder, images[: TIMED_PICTURES // 4], "bf16", rounds=1) > 2 * exact_s:
+        return _Timed(exact_s, "fp32")
+    short_s = _seconds(encoder, images, "bf16")
+    return _Timed(short_s, "bf16") if short_s < exact_s else _Timed(exact_s, "fp32")
 
 
 @torch.no_grad()
-def _seconds(encoder: torch.nn.Module, images: torch.Tensor, precision: Precision) -> float:
+def _seconds(encoder: torch.nn.Module, images: torch.Tensor, precision: Precision, rounds: int = 2) -> float:
     def once() -> float:
         began = time.perf_counter()
         with autocast(images.device, precision):
@@ -155,7 +174,7 @@ def _seconds(encoder: torch.nn.Module, images: torch.Tensor, precision: Precisio
         return (time.perf_counter() - began) / len(images)
 
     once()
-    return min(once() for _ in range(2))
+    return min(once() for _ in range(rounds))
 
 
 def _digest(trained: Trained) -> str:

@@ -1,6 +1,7 @@
 """What was tried, side by side: pixels, the first answer, what training made of it; and what was kept."""
 
 from vitreous.fitting.fit import FitResult
+from vitreous.fitting.keep import ON_PIXELS
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
 from vitreous.report.words import DASH, counted, percent, seconds
 
@@ -16,23 +17,24 @@ MEANINGS = {
 def section(result: FitResult) -> Html:
     first, baseline = result.first, result.baseline
     rows: list[tuple[Content, ...]] = []
-    if baseline is not None:
-        best = max((value for _, value in baseline.val_accuracies), default=None)
-        fitted = f"{baseline.px} px, {counted(baseline.pictures, 'picture')}"
-        rows.append(("logistic regression on pixels", fitted, _score(best), percent(baseline.accuracy)))
     for one in result.candidates:
         tested = percent(result.evaluation.headline.value) if one.is_kept else DASH
-        cells = (one.name, MEANINGS.get(one.name, ""), _score(one.score), tested)
+        meaning = MEANINGS.get(one.name, "")
+        if one.name == ON_PIXELS and baseline is not None:
+            tested = percent(baseline.accuracy)
+            meaning = f"{baseline.px} px, {counted(baseline.pictures, 'picture')}"
+        cells = (one.name, meaning, _score(one.score), tested)
         rows.append(tuple(tag.b(cell) for cell in cells) if one.is_kept else cells)
     height, width = first.picture_px
+    of = "features of " if first.digest else ""
     views = f" and {counted(first.views, 'altered view')} of each" if first.views else ""
     return together(
         table(("model", "what it is", "on validation pictures", "on test pictures"), rows, numbers=(2, 3)),
         paragraph(
-            f"The first answer was there after {seconds(first.ready_s)}: {first.head} on features of ",
+            f"The first answer was there after {seconds(first.ready_s)}: {first.head} on {of}",
             tag.b(first.start),
             f" at {width} x {height} px, from {counted(first.pictures, 'picture')}{views}. ",
-            "What is best on the validation part is kept; only that is tested.",
+            "What is best on the validation part is kept; only that and the pixels are tested.",
             class_="note",
         ),
         paragraph("sha256 of its weights: ", tag.code(first.digest, class_="hash"), class_="note")

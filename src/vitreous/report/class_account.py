@@ -7,7 +7,7 @@ from vitreous.evaluation.metrics import ClassScores
 from vitreous.fitting.fit import FitResult
 from vitreous.fitting.plan import IMBALANCE
 from vitreous.report.html import Content, Html, name, together
-from vitreous.report.judgement import is_guessing, loses_to_pixels, most_frequent, of_classes
+from vitreous.report.judgement import is_guessing, is_of_pixels, loses_to_pixels, most_frequent, of_classes
 from vitreous.report.words import counted, interval, percent
 
 FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
@@ -51,7 +51,12 @@ def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
             name(frequent),
             f" gives ({percent(share.value)}). Do not rely on this model.",
         )
-    if result.baseline is not None and loses_to_pixels(result):
+    if is_of_pixels(result):
+        yield (
+            "It is logistic regression on the pixels.",
+            "Nothing else that was tried was clearly better: try more time, or trained weights to start from.",
+        )
+    elif result.baseline is not None and loses_to_pixels(result):
         yield (
             "Not clearly better than logistic regression",
             f"on the pixels ({percent(result.baseline.accuracy)}): try more time, or trained weights to start from.",

@@ -6,6 +6,7 @@ from vitreous.evaluation.full import ClassEvaluation
 from vitreous.evaluation.many import ManyEvaluation
 from vitreous.evaluation.metrics import Estimate, wilson
 from vitreous.fitting.fit import FitResult
+from vitreous.fitting.keep import ON_PIXELS
 from vitreous.report.figures import Rows, series
 from vitreous.training.run import RunDirectory
 
@@ -60,9 +61,15 @@ def loses_to_pixels(result: FitResult) -> bool:
     return result.baseline is not None and result.evaluation.headline.low <= result.baseline.accuracy
 
 
+def is_of_pixels(result: FitResult) -> bool:
+    """Nothing that was trained was better, so that logistic regression on pixels was kept."""
+    return any(one.is_kept and one.name == ON_PIXELS for one in result.candidates)
+
+
 def still_learning(result: FitResult) -> Fall | None:
     """How much a model that began with random weights was still gaining when its training ended; None: not clearly."""
-    if result.plan.recipe.start is not None or result.evaluation.headline.value > LEARNED:
+    is_done = result.plan.recipe.start is not None or is_of_pixels(result)
+    if is_done or result.evaluation.headline.value > LEARNED:
         return None
     return fall(RunDirectory(result.out).rows())
 
