@@ -9,6 +9,8 @@ from torch import Tensor
 
 from vitreous import platforms
 
+IGNORED = -1  # in tensors of class numbers: there is none, and what is predicted there does not count
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from vitreous import keys as K
+from vitreous.batch import IGNORED
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.geometry import IGNORED, Geometry, of_placement, resized_boxes
+from vitreous.data.geometry import Geometry, of_placement, resized_boxes
 from vitreous.data.placement import placed
 from vitreous.data.transforms import Preprocessing
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.batch import IGNORED
 from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, WarpSettings
 from vitreous.data.base import Source, Subset, with_classes
-from vitreous.data.geometry import IGNORED
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.memory import InMemory

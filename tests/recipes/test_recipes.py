@@ -60,7 +60,7 @@ def test_builds(name, tmp_path):
             images = torch.empty(2, 3, *recipe.preprocessing.size_px)
             assert len(objective.encoder(images).pooled) == 2
             if objective.task is not None:
-                assert objective.task.predict(images).logits.shape == (2, 10)
+                assert objective.task.predict(images).logits.shape[:2] == (2, 10)
         if name.startswith(("fashion", "cifar")):
             assert recipe.optimizer.build(objective.to_empty(device="cpu"))
     steps = recipe.training.num_steps(steps_per_epoch=3000)

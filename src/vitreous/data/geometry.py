@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from vitreous.batch import IGNORED
 from vitreous.data.placement import Placement, Size, covering
 from vitreous.platforms import widest
-
-IGNORED = -1  # in tensors of class numbers: there is none, and what is predicted there does not count
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.geometry import IGNORED
+from vitreous.batch import IGNORED
 from vitreous.data.images import MAX_PIXELS, BadPicture, Values, read_exactly
 from vitreous.data.targets.pixels import Mask
 

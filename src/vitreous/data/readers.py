@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitreous import platforms
+from vitreous.batch import IGNORED
 from vitreous.data.augmentation import View
 from vitreous.data.base import BadFiles, Sample, Source
-from vitreous.data.geometry import IGNORED, Geometry, together
+from vitreous.data.geometry import Geometry, together
 from vitreous.data.images import BadPicture
 from vitreous.data.order import Order
 from vitreous.data.targets.base import Large

@@ -14,6 +14,8 @@ from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.full import ClassEvaluation, Evaluation
 from vitreous.evaluation.many import LabelScores, ManyEvaluation, ManyScores
 from vitreous.evaluation.metrics import ClassScores, Scores
+from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
+from vitreous.evaluation.pixel_scores import PixelEvaluation, PixelScores
 from vitreous.evaluation.probes import FewShot
 
 Figures = dict[str, Figure]
@@ -36,6 +38,15 @@ def _(evaluation: ClassEvaluation) -> Figures:
         "confusion": confusion(evaluation.scores),
         "reliability": reliability(evaluation.before, evaluation.after),
         "abstention": abstention_curve(evaluation.abstention),
+    }
+
+
+@drawn.register
+def _(evaluation: PixelEvaluation) -> Figures:
+    return {
+        "per_class": class_ious(evaluation.scores),
+        "confusion": confusion(evaluation.scores),
+        "reliability": pixel_reliability(evaluation.scores),
     }
 
 
@@ -86,7 +97,7 @@ def _histogram(axes: Axes, found: Calibration) -> None:
 
 
 @drawing
-def confusion(scores: Scores) -> Figure:
+def confusion(scores: Scores | PixelScores) -> Figure:
     """Every row one class's pictures, as shares of them. Names up to 30 classes, per cent in the cells up to 12."""
     counts = scores.confusion_matrix().numpy().astype(float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -1,4 +1,4 @@
-"""Everything that predictions alone tell of a classifier, in one object: for `fit`, `evaluate` and the report."""
+"""Everything that predictions alone tell of a model, in one object: for `fit`, `evaluate` and the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from vitreous.evaluation.calibration import calibration as measured_calibration
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
 from vitreous.evaluation.many import ManyEvaluation, evaluate_many
 from vitreous.evaluation.metrics import Estimate, Scores, scores
+from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.weights.calibration import Calibration as CardCalibration
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
@@ -64,12 +65,13 @@ class ClassEvaluation:
         return together(one.html() for one in self.tables()).markup
 
 
-Evaluation = ClassEvaluation | ManyEvaluation
+Evaluation = ClassEvaluation | ManyEvaluation | PixelEvaluation
 
 
 def evaluation_of(document: Any, where: str) -> Evaluation:
     """What `to_json` of one of them gave."""
-    kinds: dict[str, type[Evaluation]] = {settings.kind(one): one for one in (ClassEvaluation, ManyEvaluation)}
+    known: tuple[type[Evaluation], ...] = (ClassEvaluation, ManyEvaluation, PixelEvaluation)
+    kinds = {settings.kind(one): one for one in known}
     if not isinstance(document, dict) or document.get("kind") not in kinds:
         raise UserError(f"{where}: of no kind of evaluation that this version knows; evaluate the model anew")
     return settings.from_json(kinds[document["kind"]], document, where=where)

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
 from vitreous.export.usage import FITTED, Input
 from vitreous.prediction.outcomes import ManyOutcome, Outcome, Outputs, calibrated, outcomes
+from vitreous.prediction.pixel_outcomes import PixelOutcome
+from vitreous.prediction.predictor import sizes_of
 from vitreous.prediction.reading import Reading, TaskKind
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
@@ -98,6 +100,22 @@ def _label_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Readin
     }
 
 
+def _pixel_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Reading, checks: Checks) -> dict[str, Any]:
+    """How many pixels have the same class, of the pictures at their own sizes."""
+    whole = replace(reading, windows=None)  # what was compared saw every picture at once
+    same = []
+    for one, other, size in zip(ours, theirs, sizes_of(checks.pictures), strict=True):
+        expected, found = (outcomes(outputs, whole, [size])[0] for outputs in (one, other))
+        assert isinstance(expected, PixelOutcome) and isinstance(found, PixelOutcome)
+        same.append(float((expected.labels == found.labels).mean()))
+    share = float(np.mean(same))
+    return {
+        "pixel_agreement": share,
+        "least_pixel_agreement": min(same),
+        "summary": f"the same class for {share:.3%} of the pixels of {len(same)} pictures",
+    }
+
+
 def _labelled(outcome: Outcome) -> NDArray[np.bool_]:
     assert isinstance(outcome, ManyOutcome)
     return outcome.probabilities >= outcome.thresholds
@@ -106,6 +124,7 @@ def _labelled(outcome: Outcome) -> NDArray[np.bool_]:
 AGREEMENTS: dict[TaskKind, Callable[[list[Outputs], list[Outputs], Reading, Checks], dict[str, Any]]] = {
     "classify": _class_agreement,
     "label": _label_agreement,
+    "segment": _pixel_agreement,
 }
 
 

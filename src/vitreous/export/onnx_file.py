@@ -11,9 +11,11 @@ from vitreous.export.graph import Graph, save_model
 from vitreous.export.parts import write_task
 from vitreous.export.pictures import write_pictures
 from vitreous.export.runtime import METADATA
+from vitreous.export.segment import write_segment
 from vitreous.export.usage import FITTED, Usage
 from vitreous.prediction.reading import TaskKind
 from vitreous.tasks.base import Task
+from vitreous.tasks.segment import Segment
 
 Output = tuple[str, str, tuple[str | int, ...]]  # a name inside the graph, the name it gets, its shape
 
@@ -50,6 +52,15 @@ def _write_sigmoid(task: Task, usage: Usage, graph: Graph, x: str) -> Output:
     return graph.op("Sigmoid", scaled), "probabilities", _rows(usage)
 
 
+def _write_pixels(task: Task, usage: Usage, graph: Graph, x: str) -> Output:
+    assert isinstance(task, Segment)
+    logits, grid = write_segment(task, graph, x)
+    shape = (*_rows(usage), *grid)
+    if usage.input == "tensors":
+        return logits, "logits", shape
+    return _write_scaled(usage, graph, logits), "scaled_logits", shape
+
+
 def _write_scaled(usage: Usage, graph: Graph, logits: str) -> str:
     temperature = usage.reading.temperature
     return logits if temperature == 1 else graph.op("Mul", logits, graph.constant(1 / temperature))
@@ -62,4 +73,5 @@ def _rows(usage: Usage) -> tuple[str | int, ...]:
 HEADS: dict[TaskKind, Callable[[Task, Usage, Graph, str], Output]] = {
     "classify": _write_softmax,
     "label": _write_sigmoid,
+    "segment": _write_pixels,
 }

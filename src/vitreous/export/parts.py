@@ -98,16 +98,7 @@ def _(part: QuickGelu, graph: Graph, x: str) -> str:
 
 
 def _write_vit(encoder: ViT, head: nn.Module, graph: Graph, x: str) -> str:
-    x = _write_tokens(encoder, graph, x)
-    num_read = _num_read(encoder, head)
-    for depth, block in enumerate(encoder.blocks):
-        assert isinstance(block, Block)
-        if depth:
-            x = _write_positions(encoder, depth, graph, x)
-        is_last = depth == len(encoder.blocks) - 1
-        x = _write_block(block, graph, x, _bias_of_pairs(encoder, block), num_read if is_last else None)
-    if encoder.pool_norm == "before":
-        x = write(encoder.norm, graph, x)
+    x = _write_encoded(encoder, graph, x, _num_read(encoder, head))
     if isinstance(head, DistilledHead):
         return write(head, graph, x)
     if isinstance(head, ClassAndMeanHead):
@@ -119,6 +110,36 @@ def _write_vit(encoder: ViT, head: nn.Module, graph: Graph, x: str) -> str:
     if isinstance(encoder.projection, nn.Linear):
         x = _write_exact(encoder.projection, graph, x)
     return write(head, graph, x)
+
+
+def _write_encoded(encoder: ViT, graph: Graph, x: str, num_read: int | None = None) -> str:
+    """(B, P + N, D), or only so many tokens from the front."""
+    x = _write_tokens(encoder, graph, x)
+    for depth, block in enumerate(encoder.blocks):
+        assert isinstance(block, Block)
+        if depth:
+            x = _write_positions(encoder, depth, graph, x)
+        is_last = depth == len(encoder.blocks) - 1
+        x = write_block(block, graph, x, _bias_of_pairs(encoder, block), num_read if is_last else None)
+    return write(encoder.norm, graph, x) if encoder.pool_norm == "before" else x
+
+
+def write_maps(encoder: Encoder, graph: Graph, x: str) -> list[tuple[str, tuple[int, int]]]:
+    """Each of an encoder's maps as (B, h * w, D), with h and w; finest first."""
+    if isinstance(encoder, ViT):
+        tokens, P, grid = _write_encoded(encoder, graph, x), encoder.num_prefix, encoder.grid
+        return [(graph.part(tokens, P, P + grid.cells), grid)]
+    if not isinstance(encoder, ResNet):
+        raise UserError(f"the maps of {type(encoder).__name__} have no ONNX form yet; --to torch-export takes all")
+    found = []
+    with torch.no_grad():
+        sizes = [one.shape for one in encoder(torch.zeros(1, encoder.channels, *encoder.picture_px)).maps]
+    for level in encoder.trunk.levels:
+        x = write(level, graph, x)
+        found.append(x)
+    found[-1] = _active(encoder.norm, graph, x)
+    rows = [graph.op("Transpose", one, perm=[0, 2, 3, 1]) for one in found[-len(sizes) :]]  # the root's is left out
+    return [(graph.reshape(one, 0, h * w, D), (h, w)) for one, (_, D, h, w) in zip(rows, sizes, strict=True)]
 
 
 def _num_read(encoder: ViT, head: nn.Module) -> int | None:
@@ -184,7 +205,7 @@ def _bias_of_pairs(encoder: ViT, block: Block) -> Array | None:
     return array(table(table.table, pairs))
 
 
-def _write_block(part: Block, graph: Graph, x: str, bias: Array | None, num: int | None = None) -> str:
+def write_block(part: Block, graph: Graph, x: str, bias: Array | None = None, num: int | None = None) -> str:
     """`num`: only so many tokens from the front are wanted."""
     attended = _write_attention(part, graph, write(part.attention_norm, graph, x), bias, num)
     x = graph.op("Add", x if num is None else graph.first(x, num), attended)

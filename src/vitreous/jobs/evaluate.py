@@ -17,9 +17,12 @@ from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
 from vitreous.evaluation.full import Evaluation, evaluate_classes, evaluate_fully
+from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
 from vitreous.jobs.data import AskedData, OpenData
+from vitreous.jobs.pixels import evaluate_pixels
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import note
 from vitreous.training.devices import World
 from vitreous.weights.trained import Trained
@@ -48,7 +51,9 @@ class Probed:
 
 @dataclass(frozen=True)
 class Assessment:
-    evaluation: Evaluation | None  # None: an encoder without a head, or of other classes than the pictures
+    evaluation: (
+        Evaluation | PixelEvaluation | None
+    )  # None: an encoder without a head, or of other classes than the pictures
     label_sets: SetAccuracy | None = None  # where sets of right labels were given
     probes: tuple[Probed, ...] = ()
     unanswered: str | None = None  # why there is no evaluation of the model's own answers, where it has a head
@@ -107,6 +112,9 @@ def evaluate(
         return answers(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
+    held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
+    if model.card.task.task_kind == "segment":
+        return Assessment(_pixels(model, held_out, source, world), probes=probed)
     if mapping is not None:
         renamed = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
         return Assessment(evaluate_classes(None, renamed, temperature=model.card.temperature), probes=probed)
@@ -115,7 +123,6 @@ def evaluate(
     test = answered(with_classes(source, classes))
     if len(source.bad):
         note(source.bad.summary())
-    held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
     val = None if held_out is None else answered(with_classes(held_out, classes))
     right = None
     if label_sets is not None:
@@ -123,6 +130,19 @@ def evaluate(
         right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
     found = evaluate_fully(val, test, calibration=model.card.calibration, coverages=tuple(coverages))
     return Assessment(found, right, probed)
+
+
+def _pixels(model: Trained, val: Source | None, test: Source, world: World) -> PixelEvaluation:
+    classes = model.card.classes
+    found = evaluate_pixels(
+        TorchPredictor(model, world.device),
+        None if val is None else with_classes(val, classes),
+        with_classes(test, classes),
+        temperature=None if model.card.calibration is None else model.card.temperature,
+    )
+    if len(test.bad):
+        note(test.bad.summary())
+    return found
 
 
 def _check(

@@ -4,42 +4,37 @@ The one implementation for torch, exported and served models; it knows no torch.
 calibrates what the model gives, one that makes outcomes of it, and one line in KINDS.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.images import Picture
 from vitreous.display.html import Content, Html, tag, together
 from vitreous.display.tables import html_table
 from vitreous.errors import UserError
+from vitreous.prediction.outcome import Outcome, Outputs, Sizes
+from vitreous.prediction.pixel_outcomes import pixel_outcomes, pixel_views, scaled_logits
 from vitreous.prediction.reading import Reading, TaskKind
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
-Outputs = Mapping[str, NDArray[Any]]  # by name, each (B, ...)
-Sizes = Sequence[tuple[int, int]]  # height and width of each picture as it was given
+__all__ = [
+    "KINDS",
+    "ClassOutcome",
+    "ManyOutcome",
+    "Outcome",
+    "Outputs",
+    "RankedOutcome",
+    "Sizes",
+    "calibrated",
+    "no_such_coverage",
+    "outcomes",
+    "views",
+]
+
 LEAST = 0.5  # probability from which a picture has a label, where none was chosen on validation pictures
-
-
-class Outcome(ABC):
-    """In the coordinates of the picture as it was given."""
-
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """The prediction in a few words."""
-
-    @abstractmethod
-    def row(self) -> tuple[Content, ...]:
-        """For a table of many pictures: the prediction, its probability, what comes next."""
-
-    @abstractmethod
-    def html(self, num: int = 5) -> Html: ...
-
-    def _repr_html_(self) -> str:
-        return self.html().markup
 
 
 @dataclass(frozen=True)
@@ -187,11 +182,13 @@ def _many_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Out
 class Kind(NamedTuple):
     calibrated: Callable[[Outputs, Reading], Outputs]  # raw -> what a file that takes pictures gives
     outcomes: Callable[[Outputs, Reading, Sizes], list[Outcome]]  # of what is calibrated
+    views: Callable[[Picture, Reading], list[Picture]] = lambda picture, _: [picture]  # what the model is shown of one
 
 
 KINDS: dict[TaskKind, Kind] = {
     "classify": Kind(_softmax, _class_outcomes),
     "label": Kind(_sigmoid, _many_outcomes),
+    "segment": Kind(scaled_logits, pixel_outcomes, pixel_views),
 }
 
 
@@ -203,3 +200,8 @@ def calibrated(outputs: Outputs, reading: Reading) -> Outputs:
 def outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
     """One per picture, of raw or calibrated outputs."""
     return KINDS[reading.kind].outcomes(calibrated(outputs, reading), reading, sizes)
+
+
+def views(picture: Picture, reading: Reading) -> list[Picture]:
+    """What the model is shown of a picture: mostly the picture itself."""
+    return KINDS[reading.kind].views(picture, reading)

@@ -9,11 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from vitreous.data.images import BadPicture, Picture
 from vitreous.errors import UserError
-from vitreous.prediction.outcomes import Outcome, Outputs, outcomes
+from vitreous.prediction.outcome import Outcome, Outputs, Sizes
+from vitreous.prediction.outcomes import outcomes, views
 from vitreous.prediction.pictures import AnyPicture, pixels, pixels_or_why
 from vitreous.prediction.reading import Reading
+
+MOST_VIEWS = 64  # that go through the model at once
 
 
 class Predictor(ABC):
@@ -58,10 +63,17 @@ class Predictor(ABC):
                 yield one if isinstance(one, BadPicture) else next(found)
 
     def _outcomes(self, pictures: list[Picture]) -> list[Outcome]:
-        if not pictures:
-            return []
-        sizes = [(picture.shape[0], picture.shape[1]) for picture in pictures]
-        return outcomes(self.outputs(pictures), self.reading, sizes)
+        return outcomes(self.seen(pictures), self.reading, sizes_of(pictures)) if pictures else []
+
+    def seen(self, pictures: Sequence[Picture]) -> Outputs:
+        """The same as `outputs`, with a row for everything that the model is shown of the pictures."""
+        shown = [view for picture in pictures for view in views(picture, self.reading)]
+        parts = [self.outputs(shown[start : start + MOST_VIEWS]) for start in range(0, len(shown), MOST_VIEWS)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def sizes_of(pictures: Sequence[Picture]) -> Sizes:
+    return [(picture.shape[0], picture.shape[1]) for picture in pictures]
 
 
 def exported_file(where: str | Path) -> Path | None:

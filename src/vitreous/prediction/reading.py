@@ -13,7 +13,7 @@ class Fitting:
     """The way from a picture to the model's input: the fields of `Preprocessing`, which knows torch."""
 
     size_px: tuple[int, int]
-    crop: Literal["centre", "squash", "squash-centre"]
+    crop: Literal["centre", "squash", "squash-centre", "letterbox"]
     crop_fraction: float
     odd_margin: Literal["even", "down"]
     skip_fitting: bool
@@ -24,11 +24,20 @@ class Fitting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Windowing:
+    """A model that sees a picture through windows of its own size."""
+
+    cell_px: tuple[int, int]  # px of the model's input that one place of its outputs is about
+    overlap: float  # the least share that neighbours have in common
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     kind: TaskKind
     classes: tuple[str, ...]
     fitting: Fitting
     calibration: Calibration | None = None  # None: not calibrated
+    windows: Windowing | None = None  # None: it sees a picture at once
 
     @property
     def temperature(self) -> float:
@@ -43,4 +52,15 @@ class Reading:
             classes=card.classes,
             fitting=Fitting(**vars(card.preprocessing)),
             calibration=card.calibration,
+            windows=_windowing(card),
         )
+
+
+def _windowing(card: Any) -> Windowing | None:
+    if getattr(card.task, "inference", "whole") == "whole":
+        return None
+    from vitreous.models.shapes import shapes_only
+
+    with shapes_only():
+        outputs = card.model.build().outputs
+    return Windowing(cell_px=card.task.decoded(outputs).stride, overlap=card.task.overlap)

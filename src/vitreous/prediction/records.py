@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from vitreous.errors import UserError
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
+from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.reading import Reading, TaskKind
 from vitreous.weights.calibration import ClassCalibration
 
@@ -130,7 +131,43 @@ class ManyRecords(Records):
         return MAX_WIDTH
 
 
-RECORDS: dict[TaskKind, type[Records]] = {"classify": ClassRecords, "label": ManyRecords}
+class PixelRecords(Records):
+    """Which share of a picture each class has; the masks themselves go into files."""
+
+    def __init__(self, reading: Reading, wanted: Wanted) -> None:
+        super().__init__(reading, wanted)
+        if wanted.coverage is not None:
+            raise UserError("prediction sets are for models of one class per picture; this one classifies pixels")
+
+    def record(self, outcome: Any) -> Record:
+        assert isinstance(outcome, PixelOutcome)
+        height, width = outcome.labels.shape
+        return {
+            "width": width,
+            "height": height,
+            "shares": [[name, round(share, 6)] for name, share in outcome.shares],
+            "confidence": round(float(outcome.confidence.mean()), 6),
+        }
+
+    @property
+    def columns(self) -> list[str]:
+        return ["width", "height", "confidence", *self.reading.classes]
+
+    def cells(self, record: Record) -> list[Any]:
+        shares = dict(record["shares"])
+        found = [shares.get(name, 0.0) for name in self.reading.classes]
+        return [record["width"], record["height"], record["confidence"], *found]
+
+    def line(self, picture: str, record: Record) -> str:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in record["shares"][: self.wanted.top])
+        return f"{record['confidence']:6.1%}  {picture}  {shares}"
+
+    @property
+    def width(self) -> int:
+        return 0
+
+
+RECORDS: dict[TaskKind, type[Records]] = {"classify": ClassRecords, "label": ManyRecords, "segment": PixelRecords}
 
 
 def records(reading: Reading, wanted: Wanted) -> Records:

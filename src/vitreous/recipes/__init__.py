@@ -23,6 +23,7 @@ from vitreous.recipes.masked import (
 from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav, dino_imagenet
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe, read_recipe
+from vitreous.recipes.segment import camvid_segmenter, pets_segmenter, rendered_segmenter
 from vitreous.recipes.tiny_imagenet import tiny_imagenet_finetune, tiny_imagenet_hybrid, tiny_imagenet_vit
 from vitreous.recipes.unlabelled import cifar10_tuned
 
@@ -59,6 +60,9 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         tiny_imagenet_vit,
         tiny_imagenet_hybrid,
         tiny_imagenet_finetune,
+        rendered_segmenter,
+        camvid_segmenter,
+        pets_segmenter,
         pretrain_imagenet,
         pretrain_imagenet21k,
         pretrain_jft,

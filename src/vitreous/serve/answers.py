@@ -1,9 +1,12 @@
 """What the service sends of an outcome, by its kind. A new kind is one function here."""
 
+import base64
 from functools import singledispatch
 from typing import Any
 
+from vitreous.display.palette import palette
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, Outcome
+from vitreous.prediction.pixel_outcomes import PixelOutcome
 
 Options = dict[str, Any]  # top, coverage, abstain
 
@@ -38,3 +41,20 @@ def _(outcome: ManyOutcome, options: Options) -> dict[str, Any]:
 
 def _with_threshold(outcome: ManyOutcome, name: str, probability: float) -> dict[str, Any]:
     return {"label": name, "probability": probability, "threshold": outcome.threshold(name)}
+
+
+@as_json.register
+def _(outcome: PixelOutcome, options: Options) -> dict[str, Any]:
+    """The mask is a PNG of class numbers in a palette, in which no two classes have the same colour."""
+    height, width = outcome.labels.shape
+    colours = dict(zip(outcome.classes, palette(len(outcome.classes)), strict=True))
+    found: dict[str, Any] = {
+        "width": width,
+        "height": height,
+        "classes": [{"label": name, "share": share, "colour": colours[name]} for name, share in outcome.shares],
+        "confidence": float(outcome.confidence.mean()),
+        "mask": f"data:image/png;base64,{base64.b64encode(outcome.mask_png()).decode()}",
+    }
+    if options.get("polygons"):
+        found["polygons"] = outcome.polygons()["polygons"]
+    return found

@@ -25,6 +25,7 @@ Model = Annotated[str | None, Query(description="a name from /v1/model; the firs
 Top = Annotated[int, Query(ge=1, le=1000, description="how many of the likeliest classes")]
 Coverage = Annotated[float | None, Query(gt=0, lt=1, description="also give a set that holds the right class so often")]
 Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where no class is at least so likely")]
+Polygons = Annotated[bool, Query(description="also give every region as a polygon")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many")]
 PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
 LEFT = 499  # nobody reads it; the metrics count it
@@ -199,6 +200,18 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         asked = service.able(model, "predict")
         options = answer_options(asked, top, coverage, abstain)
         replies = await service.ask(request, asked, "predict", most, options)
+        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+
+    @app.post(
+        "/v1/segment",
+        response_model=schemas.Segmentations,
+        responses=schemas.errors(*schemas.ASKING),
+        openapi_extra=schemas.body(most),
+        summary="A class for every pixel of the pictures.",
+    )
+    async def segment(request: Request, model: Model = None, polygons: Polygons = False) -> Response:
+        asked = service.able(model, "segment")
+        replies = await service.ask(request, asked, "segment", most, {"polygons": polygons})
         return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
 
     @app.post(

@@ -28,6 +28,27 @@ class Predictions(BaseModel):
     results: list[Prediction] = Field(description="one a picture, in their order")
 
 
+class Share(BaseModel):
+    label: str
+    share: float = Field(ge=0, le=1, description="of the picture's pixels")
+    colour: tuple[int, int, int] = Field(description="red, green, blue: of the class in the mask")
+
+
+class Segmentation(BaseModel):
+    width: int | None = Field(None, description="of the picture as it was given, and of the mask")
+    height: int | None = None
+    classes: list[Share] | None = Field(None, description="that the picture has, the largest first")
+    confidence: float | None = Field(None, description="calibrated, the mean over all pixels")
+    mask: str | None = Field(None, description="a data URL: a PNG of class numbers, shown in a palette")
+    polygons: list[dict[str, Any]] | None = Field(None, description="with `polygons`: class, area, outline, holes")
+    error: str | None = Field(None, description="in place of all else: why this picture cannot be read")
+
+
+class Segmentations(BaseModel):
+    model: str
+    results: list[Segmentation] = Field(description="one per picture, in their order")
+
+
 class Embedding(BaseModel):
     embedding: list[float] | None = Field(None, description="the encoder's pooled features")
     error: str | None = None

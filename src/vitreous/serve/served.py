@@ -74,7 +74,7 @@ class ExportedServed(Served):
         return {
             "what": "an exported model",
             **described(self.predictor.reading),
-            "can": ["predict"],
+            "can": [question(self.predictor.reading)],
             "parameters": None,
             "picture_px": list(usage.fitting.size_px),
             "preprocessing": settings.to_json(usage.fitting),
@@ -103,3 +103,8 @@ def described(reading: Reading) -> dict[str, Any]:
         "temperature": reading.temperature,
         "coverages": [coverage for coverage, _ in getattr(calibration, "sets", ())],
     }
+
+
+def question(reading: Reading) -> str:
+    """What is asked of such a model: the end of the path under /v1."""
+    return "segment" if reading.kind == "segment" else "predict"

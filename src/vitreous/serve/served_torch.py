@@ -19,11 +19,11 @@ from vitreous.inspection.layout import find_transformer, layout, transformer
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import Product
 from vitreous.nn.attention import Attention
-from vitreous.prediction.outcomes import Outcome, outcomes
+from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
 from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
-from vitreous.serve.served import Served, described
+from vitreous.serve.served import Served, described, question
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
@@ -37,6 +37,7 @@ CPU_LANES = 2
 class Prepared(NamedTuple):
     pixels: Tensor  # (3, h, w) uint8: the part of a picture that the model sees, at its size
     size: tuple[int, int]  # of the whole picture as it was given
+    windows: Tensor | None = None  # (n, 3, h, w) uint8, where the model sees a picture through several
 
 
 class TorchServed(Served):
@@ -70,10 +71,14 @@ class TorchServed(Served):
     # ---- pictures
 
     def prepare(self, picture: Picture) -> Prepared:
-        return Prepared(self.card.preprocessing.resized(picture), (picture.shape[0], picture.shape[1]))
+        resized, windows = self.card.preprocessing.resized, None
+        if self.predictor is not None and self.predictor.reading.windows is not None:
+            windows = torch.stack([resized(view) for view in views(picture, self.predictor.reading)])
+        return Prepared(resized(picture), (picture.shape[0], picture.shape[1]), windows)
 
-    def _images(self, prepared: Sequence[Prepared]) -> Tensor:
-        pixels = torch.stack([one.pixels for one in prepared])
+    def _images(self, prepared: Sequence[Prepared], through_windows: bool = False) -> Tensor:
+        parts = [one.windows if through_windows and one.windows is not None else one.pixels[None] for one in prepared]
+        pixels = torch.cat(parts)
         return self.card.preprocessing.normalised(pixels.to(self.device))
 
     # ---- predictions
@@ -81,7 +86,7 @@ class TorchServed(Served):
     @torch.inference_mode()
     def predict(self, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None
-        return self._outcomes(self.predictor.task.predict(self._images(prepared)), prepared)
+        return self._outcomes(self.predictor.task.predict(self._images(prepared, through_windows=True)), prepared)
 
     def _outcomes(self, prediction: Prediction, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None
@@ -157,7 +162,7 @@ class TorchServed(Served):
             "positions": None,
         }
         if self.predictor is not None:
-            model["can"].append("predict")
+            model["can"].append(question(self.predictor.reading))
         if find_transformer(self.encoder) is not None:
             model["can"].append("attention")
             place, blocks = layout(self.encoder), _blocks(self.encoder)

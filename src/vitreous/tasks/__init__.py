@@ -13,9 +13,11 @@ from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
 from vitreous.tasks.matching import FunctionMatchingSettings
+from vitreous.tasks.segment import SegmentSettings
 
 ObjectiveSettings = (
     ClassifySettings
+    | SegmentSettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -29,20 +31,21 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings
+TaskSettings = ClassifySettings | SegmentSettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
     """Of the task that an objective leaves behind; None where it leaves an encoder alone."""
     if isinstance(objective, DistillSettings):
         return objective.student
-    return objective if isinstance(objective, ClassifySettings) else None
+    return objective if isinstance(objective, TaskSettings) else None
 
 
 __all__ = [
     "ClassifySettings",
     "DistillSettings",
     "ObjectiveSettings",
+    "SegmentSettings",
     "TaskSettings",
     "task_settings",
 ]

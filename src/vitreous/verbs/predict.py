@@ -39,12 +39,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="what is less probable is not said")
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="of a model that classifies pixels: write masks, overlays, polygons and shares there",
+    )
     add_device(parser)
     add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.data.images import BadPicture
+    from vitreous.prediction.mask_files import MaskFiles
     from vitreous.prediction.predictor import Predictor
     from vitreous.prediction.records import Wanted
     from vitreous.prediction.records import records as records_of
@@ -54,6 +60,7 @@ def run(options: argparse.Namespace) -> None:
     predictor = Predictor.load(options.start, options.device)
     wanted = Wanted(top=options.top, coverage=options.coverage, abstain=options.abstain)
     records = records_of(predictor.reading, wanted)
+    files = None if options.out is None else MaskFiles(Path(options.out), predictor.reading)
     from_stdin = options.pictures == ["-"]
     listed = [] if from_stdin else _listed(options.pictures)
     named, read = tee(_from_stdin(sys.stdin.buffer) if from_stdin else listed)
@@ -65,9 +72,13 @@ def run(options: argparse.Namespace) -> None:
     with Bar("predicting", len(listed), silent=is_silent) as bar:
         for picture, outcome in zip(named, outcomes, strict=True):
             print_row(_record(picture if isinstance(picture, str) else "-", outcome, records))
+            if files is not None and not isinstance(outcome, BadPicture):
+                files.add(picture, outcome)
             num, num_bad = num + 1, num_bad + isinstance(outcome, BadPicture)
             bar.update(num)
     finish()
+    if files is not None:
+        files.finish()
     if num_bad == num:
         raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to predict")
 

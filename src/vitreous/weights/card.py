@@ -30,6 +30,15 @@ class Card:
             raise UserError(f"{len(chosen)} thresholds for {len(self.classes)} classes: give one per class, or none")
 
     @property
+    def classifier(self) -> ClassifySettings | None:
+        """The task, for what knows classifiers and encoders alone, as the formats of others do."""
+        if self.task is None or isinstance(self.task, ClassifySettings):
+            return self.task
+        raise UserError(
+            f"a model that can {self.task.task_kind} goes into no format of others yet; ours and ONNX hold it"
+        )
+
+    @property
     def temperature(self) -> float:
         """What logits are divided by."""
         return 1.0 if self.calibration is None else self.calibration.temperature

@@ -48,9 +48,9 @@ def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate
             "measures how far the outputs differ"
         )
     kept = folded.card
-    written = replace(kept, model=_as_there(kept.model, there.model), task=there.task, calibration=None)
-    if card.task is not None and there.task is not None:
-        written = replace(written, task=replace(there.task, loss=card.task.loss))
+    written = replace(kept, model=_as_there(kept.model, there.model), task=there.classifier, calibration=None)
+    if card.classifier is not None and there.classifier is not None:
+        written = replace(written, task=replace(there.classifier, loss=card.classifier.loss))
     given = formats.write(written, folded.weights, format)
     return Carried(format, given, written, folded.weights, (*folded.notes, *differing, *_left_out(kept, there)))
 
@@ -82,7 +82,7 @@ def model_difference(model: ModelSettings, again: ModelSettings) -> str | None:
 
 def _as_others_run(card: Card) -> Card:
     """What no other format has: a temperature, sets of classes, and two softmaxes that are averaged."""
-    task = None if card.task is None else replace(card.task, fusion="logits")
+    task = None if card.classifier is None else replace(card.classifier, fusion="logits")
     return replace(card, task=task, calibration=None)
 
 
@@ -105,7 +105,7 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
             )
     if divisor(card) != divisor(there):
         found.append("its standardised convolutions have another epsilon")
-    if card.task is not None and card.task.head == "distilled" and card.task.fusion == "softmax":
+    if card.classifier is not None and card.classifier.head == "distilled" and card.classifier.fusion == "softmax":
         found.append("its code averages the logits of the two heads, this model their softmaxes")
     return tuple(found)
 
@@ -117,7 +117,7 @@ def _left_out(card: Card, there: Card) -> list[str]:
     notes = []
     if card.classes != there.classes:
         notes.append(f"the names of its {len(card.classes):,} classes are not part of the format")
-    if card.task is not None and there.task is not None and card.task.loss != there.task.loss:
+    if card.classifier is not None and there.classifier is not None and card.classifier.loss != there.classifier.loss:
         notes.append("that a picture may have several labels (sigmoid, not softmax) is not part of the format")
     otherwise = _otherwise(_seen(card.preprocessing), _seen(there.preprocessing))
     if otherwise:

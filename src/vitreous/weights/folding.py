@@ -34,9 +34,9 @@ class Folded:
 def fold_temperature(folded: Folded) -> Folded:
     """Logits that are divided by a temperature are those of a head divided by it."""
     card = folded.card
-    if card.calibration is None or card.temperature == 1 or card.task is None:
+    if card.calibration is None or card.temperature == 1 or card.classifier is None:
         return folded
-    start = LAST.get(card.task.head, "head.")
+    start = LAST.get(card.classifier.head, "head.")
     last = {name: scaled(one, 1 / card.temperature) for name, one in folded.weights.items() if name.startswith(start)}
     return folded.then(
         last,
@@ -86,7 +86,7 @@ def fold_epsilon(folded: Folded, there: Card) -> Folded:
     before, after = model.block.norm_epsilon, wanted.block.norm_epsilon
     if before == after or min(before, after) <= 0:
         return folded
-    task = folded.card.task
+    task = folded.card.classifier
     if model.ends.pool_norm == "after" and (task is None or task.head not in ("linear", "tanh")):
         return folded  # tokens are read that went through no norm, which would take the factor away
     factor = math.sqrt(after / before)

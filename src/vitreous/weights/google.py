@@ -253,9 +253,9 @@ class GoogleBiT(Format):
                 rules += norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", ("gamma", "beta"))
             if j == 0:
                 rules.append(conv(f"{ours}.project", f"{theirs}/a/proj/{kernel}"))
-        if card.task is not None:
-            if card.task.head != "linear":
-                raise UserError(f"the format {self.name} has a linear head only, not {card.task.head}")
+        if card.classifier is not None:
+            if card.classifier.head != "linear":
+                raise UserError(f"the format {self.name} has a linear head only, not {card.classifier.head}")
             head = "head/conv2d"
             rules += [
                 converted("head.weight", f"{head}/kernel", lambda k: k[0, 0].T, lambda m: m.T[None, None]),

@@ -99,10 +99,10 @@ def stem_rules(stem: ResNetStem) -> list[Rule]:
 
 
 def head_rules(card: Card) -> list[Rule]:
-    if card.task is None:
+    if card.classifier is None:
         return []
-    if card.task.head == "tanh":
+    if card.classifier.head == "tanh":
         return [*dense("head.hidden", "pre_logits"), *dense("head.output", "head")]
-    if card.task.head != "linear":
-        raise UserError(f"this format has no place for a {card.task.head} head")
+    if card.classifier.head != "linear":
+        raise UserError(f"this format has no place for a {card.classifier.head} head")
     return dense("head", "head")

@@ -120,8 +120,8 @@ class Wrapped(Format):
         for field, allowed in self.built.items():
             if model.value(field) not in allowed:
                 raise UserError(f"{self.name} has no model whose {field} is {model.value(field)!r}")
-        if card.task is not None and card.task.head not in self.heads:
-            raise UserError(f"{self.name} has no place for a {card.task.head} head")
+        if card.classifier is not None and card.classifier.head not in self.heads:
+            raise UserError(f"{self.name} has no place for a {card.classifier.head} head")
         p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
         if is_beit(model):
             p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
@@ -216,7 +216,7 @@ class Dinov2(Wrapped):
 
     def _checked(self, card: Card) -> ViTSettings:
         model = _vit(card)
-        if card.task is not None:
+        if card.classifier is not None:
             raise UserError(f"{self.name} holds an encoder alone, and this model has a head; write another format")
         wanted = {"pool": "class", "pool_norm": "before", "num_prefix": 1, "positions": "learned", "pre_norm": False}
         for field, value in wanted.items():

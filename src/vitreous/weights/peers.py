@@ -145,9 +145,9 @@ def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, c
     def answers(images: Tensor) -> Answers:
         ph, pw = pair(transformers.vit(card, format.name).patch)
         cells = torch.arange((images.shape[-2] // ph) * (images.shape[-1] // pw)).expand(len(images), -1)
-        found = (peer if card.task is None else peer.base_model)(images, **({"noise": cells} if masked else {}))
+        found = (peer if card.classifier is None else peer.base_model)(images, **({"noise": cells} if masked else {}))
         answer = {"pooled": found.pooler_output} if format.model_type == "beit" else {}
-        if card.task is not None:
+        if card.classifier is not None:
             answer = {"logits": peer(images).logits}
         return {"features": found.last_hidden_state, **answer}
 
@@ -270,10 +270,10 @@ def _timm_model(document: Mapping[str, Any]) -> Any:
 def _timm_answers(module: Any, card: Card) -> Callable[[Tensor], Answers]:
     def answers(images: Tensor) -> Answers:
         found = {"features": module.forward_features(images)}
-        if card.task is None:  # without heads, a distilled model averages its two tokens
+        if card.classifier is None:  # without heads, a distilled model averages its two tokens
             return found if hasattr(module, "head_dist") else {**found, "pooled": module(images)}
         # The hidden layer of a head is nothing that timm has.
-        return found if card.task.head == "tanh" else {**found, "logits": module(images)}
+        return found if card.classifier.head == "tanh" else {**found, "logits": module(images)}
 
     return answers
 
@@ -288,7 +288,7 @@ def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Car
         model = replace(model, stem=replace(model.stem, **timm.CONVOLUTIONS))
     if model != card.model:
         notes = ("compared with the epsilons that timm has in convolutions and group norms, which are not Google's",)
-    if card.task is not None and card.task.head == "tanh":
+    if card.classifier is not None and card.classifier.head == "tanh":
         notes = (*notes, "the hidden layer of the head is not compared: timm leaves it out")
     document = write_config(card)
     if isinstance(format, google.GoogleViT) and format.positions == google.BEFORE_CLASS_TOKEN:
@@ -324,7 +324,7 @@ def torchvision_peer(
     model = transformers.vit(card, format.name)
     with taken_by("torchvision", where):
         module = library.VisionTransformer(**format.documents(card)[CONFIG], **more)
-        if card.task is None:
+        if card.classifier is None:
             module.heads = nn.Identity()
         _fill(module, tensors)
 
@@ -333,7 +333,7 @@ def torchvision_peer(
         hook = module.encoder.register_forward_hook(lambda _, __, out: tokens.append(out))
         answer = module(images)
         hook.remove()
-        return {"features": tokens[0], "logits" if card.task else "pooled": answer}
+        return {"features": tokens[0], "logits" if card.classifier else "pooled": answer}
 
     patch = model.patch if isinstance(model.patch, int) else model.patch[0]
     name = TORCHVISION.get((patch, model.width, model.depth, model.heads), "VisionTransformer")

@@ -261,8 +261,8 @@ def timm_rules(card: Card) -> list[Rule]:
         return _resnet_rules(card, card.model)
     if not isinstance(card.model, ViTSettings):
         raise UserError(f"timm has no place for {describe(card)}")
-    if card.task is not None and card.task.head not in ("linear", "distilled"):
-        raise UserError(f"timm has no place for a {card.task.head} head")
+    if card.classifier is not None and card.classifier.head not in ("linear", "distilled"):
+        raise UserError(f"timm has no place for a {card.classifier.head} head")
     model = card.model
     rules = [patch_rule("patch_embed.proj.weight", model)]
     if model.ends.patch_bias:
@@ -280,9 +280,9 @@ def timm_rules(card: Card) -> list[Rule]:
     for number in range(model.depth):
         rules += _block_rules(number, model)
     rules += layer("encoder.norm", "norm" if model.ends.pool_norm == "before" else "fc_norm")
-    if card.task is not None and card.task.head == "distilled":
+    if card.classifier is not None and card.classifier.head == "distilled":
         return rules + layer("head.classes", "head") + layer("head.distillation", "head_dist")
-    return rules + (layer("head", "head") if card.task is not None else [])
+    return rules + (layer("head", "head") if card.classifier is not None else [])
 
 
 def patch_rule(theirs: str, model: ViTSettings) -> Rule:
@@ -375,12 +375,12 @@ def _unit_rules(trunk: str, at: str, depths: tuple[int, ...], project_norm: bool
 
 
 def _resnet_rules(card: Card, model: ResNetSettings) -> list[Rule]:
-    if card.task is not None and card.task.head != "linear":
-        raise UserError(f"timm's BiT has a linear head only, not {card.task.head}")
+    if card.classifier is not None and card.classifier.head != "linear":
+        raise UserError(f"timm's BiT has a linear head only, not {card.classifier.head}")
     rules = [same("encoder.trunk.levels.0.0.conv.weight", "stem.conv.weight")]
     rules += _unit_rules("encoder.trunk", "", model.depths, project_norm=False)
     rules += layer("encoder.norm", "norm")
-    if card.task is not None:  # their head is a convolution of 1 x 1
+    if card.classifier is not None:  # their head is a convolution of 1 x 1
         as_matrix, as_kernel = lambda kernel: (kernel.flatten(1),), lambda matrix: (matrix[..., None, None],)
         rules += [Rule(("head.weight",), ("head.fc.weight",), as_matrix, as_kernel), same("head.bias", "head.fc.bias")]
     return rules

@@ -125,8 +125,8 @@ class Config:
 
 def is_distilled(card: Card, model: ViTSettings) -> bool:
     """Whether the second of its tokens is for distillation; an encoder alone is known by having two."""
-    if card.task is not None:
-        return card.task.head == "distilled"
+    if card.classifier is not None:
+        return card.classifier.head == "distilled"
     return model.num_prefix == 2 and not model.num_registers
 
 
@@ -142,13 +142,13 @@ def write_config(card: Card) -> dict[str, Any]:
     arguments = {"in_chans": model.channels} if isinstance(model, ResNetSettings) else _vit_arguments(card, model)
     return {
         "architecture": _resnet_name(model) if isinstance(model, ResNetSettings) else _vit_name(card, model),
-        "num_classes": len(names) if card.task else 0,
+        "num_classes": len(names) if card.classifier else 0,
         "global_pool": arguments.get("global_pool", "avg"),
         **({"label_names": names} if names != [str(number) for number in range(len(names))] else {}),
         "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [model.channels, *p.size_px],
-            "num_classes": len(names) if card.task else 0,
+            "num_classes": len(names) if card.classifier else 0,
             "classifier": _classifier(card),  # what `create_model(..., num_classes=N)` replaces
             "mean": list(p.mean),
             "std": list(p.std),
@@ -162,7 +162,7 @@ def write_config(card: Card) -> dict[str, Any]:
 def _classifier(card: Card) -> str | list[str]:
     if isinstance(card.model, ResNetSettings):
         return "head.fc"
-    return ["head", "head_dist"] if card.task is not None and card.task.head == "distilled" else "head"
+    return ["head", "head_dist"] if card.classifier is not None and card.classifier.head == "distilled" else "head"
 
 
 def _resnet_name(model: ResNetSettings) -> str:

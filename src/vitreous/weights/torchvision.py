@@ -101,12 +101,12 @@ class Torchvision(Format):
             rules += layer(f"{ours}.mlp.expand", f"{theirs}.mlp.{self.mlp[0]}")
             rules += layer(f"{ours}.mlp.contract", f"{theirs}.mlp.{self.mlp[1]}")
         rules += layer("encoder.norm", "encoder.ln")
-        if card.task is None:
+        if card.classifier is None:
             return rules
-        if card.task.head == "tanh":
+        if card.classifier.head == "tanh":
             return rules + layer("head.hidden", "heads.pre_logits") + layer("head.output", "heads.head")
-        if card.task.head != "linear":
-            raise UserError(f"torchvision's VisionTransformer has no place for a {card.task.head} head")
+        if card.classifier.head != "linear":
+            raise UserError(f"torchvision's VisionTransformer has no place for a {card.classifier.head} head")
         return rules + layer("head", "heads.head")
 
     def _checked(self, card: Card) -> ViTSettings:
@@ -135,7 +135,7 @@ class Torchvision(Format):
             "mlp_dim": model.block.mlp_width or 4 * model.width,
             "num_classes": len(card.classes),
         }
-        if card.task is not None and card.task.head == "tanh":
+        if card.classifier is not None and card.classifier.head == "tanh":
             config["representation_size"] = model.width
         return {"config.json": config}
 

@@ -179,7 +179,10 @@ class Transformers(Format):
     def _spelling(self, card: Card) -> "Spelling":
         if self.spelling is not None:
             return self.spelling
-        names, start = WRITTEN_DINO if is_dino(self.model_type) else WRITTEN, f"{self.prefix}." if card.task else ""
+        names, start = (
+            WRITTEN_DINO if is_dino(self.model_type) else WRITTEN,
+            f"{self.prefix}." if card.classifier else "",
+        )
         return Spelling(names, start, start + names.blocks, None)
 
     def rules(self, card: Card) -> list[Rule]:
@@ -245,9 +248,9 @@ class Transformers(Format):
         return [*layer("encoder.norm", f"{start}layernorm"), *pooler]
 
     def _head(self, card: Card) -> list[Rule]:
-        if card.task is None:
+        if card.classifier is None:
             return []
-        if card.task.head == "distilled":
+        if card.classifier.head == "distilled":
             return [
                 *layer("head.classes", "cls_classifier"),
                 *layer("head.distillation", "distillation_classifier"),
@@ -276,11 +279,11 @@ class Transformers(Format):
         return tuple(self.stem + end for end in ("Model", *self.heads.values()))
 
     def architecture(self, card: Card) -> str:
-        if card.task is None:
+        if card.classifier is None:
             return f"{self.stem}Model"
-        if card.task.head not in self.heads:
-            raise UserError(f"{self.name} has no place for a {card.task.head} head; write another format")
-        return self.stem + self.heads[card.task.head]
+        if card.classifier.head not in self.heads:
+            raise UserError(f"{self.name} has no place for a {card.classifier.head} head; write another format")
+        return self.stem + self.heads[card.classifier.head]
 
 
 # ---- Parts that CLIP's towers share

@@ -214,9 +214,9 @@ def write_model(model_type: str, model: ViTSettings, masked: bool | None) -> dic
 
 
 def labels(card: Card) -> dict[str, Any]:
-    if card.task is None:
+    if card.classifier is None:
         return {}
-    several = {"problem_type": "multi_label_classification"} if card.task.loss == "sigmoid" else {}
+    several = {"problem_type": "multi_label_classification"} if card.classifier.loss == "sigmoid" else {}
     return {
         "id2label": {str(i): name for i, name in enumerate(card.classes)},
         "label2id": {name: i for i, name in enumerate(card.classes)},

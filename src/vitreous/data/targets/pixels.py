@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.geometry import IGNORED, Geometry
+from vitreous.batch import IGNORED
+from vitreous.data.geometry import Geometry
 from vitreous.data.images import BadPicture
 from vitreous.data.targets.base import Digest, Indices, Large, Targets
 from vitreous.data.threads import in_threads

@@ -81,6 +81,12 @@ async function read(panel, picture, signal) {
   panel.showAnswer(picture, result);
   picture.given ??= opened(URL.createObjectURL(picture.blob)); // the server has found it small enough for that
   const given = picture.given.then(asGiven, () => null).then((found) => signal.aborted || panel.showGiven(found));
+  if (panel.can("segment")) {
+    const found = await server.segment(name, picture.blob, signal);
+    const [mask, below] = await Promise.all([opened(found.mask), picture.given.catch(() => null)]);
+    signal.throwIfAborted();
+    panel.showSegments(found, mask, below);
+  }
   if (panel.can("attention")) {
     const [sent] = await Promise.all([server.attention(name, picture.blob, signal), given]);
     const attention = new Attention(sent), seen = await opened(attention.seen);

@@ -4,6 +4,7 @@ import { element, offerCoverages, percent, showAnswer } from "./answer.js";
 import { showGiven } from "./given.js";
 import { Patches, scaleOf } from "./patches.js";
 import { Places } from "./places.js";
+import { Segments } from "./segments.js";
 import { Sentence } from "./sentence.js";
 import { Stage } from "./stage.js";
 
@@ -25,6 +26,7 @@ export class Panel {
     this.kept = this.passing = null; // tokens: chosen, and pointed at
     this.stage = new Stage(this.at("stage"), (token, how) => this.#choose(token, how));
     this.sentence = new Sentence(this.at("sentence"), this.at("flight"), (token, how) => this.#choose(token, how));
+    this.segments = this.can("segment") ? new Segments(this.at, speak) : null;
     this.places = model.tokens ? new Places(this.at("map"), this.at("map-is"), model) : null;
     this.#name();
     this.#listen();
@@ -37,6 +39,7 @@ export class Panel {
     this.root.setAttribute("aria-label", `The model ${model.name}`);
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.name = `attention of ${model.name}`;
     this.at("answer").hidden = !this.can("predict");
+    this.at("segments").hidden = !this.can("segment");
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
     this.at("how").hidden = this.can("attention");
@@ -79,7 +82,14 @@ export class Panel {
   // picture: {address, width, height}; null for a format that only the server can read
   showGiven(picture) {
     showGiven(this.at, picture, this.model.preprocessing);
-    if (!this.can("attention")) this.root.classList.remove("stale"); // there is no more to come
+    const isAll = !this.can("attention") && !this.can("segment");
+    if (isAll) this.root.classList.remove("stale"); // there is no more to come
+  }
+
+  // mask: the classes as colours; picture: what they are about, or null
+  showSegments(result, mask, picture) {
+    this.segments.show(result, mask, picture);
+    if (!this.can("attention")) this.root.classList.remove("stale");
   }
 
   // seen: what the model sees of the picture

@@ -36,6 +36,10 @@ export class Server {
     return { ...results[0], coverage };
   }
 
+  async segment(model, picture, signal) {
+    return (await this.#json("v1/segment", { model }, picture, signal)).results[0];
+  }
+
   async attention(model, picture, signal) {
     return (await this.#ask("v1/attention", { model }, picture, signal)).arrayBuffer();
   }

@@ -1,0 +1,118 @@
+"""Semantic segmentation with Segmenter's decoders (Strudel et al. 2021): free drawings, street scenes, pets."""
+
+from dataclasses import replace
+
+from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Preprocessing
+from vitreous.models import ViTSettings
+from vitreous.models.vit import BlockSettings
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.segment import SegmentSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings, MuonSettings
+from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.trained import Trained
+
+
+def rendered_segmenter(epochs: float = 20.0) -> Recipe:
+    """Shapes drawn from a seed, each pixel with its class: a ViT of 0.9 M parameters at 64 px, on the CPU.
+
+    Command:  vitreous train rendered_segmenter
+    Cost:     minutes on 2 cores
+    Score:    to be measured
+    Section:  Strudel et al. 2021, section 3.2 (mask transformer); the recipe is ours
+    """
+    return Recipe(
+        name="rendered_segmenter",
+        data=DataSettings(where="rendered:segment"),
+        model=ViTSettings(picture_px=(64, 64), patch=4, width=96, depth=6, heads=4, pool="mean", num_prefix=0),
+        objective=SegmentSettings(depth=1, heads=4),
+        normalise=Preprocessing(crop="squash"),
+        augmentation=Augmentation(crop=CropSettings(scale=(0.5, 1.0))),
+        optimizer=MuonSettings(lr=2e-3, weight_decay=0.1, adam_lr=2e-3),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        average=AverageSettings(kind="ema", factor=0.99),
+        training=TrainingSettings(epochs=epochs, batch_size=32, evaluate_every_epochs=5, device="cpu"),
+    )
+
+
+def camvid_segmenter(start: str | None = None, epochs: float = 300.0) -> Recipe:
+    """CamVid's street scenes, 11 classes at 320 x 240: from scratch, or from a trained encoder.
+
+    Command:  vitreous train camvid_segmenter
+              vitreous train camvid_segmenter --start vitreous-s --epochs 100
+    Cost:     for a GPU: 367 pictures, 1200 patches each
+    Score:    docs/RESULTS.md
+    Section:  Strudel et al. 2021, sections 3.2 and 4.1 (random scales, flips); the recipe is ours
+    """
+    # Scales as in the paper; a street is not stretched.
+    crops = Augmentation(
+        crop=CropSettings(method="zoom", zoom=(0.75, 2.0)),
+        colour=ColourSettings(brightness=0.3, contrast=0.3, saturation=0.3),
+    )
+    return _on_a_gpu("camvid_segmenter", "camvid", picture_px=(240, 320), crops=crops, start=start, epochs=epochs)
+
+
+def pets_segmenter(start: str | None = None, epochs: float = 120.0) -> Recipe:
+    """The trimaps of Oxford-IIIT Pets at 192 px: pet and background; the border between them does not count.
+
+    Command:  vitreous train pets_segmenter
+              vitreous train pets_segmenter --start vitreous-s --epochs 40
+    Cost:     for a GPU: 1,184 pictures, 576 patches each
+    Score:    docs/RESULTS.md
+    Section:  Strudel et al. 2021, section 3.2; the recipe is ours
+    """
+    crops = Augmentation(
+        crop=CropSettings(scale=(0.3, 1.0)),
+        colour=ColourSettings(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05),
+    )
+    return _on_a_gpu("pets_segmenter", "pets_trimaps", picture_px=(192, 192), crops=crops, start=start, epochs=epochs)
+
+
+def _on_a_gpu(
+    name: str, where: str, *, picture_px: tuple[int, int], crops: Augmentation, start: str | None, epochs: float
+) -> Recipe:
+    """From scratch with Muon; trained weights are moved gently, the earlier the layer the less."""
+    scratch = Recipe(
+        name=name,
+        data=DataSettings(where=where, val_fraction=0.1),
+        model=ViTSettings(
+            picture_px=picture_px,
+            patch=8,
+            width=256,
+            depth=8,
+            heads=8,
+            pool="mean",
+            num_prefix=0,
+            positions="sincos",
+            stochastic_depth=0.1,
+            block=BlockSettings(gelu="tanh"),
+        ),
+        objective=SegmentSettings(depth=2, heads=8),
+        normalise=Preprocessing(crop="squash", mean=(0.4802, 0.4481, 0.3975), std=(0.277, 0.2691, 0.2821)),
+        augmentation=crops,
+        optimizer=MuonSettings(lr=1e-3, weight_decay=0.5, adam_lr=1e-3),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        average=AverageSettings(kind="ema", factor=0.998),
+        training=TrainingSettings(
+            epochs=epochs,
+            batch_size=16,
+            precision="auto",
+            compile="auto",
+            evaluate_every_epochs=max(1.0, epochs / 10),
+            workers=4,
+        ),
+    )
+    if start is None:
+        return scratch
+    card = Trained.load(start).card
+    return replace(
+        scratch,
+        start=start,
+        model=replace(card.model.regularised(stochastic_depth=0.1), picture_px=picture_px),
+        normalise=replace(card.preprocessing, crop="squash"),
+        optimizer=AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.8),
+        schedule=ScheduleSettings(warmup_fraction=0.1),
+    )
