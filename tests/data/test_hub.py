@@ -64,8 +64,9 @@ def test_splits_labels_and_pictures(library):
 def test_missing_and_several_labels(library):
     with pytest.raises(UserError, match="someone/pets train: 1 pictures have the label 'nan'"):
         open_hub("someone/pets", Layout(label_column="gap"))
-    with pytest.raises(UserError, match="column 'many' holds lists: several labels per picture are not supported yet"):
-        open_hub("someone/pets", Layout(label_column="many"))
+    many = open_hub("someone/pets", Layout(label_column="many"))["train"]
+    assert many.classes == ("x", "y")
+    assert many.targets.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
 
 
 def test_errors(library, monkeypatch):

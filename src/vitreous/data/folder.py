@@ -1,4 +1,4 @@
-"""Picture files on disk: a folder with one sub-folder per class, or with labels in the files' names."""
+"""Picture files on disk: a folder with one sub-folder per class, or with labels in the files' names or in a file."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from vitreous.data.base import PathList, Source
 from vitreous.data.images import Picture, read_orientation, read_picture
 from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, unlabelled
+from vitreous.data.several import from_file, labels_file
 from vitreous.data.skipped import Skipped
 from vitreous.data.targets import Targets
 from vitreous.errors import UserError
@@ -39,7 +40,7 @@ class FileSource(Source):
 
 def open_folder(folder: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a folder: its train, val and test folders, or all its class folders as one. Where no labels are
-    needed, or file names hold them, pictures may lie in it as they come."""
+    needed, or file names or a labels.json hold them, pictures may lie in it as they come."""
     skipped = Skipped(str(folder))
     inside = subfolders(folder, skipped)
     splits = {split: path for path in inside if (split := split_folder(path)) is not None}
@@ -67,6 +68,9 @@ def _open_part(folder: Path, root: Path, name: str, layout: Layout) -> FileSourc
         paths = _some(folder, pictures_under(folder, skipped), skipped)
         marks = matched(layout.label_pattern, [Path(path).relative_to(folder).as_posix() for path in paths], folder)
         targets, classes, notes = numbered(marks, root, str(folder))
+    elif (file := labels_file(folder, root)) is not None:
+        paths = _some(folder, pictures_under(folder, skipped), skipped)
+        targets, classes, notes = from_file(file, paths, root, layout)
     elif not layout.need_labels and _num_pictures(folder):  # what lies beside them in folders belongs to them
         paths = _some(folder, pictures_under(folder, skipped), skipped)
         targets, classes, notes = unlabelled(len(paths))
@@ -83,8 +87,9 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
     class_folders = subfolders(folder, skipped)
     if not class_folders:
         raise UserError(
-            f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or, where the "
-            "files' names hold the labels, say how with --data.layout.label_pattern."
+            f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or name "
+            "the labels of each file in a labels.json; or, where the files' names hold them, say how with "
+            "--data.layout.label_pattern."
         )
     for class_folder in class_folders:
         found = list(pictures_under(class_folder, skipped))

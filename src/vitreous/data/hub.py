@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub, through its own library where that is installed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitreous.data.names import (
     unlabelled,
 )
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
+from vitreous.data.several import several, several_by_number
 from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 
@@ -53,10 +55,17 @@ def _labels(name: str, rows: Any, label: str | None) -> Numbered:
     marks = list(rows[label])
     if any(mark is None or mark == -1 for mark in marks):
         raise UserError(f"{name}: some pictures have no {label}.")
-    if any(isinstance(mark, list | dict) for mark in marks):
-        raise UserError(f"{name}: column {label!r} holds lists: several labels per picture are not supported yet.")
+    if any(isinstance(mark, dict) for mark in marks):
+        raise UserError(f"{name}: column {label!r} holds records: labels are names or numbers, or lists of them.")
+    if any(isinstance(mark, list) for mark in marks):
+        names = getattr(getattr(rows.features[label], "feature", None), "names", None)
+        return several_by_number(marks, names, name) if names else several(_texts(marks), Path(), name)
     names = getattr(rows.features[label], "names", None)
     return (ClassLabels(marks), tuple(names), ()) if names else numbered(marks, Path(), name)
+
+
+def _texts(rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    return [[str(label) for label in row] for row in rows]
 
 
 def open_hub(name: str, layout: Layout) -> dict[str, Source]:

@@ -28,8 +28,9 @@ _SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:in
 class LayoutSettings:
     """Where a data set holds what is known of its pictures, as far as it does not say so itself."""
 
-    label_column: str | None = None  # the column with the labels, in parquet and tables; by number without a header
+    label_column: str | None = None  # with the labels, in parquet and tables, by number without a header; or several
     path_column: str | None = None  # the column with the paths, in tables
+    label_separator: str | None = None  # what stands between several labels in one cell, such as ; in cat;dog
     label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
     mask_column: str | None = None  # the column with the masks, in parquet and tables
     ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
@@ -128,18 +129,22 @@ def numbered(marks: Sequence[str] | Sequence[int], folder: Path, where: str) -> 
             )
     if unique.tolist() == [UNLABELLED]:
         return unlabelled(len(labels))
+    numbers, classes = named([str(mark) for mark in unique], folder)
+    notes = () if class_table(folder) else _several_labels(labels, classes, where)
+    return ClassLabels(numbers[labels]), classes, notes
+
+
+def named(marks: Sequence[str], folder: Path) -> tuple[Indices, tuple[str, ...]]:
+    """The class number of each mark, and the names of all classes: as classes.json in the folder says, or else in the
+    order of the marks."""
     table = class_table(folder)
     if not table:
-        classes = tuple(str(mark) for mark in unique)
-        return ClassLabels(labels), classes, _several_labels(labels, classes, where)
+        return np.arange(len(marks)), tuple(marks)
     numbers = {mark: number for number, (marks, _) in enumerate(table) for mark in marks}
-    for mark in unique:
-        if str(mark) not in numbers:
-            raise UserError(
-                f"{folder / 'classes.json'}: has no class {str(mark)!r}.{did_you_mean(str(mark), list(numbers))}"
-            )
-    named = np.array([numbers[str(mark)] for mark in unique], dtype=np.int64)
-    return ClassLabels(named[labels]), tuple(name for _, name in table), ()
+    for mark in marks:
+        if mark not in numbers:
+            raise UserError(f"{folder / 'classes.json'}: has no class {mark!r}.{did_you_mean(mark, list(numbers))}")
+    return np.array([numbers[mark] for mark in marks], dtype=np.int64), tuple(name for _, name in table)
 
 
 def is_missing(mark: str) -> bool:
@@ -154,8 +159,8 @@ def _several_labels(labels: Indices, classes: Sequence[str], where: str) -> tupl
         return ()
     num = int(np.isin(labels, joined).sum())
     return (
-        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class: several "
-        "labels per picture are not supported yet",
+        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class; several "
+        "labels per picture are read from a labels.json, or from a table with --data.layout.label_separator",
     )
 
 

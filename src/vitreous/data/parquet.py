@@ -22,6 +22,7 @@ from vitreous.data.images import BadPicture, Picture, read_orientation, read_pic
 from vitreous.data.legends import Entry, entries_of, find_legend, numbered_entries
 from vitreous.data.masks import Legend
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
+from vitreous.data.several import from_flags, label_columns, separated, several, several_by_number
 from vitreous.data.targets import ClassLabels, Masks, PixelLabels
 from vitreous.data.targets.base import Digest
 from vitreous.data.targets.pixels import Mask
@@ -201,19 +202,16 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 
 def _read_labels(rows: Rows, layout: Layout) -> Numbered:
     where, schema = rows.path, rows.schema
+    if flagged := label_columns(schema.names, layout, str(where)):
+        values = ([str(value) for part in _column(rows, name) for value in part.to_pylist()] for name in flagged)
+        return from_flags(dict(zip(flagged, values, strict=True)), str(where))
     name = label_column_of(schema.names, LABELS, str(where), layout)
     if name is None:
         return unlabelled(len(rows))
     kind = schema.field(name).type
-    if pa.types.is_nested(kind):
-        raise UserError(f"{where}: column {name!r} holds {kind}: several labels per picture are not supported yet.")
-    try:
-        columns = [file.read(columns=[name], use_threads=False).column(0) for file in rows.files]
-    except Exception as error:
-        raise UserError(f"{where.parent}: column {name!r} cannot be read ({_reason(error)}).") from None
-    for path, values in zip(rows.paths, columns, strict=True):
-        if values.null_count:
-            raise UserError(f"{path}: {values.null_count:,} rows have no {name}. Remove them.")
+    columns = _column(rows, name)
+    if pa.types.is_nested(kind) or layout.label_separator:
+        return _read_several(rows, name, columns, layout)
     marks = np.concatenate([np.asarray(values) for values in columns])
     is_text = marks.dtype.kind in "OUS"
     if not is_text and marks.dtype.kind not in "iub":
@@ -230,6 +228,44 @@ def _read_labels(rows: Rows, layout: Layout) -> Numbered:
     return numbered(
         [str(mark) for mark in marks] if is_text else marks.astype(np.int64).tolist(), where.parent, str(where)
     )
+
+
+def _column(rows: Rows, name: str) -> list[pa.ChunkedArray]:
+    """Of every file; none of its cells is empty."""
+    try:
+        columns = [file.read(columns=[name], use_threads=False).column(0) for file in rows.files]
+    except Exception as error:
+        raise UserError(f"{rows.folder}: column {name!r} cannot be read ({_reason(error)}).") from None
+    for path, values in zip(rows.paths, columns, strict=True):
+        if values.null_count:
+            raise UserError(f"{path}: {values.null_count:,} rows have no {name}. Remove them.")
+    return columns
+
+
+def _read_several(rows: Rows, name: str, columns: Sequence[pa.ChunkedArray], layout: Layout) -> Numbered:
+    """Of lists of names or numbers; of texts, where a setting says what is between labels."""
+    where, kind = str(rows.path), rows.schema.field(name).type
+    cells = [cell for values in columns for cell in values.to_pylist()]
+    if layout.label_separator and pa.types.is_string(kind):
+        return separated(cells, layout.label_separator, rows.folder, where)
+    inner = getattr(kind, "value_type", pa.null())
+    if not (pa.types.is_integer(inner) or pa.types.is_string(inner) or pa.types.is_large_string(inner)):
+        raise UserError(f"{where}: column {name!r} holds {kind}: labels are names or numbers, or lists of them.")
+    if any(label is None for cell in cells for label in cell):
+        raise UserError(f"{where}: column {name!r} has lists with an empty label. Fill them in, or leave them out.")
+    names = _names_inside(rows.schema, name)
+    if names and pa.types.is_integer(inner):
+        return several_by_number(cells, names, where)
+    return several([[str(label) for label in cell] for cell in cells], rows.folder, where)
+
+
+def _names_inside(schema: pa.Schema, name: str) -> list[str]:
+    """The names of classes in lists, from the hub's metadata."""
+    about = _features(schema).get(name, {})
+    about = about[0] if isinstance(about, list) and about else about
+    about = about.get("feature", about) if isinstance(about, dict) else {}
+    names = about.get("names") if isinstance(about, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 # ---- Masks

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from vitreous.data.images import HEIC_NEEDS, HEIC_SUFFIXES, SUFFIXES
 
 SYSTEM = ("__MACOSX", "@eaDir", "lost+found")  # what archivers, storage devices and file systems leave behind
+OWN = ("classes.json", "labels.json")  # what is read beside the pictures
 NAMED = 5  # of a kind, in a note
 
 
@@ -31,7 +32,7 @@ class Skipped:
     def is_picture(self, name: str) -> bool:
         """Whether a file of this name is read."""
         suffix = PurePath(name).suffix.lower()
-        if suffix not in SUFFIXES:
+        if suffix not in SUFFIXES and name not in OWN:
             self.suffixes[suffix or "no suffix"] += 1
         return suffix in SUFFIXES
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -16,6 +17,7 @@ from vitreous.data.names import (
     ALL,
     UNLABELLED,
     Layout,
+    Numbered,
     column,
     is_missing,
     label_column_of,
@@ -25,6 +27,8 @@ from vitreous.data.names import (
 )
 from vitreous.data.pairs import Pairs
 from vitreous.data.segmented import with_masks
+from vitreous.data.several import from_flags, is_flag, label_columns, separated
+from vitreous.data.skipped import listed
 from vitreous.errors import UserError
 
 PATHS = ("path", "file", "image", "filename", "file_name", "image_path", "filepath")
@@ -39,8 +43,9 @@ MAX_LINE = 2**20  # characters
 class Row(NamedTuple):
     line: int
     file: str  # as written
-    label: str  # or the mask's file
+    label: str  # or several, or the mask's file
     split: str
+    flags: tuple[str, ...] = ()  # of labels that have a column each
 
 
 def open_table(path: Path, layout: Layout) -> dict[str, Source]:
@@ -49,10 +54,10 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
     Relative paths start from the table's own folder. Paths may lead anywhere: the table is the user's own.
     """
     splits: dict[str, list[Row]] = {}
-    rows = _rows(path, layout)
+    rows, flagged = _rows(path, layout)
     have_masks = _name_masks(rows)
     for row in rows:
-        if not row.label and not have_masks:
+        if not row.label and not (have_masks or flagged or layout.label_separator):
             raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.")
         name = split_of(row.split) if row.split else ALL
         if name is None:
@@ -69,7 +74,7 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
         _check_files(path, [row.label for row in rows if row.label], layout)
         pairs = {split: _pairs(path, rows) for split, rows in splits.items()}
         return with_masks(path.stem, pairs, entries_of(path.parent), layout.ignored)
-    return {name: _source(path, name, rows) for name, rows in splits.items()}
+    return {name: _source(path, name, rows, flagged, layout) for name, rows in splits.items()}
 
 
 def _name_masks(rows: Sequence[Row]) -> bool:
@@ -94,12 +99,21 @@ def _check_files(table: Path, files: Sequence[str], layout: Layout) -> None:
         )
 
 
-def _source(table: Path, split: str, rows: Sequence[Row]) -> FileSource:
-    marks: list[str] | list[int] = [row.label for row in rows]
-    if all(row.label.isdecimal() for row in rows):  # 10 comes after 9
-        marks = [int(row.label) for row in rows]
+def _source(table: Path, split: str, rows: Sequence[Row], flagged: Sequence[str], layout: Layout) -> FileSource:
     name = table.stem if split == ALL else f"{table.stem} {split}"
-    return FileSource(name, [str(table.parent / row.file) for row in rows], *numbered(marks, table.parent, str(table)))
+    return FileSource(name, [str(table.parent / row.file) for row in rows], *_known(table, rows, flagged, layout))
+
+
+def _known(table: Path, rows: Sequence[Row], flagged: Sequence[str], layout: Layout) -> Numbered:
+    if flagged:
+        columns = zip(flagged, zip(*(row.flags for row in rows), strict=True), strict=True)
+        targets, classes, notes = from_flags(dict(columns), str(table))
+        return targets, classes, (*notes, f"{table}: several labels per picture, in the columns {listed(flagged)}")
+    labels = [row.label for row in rows]
+    if layout.label_separator:
+        return separated(labels, layout.label_separator, table.parent, str(table))
+    numeric = all(label.isdecimal() for label in labels)  # 10 comes after 9
+    return numbered([int(label) for label in labels] if numeric else labels, table.parent, str(table))
 
 
 # ---- Rows and columns
@@ -118,19 +132,38 @@ class Cells(NamedTuple):
         return [row[place] for row in self.rows]
 
 
-def _rows(path: Path, layout: Layout) -> list[Row]:
+def _rows(path: Path, layout: Layout) -> tuple[list[Row], list[str]]:
+    """And the names of labels that have a column each."""
     cells = _cells(path, layout)
+    flagged = _flag_columns(path, cells, layout)
     find = _columns_by_name if cells.has_header else _columns_by_number
-    file_column, label_column, split_column = find(path, cells, layout)
+    others = replace(layout, need_labels=False, label_column=None) if flagged else layout
+    file_column, label_column, split_column = find(path, cells, others)
     files = cells.column(file_column)
     if layout.label_pattern is not None:
         labels = matched(layout.label_pattern, files, path)
     else:
         labels = cells.column(label_column) if label_column else [""] * len(files)
-    if not layout.need_labels and any(map(is_missing, labels)):  # pictures of which some have labels are learned from
+    if not (layout.need_labels or flagged) and any(
+        map(is_missing, labels)
+    ):  # pictures of which some have labels are learned from
         labels = [UNLABELLED] * len(files)
     splits = cells.column(split_column) if split_column else [""] * len(files)
-    return [Row(*row) for row in zip(cells.lines, files, labels, splits, strict=True)]
+    flags = zip(*map(cells.column, flagged), strict=True) if flagged else [()] * len(files)
+    return [Row(*row) for row in zip(cells.lines, files, labels, splits, flags, strict=True)], flagged
+
+
+def _flag_columns(path: Path, cells: Cells, layout: Layout) -> list[str]:
+    """Those that are named; or all that are left beside paths and splits, where a header names no labels and there is
+    nothing but 0 and 1 in them."""
+    given = label_columns(cells.names, layout, str(path))
+    one_is_named = layout.label_column or layout.label_pattern or layout.mask_column or not cells.has_header
+    if given or one_is_named or not layout.need_labels:
+        return given
+    left = [name for name in cells.names if name not in (layout.path_column, *PATHS, SPLIT)]
+    if len(left) < 2 or set(left) & {*LABELS, *MASKS} or not cells.rows:
+        return []
+    return left if all(is_flag(cell) for name in left for cell in cells.column(name)) else []
 
 
 Columns = tuple[str, str | None, str | None]  # the names of those with paths, labels and splits
