@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous import platforms
 
 IGNORED = -1  # in tensors of class numbers: there is none, and what is predicted there does not count
+UNLABELLED = "unlabelled"  # the class of pictures that come without labels
 
 
 @dataclass(frozen=True)

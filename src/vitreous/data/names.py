@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vitreous.batch import UNLABELLED
 from vitreous.data.files import read_regular
 from vitreous.data.targets import ClassLabels, NoTargets, Targets
 from vitreous.data.targets.base import Indices
@@ -18,7 +19,6 @@ from vitreous.errors import UserError, did_you_mean
 T = TypeVar("T")
 
 ALL = "all"  # the only split of a set that is not split
-UNLABELLED = "unlabelled"  # the one class of pictures that come without labels
 MAX_CLASSES_BYTES = 64 * 2**20  # of classes.json
 SEPARATORS = ",;|"  # that people write between several labels
 _SPLIT = re.compile(r"(trainval|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?)(?![a-z])", re.IGNORECASE)

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from vitreous.batch import UNLABELLED
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.files import is_regular, open_regular
 from vitreous.data.folder import FileSource
@@ -15,7 +16,6 @@ from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
 from vitreous.data.legends import entries_of
 from vitreous.data.names import (
     ALL,
-    UNLABELLED,
     Layout,
     Numbered,
     column,

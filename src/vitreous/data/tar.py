@@ -13,10 +13,11 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
+from vitreous.batch import UNLABELLED
 from vitreous.data.base import PathList, Source
 from vitreous.data.files import open_regular
 from vitreous.data.images import MAX_BYTES, BadPicture, Picture, read_picture
-from vitreous.data.names import ALL, UNLABELLED, Layout, grouped_by_split, matched, numbered, split_of
+from vitreous.data.names import ALL, Layout, grouped_by_split, matched, numbered, split_of
 from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
 

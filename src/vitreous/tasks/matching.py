@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.batch import Batch
+from vitreous.batch import UNLABELLED, Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.objectives.base import Objective
@@ -39,8 +39,6 @@ class FunctionMatchingSettings(TaughtSettings):
 
 
 class FunctionMatching(Objective):
-    UNLABELLED = "unlabelled"  # pictures of a class of this name learn from the teacher alone
-
     class_weights: Tensor
 
     def __init__(
@@ -53,7 +51,7 @@ class FunctionMatching(Objective):
             width = outputs(teacher(shown)).shape[1]
         self.match_head = nn.Linear(encoder.width, width)
         self.label_head = nn.Linear(encoder.width, len(classes)) if settings.label_share else None
-        weights = torch.tensor([float(name != self.UNLABELLED) for name in classes])
+        weights = torch.tensor([float(name != UNLABELLED) for name in classes])  # these learn from the teacher alone
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
