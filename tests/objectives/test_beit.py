@@ -287,10 +287,10 @@ def test_where_ten_blocks_are_not_enough_the_count_is_still_exact(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"share": 0.05}, "0 of 9 patches"),
-        ({"share": 1.0}, "9 of 9 patches"),
-        ({"share": float("nan")}, "share is nan: it is a share of the patches, between 0 and 1"),
-        ({"share": float("inf")}, "share is inf: it is a share"),
+        ({"mask_ratio": 0.05}, "0 of 9 patches"),
+        ({"mask_ratio": 1.0}, "9 of 9 patches"),
+        ({"mask_ratio": float("nan")}, "mask_ratio is nan: it is a share of the patches, between 0 and 1"),
+        ({"mask_ratio": float("inf")}, "mask_ratio is inf: it is a share"),
         ({"least_block": 4}, "set it to 1 to 3"),
         ({"least_block": 0}, "set it to 1 to 3"),
         ({"aspect": 1.5}, "aspect is 1.5"),

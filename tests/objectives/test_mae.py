@@ -269,10 +269,10 @@ def test_a_large_encoder_costs_a_third():
 @pytest.mark.parametrize(
     ("model", "changes", "match"),
     [
-        (TINY, {"drop": 1.0}, "keeps 0 of 36 patches"),
-        (TINY, {"drop": 0.0}, "keeps 36 of 36 patches"),
-        (TINY, {"drop": float("nan")}, "drop is nan: it is a share of the patches, between 0 and 1"),
-        (TINY, {"drop": float("-inf")}, "drop is -inf: it is a share"),
+        (TINY, {"mask_ratio": 1.0}, "keeps 0 of 36 patches"),
+        (TINY, {"mask_ratio": 0.0}, "keeps 36 of 36 patches"),
+        (TINY, {"mask_ratio": float("nan")}, "mask_ratio is nan: it is a share of the patches, between 0 and 1"),
+        (TINY, {"mask_ratio": float("-inf")}, "mask_ratio is -inf: it is a share"),
         (TINY, {"decoder_heads": 3}, "multiple of the heads"),
         (TINY, {"decoder_width": 6}, "and of 4"),
         (TINY, {"decoder_depth": 0}, "at least 1"),
@@ -293,7 +293,7 @@ def test_a_picture_of_another_size_is_an_error():
 def test_the_paper_s_numbers():
     found = mae_imagenet()
     assert found.objective == MAESettings(
-        drop=0.75, decoder_depth=8, decoder_width=512, decoder_heads=16, normalise=True
+        mask_ratio=0.75, decoder_depth=8, decoder_width=512, decoder_heads=16, normalise=True
     )
     assert found.optimizer == AdamWSettings(lr=2.4e-3, beta1=0.9, beta2=0.95, weight_decay=0.05)
     assert (found.training.batch_size, found.training.epochs, found.training.clip) == (4096, 800, None)

@@ -43,9 +43,9 @@ def test_promises(tmp_path):
 # ---- what is corrupted
 
 
-@pytest.mark.parametrize(("corrupt", "numbers"), [(0.5, (26, 3, 3)), (0.15, (8, 1, 1)), (1.0, (51, 6, 7))])
-def test_exact_numbers_of_each_kind(corrupt, numbers):
-    objective = masked(replace(TINY, picture_px=(32, 32), patch=4), corrupt=corrupt)  # 64 patches
+@pytest.mark.parametrize(("mask_ratio", "numbers"), [(0.5, (26, 3, 3)), (0.15, (8, 1, 1)), (1.0, (51, 6, 7))])
+def test_exact_numbers_of_each_kind(mask_ratio, numbers):
+    objective = masked(replace(TINY, picture_px=(32, 32), patch=4), mask_ratio=mask_ratio)  # 64 patches
     rest = objective.num_corrupted - objective.num_masked - objective.num_swapped
     assert (objective.num_masked, objective.num_swapped, rest) == numbers
 
@@ -77,7 +77,7 @@ def test_any_other_cell_takes_its_place():
 
 
 def test_corrupted_before_positions(monkeypatch):
-    objective = masked(corrupt=1.0)
+    objective = masked(mask_ratio=1.0)
     encode, given = objective.encoder.encode, []
 
     def watched(tokens, grid):
@@ -180,10 +180,10 @@ def test_the_wrong_normalisation_is_noticed():
 @pytest.mark.parametrize(
     ("model", "changes", "match"),
     [
-        (TINY, {"corrupt": 0.0}, "of 24 patches makes 0"),
-        (TINY, {"corrupt": 1.5}, "corrupt is 1.5: it is a share of the patches, between 0 and 1"),
-        (TINY, {"corrupt": float("nan")}, "corrupt is nan: it is a share of the patches, between 0 and 1"),
-        (TINY, {"corrupt": float("inf")}, "corrupt is inf: it is a share"),
+        (TINY, {"mask_ratio": 0.0}, "of 24 patches makes 0"),
+        (TINY, {"mask_ratio": 1.5}, "mask_ratio is 1.5: it is a share of the patches, between 0 and 1"),
+        (TINY, {"mask_ratio": float("nan")}, "mask_ratio is nan: it is a share of the patches, between 0 and 1"),
+        (TINY, {"mask_ratio": float("inf")}, "mask_ratio is inf: it is a share"),
         (TINY, {"std": (0.0, 1.0, 1.0)}, "above 0"),
         (replace(TINY, patch=2), {"target": "downsized"}, "no 4 x 4 equal places"),
         (replace(TINY, channels=1), {}, "1 channels"),
@@ -198,7 +198,7 @@ def test_settings_that_cannot_be(model, changes, match):
 
 def test_the_paper_s_numbers():
     found = masked_patch_paper()
-    assert (found.objective.target, found.objective.corrupt) == ("mean", 0.5)
+    assert (found.objective.target, found.objective.mask_ratio) == ("mean", 0.5)
     assert (found.objective.mean, found.objective.std) == (found.normalise.mean, found.normalise.std)
     assert found.optimizer == AdamWSettings(lr=2e-4, beta1=0.9, beta2=0.999, weight_decay=0.1)
     assert (found.schedule.warmup_steps, found.schedule.decay) == (10_000, "cosine")

@@ -17,7 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Grid, TokenEncoder
 from vitreous.models.tokeniser import Tokeniser
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_share, plain_tokens
+from vitreous.objectives.masked import check_ratio, plain_tokens
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.objectives.tokeniser import perplexity, too_few_words
 from vitreous.platforms import widest
@@ -27,17 +27,19 @@ BLOCKS = 10  # drawn for every picture, of which the first few are enough
 
 @dataclass(frozen=True, kw_only=True)
 class BEiTSettings(TaughtSettings):
-    share: float = 0.4  # of the patches that are masked, rounded down
+    mask_ratio: float = 0.4  # share of the patches that are masked; their number is rounded down
     least_block: int = 16  # patches of the smallest block; of 196, so fewer suit a smaller grid
     aspect: float = 0.3  # least height to width of a block; the greatest is its inverse
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "BEiT":
         tokens = plain_tokens(encoder, "BEiT")
         cells = tokens.grid.cells
-        check_share("share", self.share)
-        num = int(self.share * cells)
+        check_ratio(self.mask_ratio)
+        num = int(self.mask_ratio * cells)
         if not 0 < num < cells:
-            raise UserError(f"share is {self.share}, which is {num} of {cells} patches: some must be masked, not all")
+            raise UserError(
+                f"mask_ratio is {self.mask_ratio}, which is {num} of {cells} patches: some must be masked, not all"
+            )
         if not 1 <= self.least_block <= num:
             raise UserError(
                 f"least_block is {self.least_block}, where {num} patches are masked in all: set it to 1 to {num}"

@@ -21,14 +21,14 @@ from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp
 from vitreous.nn.tokens import SineCosinePositions, position_rows
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_share, cut, of_cells, on_cells, patch_px, plain_tokens
+from vitreous.objectives.masked import check_ratio, cut, of_cells, on_cells, patch_px, plain_tokens
 
 EPSILON = 1e-6  # added to a patch's variance: an even patch has none
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAESettings:
-    drop: float = 0.75  # share of the patches that the encoder does not see
+    mask_ratio: float = 0.75  # share of the patches that the encoder does not see
     decoder_depth: int = 8  # blocks of the decoder
     decoder_width: int = 512  # of the decoder's tokens
     decoder_heads: int = 16  # of the decoder's attention
@@ -37,11 +37,11 @@ class MAESettings:
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MAE":
         tokens = plain_tokens(encoder, "a masked autoencoder")
         cells = tokens.grid.cells
-        check_share("drop", self.drop)
+        check_ratio(self.mask_ratio)
         if not 1 <= self._num_kept(cells) < cells:
             raise UserError(
-                f"drop is {self.drop}, which keeps {self._num_kept(cells)} of {cells} patches: at least one must be "
-                "kept, and one dropped"
+                f"mask_ratio is {self.mask_ratio}, which keeps {self._num_kept(cells)} of {cells} patches: "
+                "at least one must be kept, and one hidden"
             )
         depth, width, heads = self.decoder_depth, self.decoder_width, self.decoder_heads
         if min(depth, width, heads) < 1 or width % heads or width % 4:
@@ -54,7 +54,7 @@ class MAESettings:
         return MAE(tokens, decoder, self._num_kept(cells), self.normalise)
 
     def _num_kept(self, cells: int) -> int:
-        return round((1 - self.drop) * cells)
+        return round((1 - self.mask_ratio) * cells)
 
 
 class Decoder(nn.Module):

@@ -33,7 +33,7 @@ MASK_SHARE, SWAP_SHARE = 0.8, 0.1  # of the corrupted patches
 @dataclass(frozen=True, kw_only=True)
 class MaskedSettings:
     target: Literal["mean", "downsized", "pixels"] = "mean"  # mean colour, colours of 4 x 4 places, or all pixels (L2)
-    corrupt: float = 0.5  # share of the patches that are corrupted; the paper also tried 0.15
+    mask_ratio: float = 0.5  # share of the patches that are corrupted; the paper also tried 0.15
     # Colours are told from levels, and an objective sees pictures normalised. `Masked.look` holds both against data.
     mean: Channels = (0.5, 0.5, 0.5)  # what was subtracted from each channel: as in normalise.mean
     std: Channels = (0.5, 0.5, 0.5)  # what each channel was divided by: as in normalise.std
@@ -41,12 +41,12 @@ class MaskedSettings:
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Masked":
         tokens = plain_tokens(encoder, "masked patch prediction")
         cells = tokens.grid.cells
-        check_share("corrupt", self.corrupt)
-        num = round(self.corrupt * cells)
+        check_ratio(self.mask_ratio)
+        num = round(self.mask_ratio * cells)
         if not 1 <= num <= cells or cells < 2:
             raise UserError(
-                f"corrupt is {self.corrupt}, which of {cells} patches makes {num}: at least one must be corrupted, at "
-                "most all, and there must be two"
+                f"mask_ratio is {self.mask_ratio}, which is {num} of {cells} patches: at least one must be "
+                "corrupted, and there must be two"
             )
         patch = patch_px(tokens)
         if self.target == "downsized" and (patch[0] % DOWNSIZED or patch[1] % DOWNSIZED):
@@ -72,7 +72,7 @@ class Masked(Objective):
         super().__init__()
         self.encoder: TokenEncoder = encoder
         self.target = settings.target
-        self.num_corrupted = round(settings.corrupt * encoder.grid.cells)
+        self.num_corrupted = round(settings.mask_ratio * encoder.grid.cells)
         self.num_masked, self.num_swapped = (round(share * self.num_corrupted) for share in (MASK_SHARE, SWAP_SHARE))
         self.mask_token = nn.Parameter(torch.zeros(encoder.token_width))
         nn.init.normal_(self.mask_token, std=0.02)
@@ -154,10 +154,10 @@ def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
     return encoder
 
 
-def check_share(name: str, share: float) -> None:
+def check_ratio(ratio: float) -> None:
     """Before it becomes a number of patches: what is not a number cannot be rounded."""
-    if not 0 <= share <= 1:
-        raise UserError(f"{name} is {share}: it is a share of the patches, between 0 and 1")
+    if not 0 <= ratio <= 1:
+        raise UserError(f"mask_ratio is {ratio}: it is a share of the patches, between 0 and 1")
 
 
 def patch_px(encoder: TokenEncoder) -> tuple[int, int]:

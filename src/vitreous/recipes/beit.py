@@ -100,7 +100,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
             stochastic_depth=0.1,
         ),
         teacher=teacher,
-        objective=BEiTSettings(share=0.383),  # 75 patches, "roughly 40 %"
+        objective=BEiTSettings(mask_ratio=0.383),  # 75 patches, "roughly 40 %"
         augmentation=Augmentation(colour=ColourSettings(brightness=0.4, contrast=0.4, saturation=0.4)),
         optimizer=AdamWSettings(lr=1.5e-3, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=10 / 800, final_fraction=1e-5 / 1.5e-3),
