@@ -50,7 +50,7 @@ def _limit(error: MemoryError | RuntimeError | OSError) -> UserError | None:
         asked = re.search(r"allocate (\d+ bytes|[\d.]+ \w+)", str(error))
         return UserError(
             f"there is not enough memory{(asked and f' (for {asked[1]} more)') or ''}; what trains needs less with a "
-            "smaller --training.batch_size, --training.accumulate 2 or --training.checkpointing true"
+            "smaller --training.batch_size, --training.memory.accumulate 2 or --training.memory.recompute true"
         )
     return ReaderEndedError() if "DataLoader worker (pid" in str(error) else None
 

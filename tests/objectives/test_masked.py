@@ -180,7 +180,7 @@ def test_the_wrong_normalisation_is_noticed():
 @pytest.mark.parametrize(
     ("model", "changes", "match"),
     [
-        (TINY, {"mask_ratio": 0.0}, "of 24 patches makes 0"),
+        (TINY, {"mask_ratio": 0.0}, "0 of 24 patches"),
         (TINY, {"mask_ratio": 1.5}, "mask_ratio is 1.5: it is a share of the patches, between 0 and 1"),
         (TINY, {"mask_ratio": float("nan")}, "mask_ratio is nan: it is a share of the patches, between 0 and 1"),
         (TINY, {"mask_ratio": float("inf")}, "mask_ratio is inf: it is a share"),

@@ -15,6 +15,7 @@ from vitreous.jobs.build import build_loop, build_objective
 from vitreous.jobs.train import train
 from vitreous.recipes import RECIPES
 from vitreous.settings import save
+from vitreous.training.loop import MemorySettings
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 
@@ -108,7 +109,7 @@ def test_two_ranks_equal_one(runs, name):
 @pytest.mark.parametrize("name", ["cifar10_simclr", "cifar10_mocov3", "cifar10_byol"])
 def test_a_batch_is_not_cut(splits, name):
     recipe = tiny(name)
-    cut = replace(recipe, training=replace(recipe.training, accumulate=2))
+    cut = replace(recipe, training=replace(recipe.training, memory=MemorySettings(accumulate=2)))
     objective = build_objective(cut, splits.train.classes)
     with pytest.raises(UserError, match="compares the samples of a batch") as raised:
         build_loop(cut, splits, objective, WORLD)

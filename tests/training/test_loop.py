@@ -10,7 +10,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
-from vitreous.training.loop import Meter, StoppedError, TrainingSettings
+from vitreous.training.loop import MemorySettings, Meter, StoppedError, TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
@@ -46,7 +46,7 @@ def test_progress_goes_from_0_towards_1(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [SGDSettings(lr=0.05), AdamWSettings(lr=0.01), MuonSettings(lr=0.01)])
 def test_accumulated_parts_equal_the_whole(tmp_path, optimizer):
-    whole, parts = (make_loop(optimizer=optimizer, clip=1.0, accumulate=num) for num in (1, 4))
+    whole, parts = (make_loop(optimizer=optimizer, clip=1.0, memory=MemorySettings(accumulate=num)) for num in (1, 4))
     rows = run(whole, tmp_path / "1"), run(parts, tmp_path / "4")
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(parts)[name], tensor, atol=1e-6, rtol=0)
@@ -57,7 +57,7 @@ def test_accumulated_parts_equal_the_whole(tmp_path, optimizer):
 
 def test_a_batch_that_cannot_be_cut_evenly_is_refused():
     with pytest.raises(UserError, match="evenly"):
-        make_loop(accumulate=3)
+        make_loop(memory=MemorySettings(accumulate=3))
 
 
 @pytest.mark.parametrize("optimizer", [SGDSettings(lr=0.05), AdamWSettings(lr=0.01), MuonSettings(lr=0.01)])
@@ -93,7 +93,7 @@ def test_infinity_in_one_part_is_caught(tmp_path):
             losses = super().forward(batch, progress)
             return losses | {"loss": losses["loss"] + torch.where(batch.ids[0] == 2, torch.inf, 0.0)}
 
-    loop = make_loop(objective=Infinite(), accumulate=4)
+    loop = make_loop(objective=Infinite(), memory=MemorySettings(accumulate=4))
     before = weights(loop)
     with pytest.raises(UserError, match="at step 1;"):
         run(loop, tmp_path)
@@ -275,7 +275,6 @@ def test_checkpointing_changes_nothing_but_memory(tmp_path):
         {"batch_size": 0},
         {"steps": 0},
         {"log_every_steps": 0},
-        {"accumulate": 0},
         {"epochs": float("nan")},
         {"workers": -1},
         {"clip": 0.0},
@@ -285,6 +284,8 @@ def test_checkpointing_changes_nothing_but_memory(tmp_path):
 def test_settings_that_make_no_sense(wrong):
     with pytest.raises(UserError, match=f"training.{next(iter(wrong))} is"):
         TrainingSettings(**wrong)
+    with pytest.raises(UserError, match=r"training\.memory\.accumulate is 0"):
+        MemorySettings(accumulate=0)
 
 
 def test_length_of_a_run():

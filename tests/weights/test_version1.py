@@ -9,8 +9,13 @@ import torch
 
 from vitreous import settings
 from vitreous.errors import UserError
+from vitreous.objectives.beit import BEiTSettings
+from vitreous.objectives.mae import MAESettings
+from vitreous.objectives.masked import MaskedSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import read_recipe
+from vitreous.tasks.distill import DistillSettings
+from vitreous.training.loop import MemorySettings
 from vitreous.weights import own
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 from vitreous.weights.trained import Trained
@@ -83,3 +88,21 @@ def test_the_recipe_of_a_run_is_read_as_todays(tmp_path):
     settings.save(found, tmp_path / "recipe.json")
     assert read_recipe(tmp_path / "recipe.json") == found
     assert json.loads((tmp_path / "recipe.json").read_text())["format"] == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"kind": "MAE", "drop": 0.5}, MAESettings(mask_ratio=0.5)),
+        ({"kind": "Masked", "corrupt": 0.15}, MaskedSettings(mask_ratio=0.15)),
+        ({"kind": "BEiT", "share": 0.3}, BEiTSettings(mask_ratio=0.3)),
+        ({"kind": "Distill", "answers": "there"}, DistillSettings(stored="there")),
+    ],
+)
+def test_what_objectives_called_otherwise(tmp_path, old, new):
+    document = json.loads((FOLDER / "run" / "recipe.json").read_text()) | {"objective": old}
+    document["training"] |= {"accumulate": 4, "checkpointing": True}
+    (tmp_path / "recipe.json").write_text(json.dumps(document))
+    found = read_recipe(tmp_path / "recipe.json")
+    assert found.objective == new
+    assert found.training.memory == MemorySettings(accumulate=4, recompute=True)

@@ -13,7 +13,7 @@ Balance = Literal["auto", "none", "sampling", "weights"]
 
 DEFAULT_S = 600.0  # the time of a fit, where neither a time nor a length was given
 SMALL_PX = 40  # pictures up to this size are trained on as they are
-KEEPS_WEIGHTS = ("model.picture_px", "model.dropout", "model.stochastic_depth", "model.checkpointing")
+KEEPS_WEIGHTS = ("model.picture_px", "model.dropout", "model.stochastic_depth")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def build_encoder(recipe: Recipe) -> Encoder:
     """What is built next draws its first weights from the seed, too."""
     torch.manual_seed(recipe.training.seed)
     encoder = Trained.load(recipe.start).encoder(recipe.model) if recipe.start else recipe.model.build()
-    encoder.checkpointing = recipe.training.checkpointing
+    encoder.checkpointing = recipe.training.memory.recompute
     return encoder
 
 

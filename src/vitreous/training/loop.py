@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -38,19 +38,28 @@ READERS_ENDED = (RuntimeError, ReaderEndedError, ConnectionError, EOFError, File
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemorySettings:
+    """What takes less memory, and more time."""
+
+    accumulate: int = 1  # parts into which a step's batch is cut, one after the other
+    recompute: bool = False  # do not keep activations for the backward pass: compute them again
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UserError(f"training.memory.accumulate is {self.accumulate}: it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     epochs: float = 100.0  # passes over the training data; ignored where steps is given
     steps: int | None = None  # length of the run in optimizer steps
     batch_size: int = 512  # pictures a step, over all ranks and accumulated parts
-    accumulate: int = 1  # parts into which a step's batch is cut to save memory
     clip: float | None = 1.0  # largest global norm of the gradient
     precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32; auto: on a GPU
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
-    cuda_graph: bool = (
-        False  # launch each step as one CUDA graph: small models and small batches are bound by launching
-    )
-    checkpointing: bool = False  # recompute activations in the backward pass to save memory
-    keep: Literal["last", "best"] = "last"  # which weights: best is by accuracy on the validation part (early stopping)
+    cuda_graph: bool = False  # launch each step as one CUDA graph: small models and batches are bound by launching
+    memory: MemorySettings = field(default_factory=MemorySettings)  # how to do with less of it
+    keep: Literal["last", "best"] = "last"  # which weights: best on the validation part is early stopping
     evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
     checkpoint_every_s: float = 120.0  # seconds between checkpoints
     log_every_steps: int = 50  # steps whose mean losses make one logged line
@@ -59,7 +68,7 @@ class TrainingSettings:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "log_every_steps", "steps"):
+        for name in ("batch_size", "log_every_steps", "steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"training.{name} is {getattr(self, name)}: it must be at least 1")
         for name in ("epochs", "evaluate_every_epochs", "checkpoint_every_s", "workers"):
@@ -120,15 +129,15 @@ class Loop:
         self.objective, self.data, self.optimizer = objective, data, optimizer
         self.schedule, self.average, self.settings, self.world = schedule, average, settings, world
         self.num_steps = settings.num_steps(data.steps_per_epoch)
-        if settings.batch_size % (settings.accumulate * world.size):
+        if settings.batch_size % (settings.memory.accumulate * world.size):
             raise UserError(
                 f"training.batch_size is {settings.batch_size:,}, which {world.size} processes with "
-                f"{settings.accumulate} parts each cannot share evenly"
+                f"{settings.memory.accumulate} parts each cannot share evenly"
             )
-        if settings.accumulate > 1 and objective.across_samples:
+        if settings.memory.accumulate > 1 and objective.across_samples:
             raise UserError(
                 f"{type(objective).__name__} compares the samples of a batch with each other, so a batch cannot be cut "
-                "into parts: set training.accumulate to 1, and save memory with --training.checkpointing true"
+                "into parts: set training.memory.accumulate to 1, and --training.memory.recompute true"
             )
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
@@ -152,10 +161,10 @@ class Loop:
         self.optimizer.set_rate(self.schedule.rate(self.step_count, self.num_steps))
         batch = self.prepare(*inputs)
         total = torch.zeros_like(progress)
-        for part in batch.parts(self.settings.accumulate):
+        for part in batch.parts(self.settings.memory.accumulate):
             with autocast(self.world.device, self.settings.precision):
                 losses = self.losses(part, progress)
-            (losses["loss"] / self.settings.accumulate).backward()
+            (losses["loss"] / self.settings.memory.accumulate).backward()
             self.meter.add(losses)
             total += losses["loss"].detach()
         # With the gradients goes the loss: every rank must see what went wrong on one of them.

@@ -10,6 +10,13 @@ VIT_PARTS = {
     "block": ("mlp", "mlp_width", "gelu", "attention_bias", "layer_scale", "norm_epsilon"),
     "ends": ("patch_bias", "positions_where", "resizing", "pre_norm", "pool_norm", "projection"),
 }
+OBJECTIVES = {  # kind -> old name -> new name
+    "MAE": {"drop": "mask_ratio"},
+    "Masked": {"corrupt": "mask_ratio"},
+    "BEiT": {"share": "mask_ratio"},
+    "Distill": {"answers": "stored"},
+}
+MEMORY = {"accumulate": "accumulate", "checkpointing": "recompute"}
 LAYOUT = ("label_column", "path_column", "label_pattern")
 AUGMENTATION_PARTS = {
     **{name: ("crop", name) for name in ("scale", "ratio", "pad_px", "padding")},
@@ -56,6 +63,10 @@ def recipe(document: Any) -> Any:
         new["data"] = data(document["data"])
     if "model" in document:
         new["model"] = model(document["model"])
+    if isinstance(document.get("objective"), dict):
+        new["objective"] = objective(document["objective"])
+    if isinstance(document.get("training"), dict):
+        new["training"] = training(document["training"])
     if isinstance(document.get("augmentation"), dict):
         new["augmentation"] = augmentation(document["augmentation"])
     if isinstance(document.get("more_views"), list):
@@ -67,6 +78,16 @@ def recipe(document: Any) -> Any:
 def data(document: dict[str, Any]) -> dict[str, Any]:
     layout = {name: document[name] for name in LAYOUT if name in document}
     return {name: value for name, value in document.items() if name not in LAYOUT} | {"layout": layout}
+
+
+def objective(document: dict[str, Any]) -> dict[str, Any]:
+    names = OBJECTIVES.get(str(document.get("kind")).removesuffix("Settings"), {})
+    return {names.get(name, name): value for name, value in document.items()}
+
+
+def training(document: dict[str, Any]) -> dict[str, Any]:
+    memory = {new: document[old] for old, new in MEMORY.items() if old in document}
+    return {name: value for name, value in document.items() if name not in MEMORY} | {"memory": memory}
 
 
 def augmentation(document: dict[str, Any]) -> dict[str, Any]:
