@@ -7,6 +7,7 @@ import numpy as np
 from vitreous.data.check import NAMED, DataReport
 from vitreous.display.thumbnails import picture
 from vitreous.fitting.fit import FitResult
+from vitreous.report import masked_data
 from vitreous.report.html import Html, facts, folded, name, paragraph, path, table, tag, together
 from vitreous.report.pictures import readable
 from vitreous.report.words import counted, percent
@@ -17,16 +18,17 @@ LISTED = 20  # problems of a kind that are named; data.json has more
 
 
 def section(result: FitResult) -> Html:
-    data = result.data
+    data, pixels = result.data, result.data.parts[0].pixels
+    of_pixels = pixels is not None
     return together(
         _parts(data),
         facts(_looks(data)),
-        tag.h3("Pictures of each class"),
-        _balance(data),
+        tag.h3("Pixels of each class" if of_pixels else "Pictures of each class"),
+        _balance(data) if pixels is None else masked_data.balance(data, pixels),
         tag.h3("Problems found"),
         _problems(data),
         tag.h3("Contact sheet"),
-        _contact_sheet(result),
+        masked_data.sheet(result.splits.train) if of_pixels else _contact_sheet(result),
     )
 
 
@@ -53,6 +55,8 @@ def _looks(data: DataReport) -> Iterable[tuple[str, str | Html]]:
         yield "size", f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}"
     grey = {0.0: "in colour", 1.0: "all grey"}
     yield "colour", grey.get(data.grey_share, f"{percent(data.grey_share)} grey")
+    if data.parts[0].pixels is not None:
+        return  # of pixels, the chart tells
     if data.imbalance == 1:
         yield "balance", "every class has the same number of training pictures"
     else:
@@ -95,9 +99,12 @@ def _problems(data: DataReport) -> Html:
     conflicts = [(path(one.one), path(one.other), _how(one.equal)) for one in data.two_labels]
     pairs = ("picture", "twin", "equal")
     more = " or more"
+    two = (
+        "The same picture under two classes" if data.parts[0].pixels is None else "Equal pictures with different masks"
+    )
     return together(
         _problem(f"Pictures in two parts: {len(data.leaks):,}", ("parts", *pairs), leaks),
-        _problem(f"The same picture under two classes: {data.num_two_labels:,}", pairs, conflicts),
+        _problem(f"{two}: {data.num_two_labels:,}", pairs, conflicts),
         _problem(f"Duplicates within a part: {data.num_equal:,} exact, {data.num_near:,} near", pairs, twins),
         _problem(f"Unreadable files: {len(unreadable):,}", ("part", "file, and why"), unreadable),
         _problem(
