@@ -10,7 +10,7 @@ demo: .venv/core  ## fit a model to a few embedded pictures, from an encoder tha
 	$(BIN)/vitreous demo
 
 test: lint types  ## lint, types and tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check
