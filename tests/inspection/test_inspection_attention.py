@@ -55,7 +55,8 @@ def whole(encoder, images):
     found = []
 
     def keep(one, inputs):
-        found.append(one.weights(inputs[0], None, inputs[1]))
+        x, *added = inputs
+        found.append(one.weights(x, None, *added))
 
     hooks = [one.register_forward_pre_hook(keep) for one in encoder.modules() if isinstance(one, Attention)]
     with torch.no_grad():

@@ -23,7 +23,7 @@ SMALL = ViTSettings(picture_px=(24, 24), patch=4, width=16, depth=2, heads=2)
 
 def encoder(**options):
     torch.manual_seed(0)
-    built = replace(SMALL, **options).build()
+    built = SMALL.changed(**options).build()
     for p in built.parameters():  # a class token of zeros would hide much
         torch.nn.init.normal_(p, std=0.2)
     return built

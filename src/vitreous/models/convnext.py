@@ -71,7 +71,7 @@ class ConvNeXt(Encoder):
             Stage(settings.downsampling(i), [settings.block(i, next(rates)) for _ in range(depth)])
             for i, depth in enumerate(settings.depths)
         )
-        self.norm = nn.LayerNorm(self.width, eps=settings.norm_epsilon)
+        self.norm = nn.LayerNorm(self.width, eps=settings.pool_norm_epsilon)
         small_weights(self)
 
     def features(self, images: Tensor) -> Features:
@@ -112,6 +112,7 @@ class ConvNeXtSettings(EncoderSettings):
     layer_scale: float | None = 1e-6  # start of LayerScale's factors; none: no LayerScale
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     norm_epsilon: float = 1e-6  # of the layer norms
+    pool_norm_epsilon: float = 1e-6  # of the last one, after pooling
 
     @property
     def name(self) -> str:

@@ -250,12 +250,12 @@ class PVTSettings(EncoderSettings):
             patches=nn.Conv2d(before, width, kernel, stride=stride, padding=0 if first else kernel // 2),
             patch_norm=nn.LayerNorm(width, eps=self.conv_norm_epsilon),
             prefix=Prefix(num_prefix, width) if num_prefix else None,
-            positions=LearnedPositions(num_prefix, self._grid(number), width) if first else None,
+            positions=LearnedPositions(num_prefix, self.grid(number), width) if first else None,
             blocks=[self._block(number, rate) for rate in rates],
             norm=None if first else nn.LayerNorm(width, eps=self.norm_epsilon),
         )
 
-    def _grid(self, number: int) -> tuple[int, int]:
+    def grid(self, number: int) -> tuple[int, int]:
         """Of a stage of v1, whose patches do not overlap."""
         stride = self.patch * 2**number
         return max(1, self.picture_px[0] // stride), max(1, self.picture_px[1] // stride)

@@ -1,7 +1,8 @@
 """What another format carries of a model. The rest is folded into the weights, refused, or named in a note."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,8 +77,14 @@ def model_difference(model: ModelSettings, again: ModelSettings) -> str | None:
         return different_field(model, again)
     if type(model) is not type(again):
         return "kind"
-    names = [field.name for field in fields(model) if field.name != "stochastic_depth"]
-    return next((name for name in names if getattr(model, name) != getattr(again, name)), None)
+    names = [name for name in model.field_names() if name != "stochastic_depth"]
+    return next((name for name in names if _told(model, name) != _told(again, name)), None)
+
+
+def _told(model: ModelSettings, name: str) -> Any:
+    """Of LayerScale a file tells whether there is one, and not where it began."""
+    value = model.value(name)
+    return value is not None if name == "layer_scale" else value
 
 
 def _as_others_run(card: Card) -> Card:

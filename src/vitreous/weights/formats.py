@@ -67,9 +67,12 @@ class Format(ABC):
 
 def formats() -> dict[str, Format]:
     """By name, in the order in which they are asked whether a file is theirs: the telling ones first."""
-    from vitreous.weights import clip, google, original, timm, torchvision, transformers
+    from vitreous.weights import clip, convnext, google, original, pvt, swin, timm, torchvision, transformers
 
     found: Sequence[Format] = (
+        *swin.FORMATS,
+        *convnext.FORMATS,
+        *pvt.FORMATS,
         *transformers.FORMATS,
         *clip.FORMATS,
         *google.FORMATS,

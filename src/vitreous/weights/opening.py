@@ -23,12 +23,17 @@ from vitreous.weights.peers import (
     transformers_class,
     transformers_peer,
 )
+from vitreous.weights.pyramid_peers import opened_pyramid
+from vitreous.weights.pyramids import Pyramid
 from vitreous.weights.timm_config import write_config
 
 
 def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
     """None where no library owns the format, or the one that does is not there. What it says against the file is a
     UserError."""
+    if isinstance(format, Pyramid):
+        library = {"original": "timm"}.get(format.library, format.library)
+        return opened_pyramid(path, format, card) if _usable(library, lambda: imported(library)) else None
     if isinstance(format, timm.Timm) and _usable("timm", lambda: imported("timm")):
         return _by_timm(path, card)
     if isinstance(format, transformers.Transformers | clip.TransformersClip):

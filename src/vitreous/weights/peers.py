@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetSettings, ResNetStem, ViTSettings
-from vitreous.weights import clip, formats, google, original, timm, torchvision, transformers
+from vitreous.weights import clip, formats, google, original, pyramids, timm, torchvision, transformers
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.timm_config import write_config
@@ -51,6 +51,10 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
         google.GoogleBiT: _google,
         torchvision.Torchvision: _torchvision,
     }
+    if isinstance(format, pyramids.Pyramid):
+        from vitreous.weights.pyramid_peers import pyramid_peer
+
+        return pyramid_peer(given, format, card)
     build = next((build for kind, build in builders.items() if isinstance(format, kind)), None)
     if build is None:
         raise UserError(f"{given.where}: of the format {format.name} we know no library to compare with")
@@ -111,7 +115,7 @@ def taken_by(package: str, where: str) -> Iterator[None]:
         raise UserError(f"{where}: {package} itself does not take it ({line})") from None
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     module.to(_dtype(tensors)).load_state_dict(dict(tensors))
     return module.eval()
 
@@ -132,7 +136,7 @@ def _transformers(given: Given, format: transformers.Transformers, card: Card) -
     document = given.documents[CONFIG]
     named = (document.get("architectures") or ["none"])[0]
     kind = named if named in format.architectures else format.architecture(card)
-    peer = transformers_peer(_from_transformers(given, kind, document), kind, format, card)
+    peer = transformers_peer(from_transformers(given, kind, document), kind, format, card)
     note = f"its architecture is {named}; compared as {kind}"
     return peer if kind == named else replace(peer, notes=(note,))
 
@@ -151,14 +155,14 @@ def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, c
             answer = {"logits": peer(images).logits}
         return {"features": found.last_hidden_state, **answer}
 
-    return Peer(_title("transformers", kind), peer, answers, card.model)
+    return Peer(title("transformers", kind), peer, answers, card.model)
 
 
 def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
     document, kind = given.documents[CONFIG], format.architecture(card)
     projection = transformers.vit(card, format.name).ends.projection
     tower = {**(document.get("vision_config") or document), "projection_dim": projection or 512}
-    return clip_peer(_from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"}), kind, card)
+    return clip_peer(from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"}), kind, card)
 
 
 def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
@@ -171,7 +175,7 @@ def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
             "pooled": found.image_embeds if projection else found.pooler_output,
         }
 
-    return Peer(_title("transformers", kind), peer, answers, card.model)
+    return Peer(title("transformers", kind), peer, answers, card.model)
 
 
 def _openai_clip(given: Given, format: clip.OpenAiClip, card: Card) -> Peer:
@@ -180,7 +184,7 @@ def _openai_clip(given: Given, format: clip.OpenAiClip, card: Card) -> Peer:
     return replace(peer, notes=("the names were changed by our own rules: transformers does not read these files",))
 
 
-def _from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> Any:
+def from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> Any:
     library, chosen = imported("transformers"), transformers_class(kind)
     pooled = kind not in ("ViTModel", "DeiTModel") or any("pooler.dense." in name for name in given.tensors)
     with taken_by("transformers", given.where), quiet(library):
@@ -251,13 +255,16 @@ def _original(given: Given, format: original.Wrapped, card: Card) -> Peer:
 
 
 def _from_timm(given: Given, document: Mapping[str, Any], card: Card, notes: tuple[str, ...] = ()) -> Peer:
+    return replace(timm_peer(from_timm(given, document), str(document["architecture"]), card), notes=notes)
+
+
+def from_timm(given: Given, document: Mapping[str, Any]) -> Any:
     with taken_by("timm", given.where):
-        module = _fill(_timm_model(document), given.tensors)
-    return replace(timm_peer(module, str(document["architecture"]), card), notes=notes)
+        return fill(_timm_model(document), given.tensors)
 
 
 def timm_peer(module: Any, name: str, card: Card) -> Peer:
-    return Peer(_title("timm", name), module.eval(), _timm_answers(module, card), card.model)
+    return Peer(title("timm", name), module.eval(), _timm_answers(module, card), card.model)
 
 
 def _timm_model(document: Mapping[str, Any]) -> Any:
@@ -297,8 +304,8 @@ def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Car
         module = _timm_model(document)
         write_weights(given, Path(folder) / "model.npz", "npz")
         module.load_pretrained(str(Path(folder) / "model.npz"))
-    title = f"{_title('timm', str(document['architecture']))}, filled by its own reader"
-    return Peer(title, module.eval(), _timm_answers(module, card), model, notes)
+    name = f"{title('timm', str(document['architecture']))}, filled by its own reader"
+    return Peer(name, module.eval(), _timm_answers(module, card), model, notes)
 
 
 # ---- torchvision
@@ -326,7 +333,7 @@ def torchvision_peer(
         module = library.VisionTransformer(**format.documents(card)[CONFIG], **more)
         if card.classifier is None:
             module.heads = nn.Identity()
-        _fill(module, tensors)
+        fill(module, tensors)
 
     def answers(images: Tensor) -> Answers:
         tokens: list[Tensor] = []
@@ -337,8 +344,8 @@ def torchvision_peer(
 
     patch = model.patch if isinstance(model.patch, int) else model.patch[0]
     name = TORCHVISION.get((patch, model.width, model.depth, model.heads), "VisionTransformer")
-    return Peer(_title("torchvision", name), module, answers, card.model)
+    return Peer(title("torchvision", name), module, answers, card.model)
 
 
-def _title(package: str, name: str) -> str:
+def title(package: str, name: str) -> str:
     return f"{name} of {package} {imported(package).__version__}"

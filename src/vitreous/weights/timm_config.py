@@ -136,20 +136,28 @@ def is_beit(model: ViTSettings) -> bool:
 
 def write_config(card: Card) -> dict[str, Any]:
     """What `timm.create_model("local-dir:...")` needs to build the same model."""
-    model, p, names = card.model, card.preprocessing, list(card.classes)
+    model = card.model
     assert isinstance(model, ViTSettings | ResNetSettings)  # `timm_rules` refuses the others
-    # timm's BiT takes its pictures at any size, and its shape from the architecture's name.
-    arguments = {"in_chans": model.channels} if isinstance(model, ResNetSettings) else _vit_arguments(card, model)
+    if isinstance(model, ResNetSettings):  # any size of pictures; the architecture's name tells its shape
+        return timm_document(card, _resnet_name(model), {"in_chans": model.channels}, _classifier(card))
+    return timm_document(card, _vit_name(card, model), _vit_arguments(card, model), _classifier(card))
+
+
+def timm_document(
+    card: Card, architecture: str, arguments: dict[str, Any], classifier: str | list[str]
+) -> dict[str, Any]:
+    """What a config.json holds for any model; `classifier` is what `create_model(..., num_classes=N)` replaces."""
+    p, names = card.preprocessing, list(card.classes)
     return {
-        "architecture": _resnet_name(model) if isinstance(model, ResNetSettings) else _vit_name(card, model),
+        "architecture": architecture,
         "num_classes": len(names) if card.classifier else 0,
         "global_pool": arguments.get("global_pool", "avg"),
         **({"label_names": names} if names != [str(number) for number in range(len(names))] else {}),
         "model_args": arguments,
         "pretrained_cfg": {
-            "input_size": [model.channels, *p.size_px],
+            "input_size": [card.model.channels, *p.size_px],
             "num_classes": len(names) if card.classifier else 0,
-            "classifier": _classifier(card),  # what `create_model(..., num_classes=N)` replaces
+            "classifier": classifier,
             "mean": list(p.mean),
             "std": list(p.std),
             "interpolation": p.interpolation,

@@ -1,0 +1,270 @@
+"""Swin, ConvNeXt and PVT against timm, transformers and torchvision: random weights, float64, two picture sizes; and
+what was read is written back bit by bit."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from peers import assert_bit_equal, assert_close_relative, randomise
+from safetensors.torch import load_file
+from torch import nn
+
+from vitreous.conversion.convert import convert
+from vitreous.conversion.verify import verify
+from vitreous.errors import UserError
+from vitreous.models import model_settings
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.weights import formats
+from vitreous.weights.card import Card
+from vitreous.weights.formats import Given
+from vitreous.weights.peers import imported
+from vitreous.weights.pyramids import PREPROCESSING
+from vitreous.weights.trained import Trained
+
+DEPTHS, WIDTHS = [1, 2, 1, 1], [8, 12, 18, 24]
+SWIN = {"patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [1, 2], "window_size": 4}
+
+
+@dataclass
+class Peer:
+    module: nn.Module
+    tensors: dict[str, torch.Tensor]
+    documents: dict[str, Any]
+
+    def logits(self, images):
+        found = self.module(images)
+        return getattr(found, "logits", found)
+
+
+def timm(name, px, **arguments):
+    module = imported("timm").create_model(name, num_classes=5, **arguments)
+    randomise(module)
+    config = {"architecture": name, "model_args": arguments, "pretrained_cfg": {"input_size": [3, *px]}}
+    return Peer(module.double().eval(), module.state_dict(), {"config.json": config})
+
+
+def transformers(kind, folder, **config):
+    library = imported("transformers")
+    module = getattr(library, f"{kind}ForImageClassification")(
+        getattr(library, f"{kind}Config")(num_labels=5, hidden_act="gelu", **config)
+    )
+    randomise(module)
+    module.double().eval().save_pretrained(folder)  # under the names of files, which are not those in memory
+    document = json.loads((folder / "config.json").read_text())
+    return Peer(module, load_file(folder / "model.safetensors"), {"config.json": document})
+
+
+def torchvision(module):
+    randomise(module)
+    return Peer(module.double().eval(), module.state_dict(), {})
+
+
+def tv_swin(px):
+    from torchvision.models.swin_transformer import SwinTransformer
+
+    return torchvision(SwinTransformer([4, 4], 8, [2, 2], [1, 2], [4, 4], num_classes=5))
+
+
+def tv_convnext(px):
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    return torchvision(ConvNeXt([CNBlockConfig(8, 12, 1), CNBlockConfig(12, None, 2)], num_classes=5))
+
+
+def v2(linear):
+    return {
+        "depths": DEPTHS,
+        "hidden_sizes": WIDTHS,
+        "num_attention_heads": [1, 2, 3, 4],
+        "mlp_ratios": [2, 3, 2, 2],
+        "sr_ratios": [8, 4, 2, 1],
+        "linear_attention": linear,
+    }
+
+
+def timm_pvt(px, linear=False):
+    sizes = {"depths": DEPTHS, "embed_dims": WIDTHS, "num_heads": [1, 2, 3, 4], "sr_ratios": [8, 4, 2, 1]}
+    return timm("pvt_v2_b2", px, **sizes, mlp_ratios=[2, 3, 2, 2], linear=linear)
+
+
+# Format -> the peer for a size of pictures (and a folder to save in), and two sizes. timm rolls a map before it pads
+# it, the released code and torchvision after: only where windows fill the maps do all agree.
+PEERS = {
+    "timm-swin": (lambda px, folder: timm("swin_tiny_patch4_window7_224", px, img_size=px, **SWIN), (32, 64), (64, 96)),
+    "timm-convnext": (lambda px, folder: timm("convnext_tiny", px, depths=DEPTHS, dims=WIDTHS), (45, 70), (64, 96)),
+    "timm-convnext ": (lambda px, folder: timm("convnext_atto", px, depths=DEPTHS, dims=WIDTHS), (32, 32), (64, 96)),
+    "timm-pvt-v2": (lambda px, folder: timm_pvt(px), (45, 70), (64, 96)),
+    "timm-pvt-v2 ": (lambda px, folder: timm_pvt(px, linear=True), (45, 70), (64, 96)),
+    "torchvision-swin": (lambda px, folder: tv_swin(px), (44, 60), (64, 96)),
+    "torchvision-convnext": (lambda px, folder: tv_convnext(px), (45, 70), (64, 96)),
+    "transformers-swin": (
+        lambda px, folder: transformers("Swin", folder, image_size=px[0], **SWIN),
+        (64, 64),
+        (80, 80),
+    ),
+    "transformers-convnext": (
+        lambda px, folder: transformers("ConvNext", folder, hidden_sizes=WIDTHS, depths=DEPTHS, image_size=px[0]),
+        (64, 64),
+        (72, 72),
+    ),
+    "transformers-pvt": (
+        lambda px, folder: transformers(
+            "Pvt",
+            folder,
+            image_size=px[0],
+            depths=DEPTHS,
+            hidden_sizes=WIDTHS,
+            num_attention_heads=[1, 2, 3, 4],
+            mlp_ratios=[2, 3, 2, 2],
+        ),
+        (64, 64),
+        (96, 96),
+    ),
+    "transformers-pvt-v2": (lambda px, folder: transformers("PvtV2", folder, **v2(False)), (64, 64), (72, 72)),
+    "transformers-pvt-v2 ": (lambda px, folder: transformers("PvtV2", folder, **v2(True)), (64, 64), (72, 72)),
+}
+
+
+def ours_of(card, weights):
+    task = card.task.build(card.model.build(), card.classes).double().eval()
+    task.load_state_dict(weights)
+    return task
+
+
+@pytest.mark.filterwarnings("ignore")  # peers give some
+@pytest.mark.parametrize("name", PEERS)
+def test_the_peer_computes_the_same_and_gets_its_tensors_back(name, tmp_path):
+    make, *sizes = PEERS[name]
+    format = formats.named(name.strip())
+    for px in sizes:
+        peer = make(px, tmp_path)
+        given = Given(peer.tensors, peer.documents, "file")
+        assert formats.recognised(given).name == format.name
+        card, weights, report = formats.read(given, format, px, strict=True)
+        assert card.model.picture_px == px and len(card.classes) == 5 and report.is_exact
+        images = torch.randn(2, 3, *px, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            found = ours_of(card, weights).predict(images).logits
+            assert_close_relative(found, peer.logits(images), 1e-9)
+        written = formats.write(card, weights, format.found_in(given))
+        assert_bit_equal(written.tensors, peer.tensors)
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(("timm", "transformers"))])
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_written_beside_the_tensors_builds_the_same_peer(name, tmp_path):
+    """A config of ours, read by the library: the same tensors fit, and we read the same model again."""
+    make, px, _ = PEERS[name]
+    peer, format = make(px, tmp_path), formats.named(name.strip())
+    given = Given(peer.tensors, peer.documents, "file")
+    card, weights, _ = formats.read(given, format, px, strict=True)
+    config = formats.write(card, weights, format.found_in(given)).documents["config.json"]
+    again = format.card(Given(peer.tensors, {"config.json": config}, "file"))
+    assert again.model == card.model
+    if format.library == "timm":
+        built = imported("timm").create_model(config["architecture"], num_classes=5, **config["model_args"])
+    else:
+        library = imported("transformers")
+        values = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+        built = getattr(library, config["architectures"][0])(
+            library.AutoConfig.for_model(config["model_type"], **values)
+        )
+    built.double().load_state_dict(peer.module.state_dict())
+    images = torch.randn(1, 3, *px, dtype=torch.float64)
+    with torch.no_grad():
+        found = built.eval()(images)
+        assert torch.equal(getattr(found, "logits", found), peer.logits(images))
+
+
+def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier():
+    peer = timm("swin_tiny_patch4_window7_224", (64, 64), img_size=64, **SWIN)
+    format = formats.named("swin")
+    theirs = {re.sub(r"layers\.1\.downsample", "layers.0.downsample", name): t for name, t in peer.tensors.items()}
+    theirs = {f"model.{name.replace('head.fc', 'head')}": tensor for name, tensor in theirs.items()}
+    places = torch.cartesian_prod(torch.arange(4), torch.arange(4))
+    offsets = places[:, None] - places[None] + 3
+    for i in range(2):
+        for j in range(2):
+            theirs[f"model.layers.{i}.blocks.{j}.attn.relative_position_index"] = offsets[..., 0] * 7 + offsets[..., 1]
+    beside = {"model.layers.0.blocks.1.attn_mask": torch.zeros(16, 16, 16), "epoch": torch.tensor(299)}
+    given = Given(theirs | beside, {}, "file")
+    assert formats.recognised(given).name == "swin"
+    card, weights, report = formats.read(given, format, (64, 64), strict=True)
+    assert sorted(report.aside) == sorted(beside)
+    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        assert_close_relative(ours_of(card, weights).predict(images).logits, peer.logits(images), 1e-9)
+    assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
+
+
+def test_the_original_convnext_is_timm_by_other_names():
+    peer = timm("convnext_tiny", (64, 64), depths=DEPTHS, dims=WIDTHS)
+    format = formats.named("convnext")
+    spelled = (
+        (r"^stem", "downsample_layers.0"),
+        (r"^stages\.(\d)\.downsample", r"downsample_layers.\1"),
+        (r"\.blocks\.", "."),
+        ("conv_dw", "dwconv"),
+        (r"mlp\.fc", "pwconv"),
+        (r"head\.norm", "norm"),
+        (r"head\.fc", "head"),
+    )
+    theirs = {}
+    for name, tensor in peer.tensors.items():
+        other = name
+        for pattern, spelling in spelled:
+            other = re.sub(pattern, spelling, other)
+        theirs[f"model.{other}"] = tensor
+    given = Given(theirs, {}, "file")
+    assert formats.recognised(given).name == "convnext"
+    card, weights, _ = formats.read(given, format, (64, 64), strict=True)
+    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        assert_close_relative(ours_of(card, weights).predict(images).logits, peer.logits(images), 1e-9)
+    assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        ("swin_t", "timm-swin"),
+        ("swin_t", "torchvision-swin"),
+        ("swin_t", "swin"),
+        ("convnext_atto", "timm-convnext"),
+        ("convnext_atto", "transformers-convnext"),
+        ("pvt_v2_b0", "timm-pvt-v2"),
+        ("pvt_ti", "transformers-pvt"),
+    ],
+)
+def test_converted_by_the_command_and_verified_by_the_library(model, to, tmp_path):
+    small = {"swin_t": {"width": 8, "depths": (1, 2), "heads": (1, 2), "window": 4}}
+    three = {"widths": (8, 12, 16, 24), "depths": (1, 1, 2, 1)}
+    settings = model_settings(model, picture_px=64, **small.get(model, three))
+    settings = settings.changed(heads=(1, 2, 2, 3)) if model.startswith("pvt") else settings
+    torch.manual_seed(0)
+    encoder = settings.build()
+    randomise(encoder)
+    task = ClassifySettings().build(encoder, ("cat", "dog"))
+    nn.init.normal_(task.head.weight)
+    card = Card(
+        model=settings,
+        task=ClassifySettings(),
+        classes=("cat", "dog"),
+        preprocessing=replace(PREPROCESSING, size_px=(64, 64)),
+    )
+    Trained(card, task.state_dict(), "here").save(tmp_path / "start")
+    said = convert(str(tmp_path / "start"), tmp_path / "out", to)
+    assert f"({to})" in said
+    found = verify(str(tmp_path / "out"), picture_px=(64, 64))
+    assert found.format == to and found.peer is not None
+    assert max(values["float64"] for values in found.distances.values()) < 1e-9
+
+
+def test_other_families_have_no_place():
+    for name in ("timm-swin", "timm-convnext", "timm-pvt-v2", "transformers-pvt", "swin"):
+        with pytest.raises(UserError, match=f"{name} has no place for a ViT-S/16"):
+            formats.named(name).encoder_rules(model_settings("vit_s16"))
