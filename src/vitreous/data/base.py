@@ -49,6 +49,8 @@ class Source(ABC):
 
     def sample(self, index: int) -> Sample:
         """The picture, and the targets that are read with it; raises BadPicture."""
+        if not self.targets.large:
+            return Sample(self.read(index), {})
         picture, large = self.read(index), self.targets.read(index)
         return Sample(picture, {name: self._fitting(index, picture, name, target) for name, target in large.items()})
 
