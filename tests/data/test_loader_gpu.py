@@ -15,7 +15,8 @@ from vitreous.data.augmentation import (
 )
 from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader, TrainLoader
-from vitreous.data.targets import ClassLabels
+from vitreous.data.targets import ClassLabels, PixelLabels
+from vitreous.data.targets.pixels import HeldMasks
 from vitreous.data.transforms import Preprocessing
 
 pytestmark = [
@@ -106,3 +107,60 @@ def test_evaluation_agrees_with_the_cpu(in_memory):
         EvalLoader(Noise(in_memory), size, 64, "cuda"), EvalLoader(Noise(in_memory), size, 64), strict=True
     ):
         torch.testing.assert_close(a.images.cpu(), b.images)
+
+
+# ---- Masks
+
+
+class Masked(Noise):
+    """The same, with a mask for each; read in two sizes where they are not in memory."""
+
+    def __init__(self, in_memory: bool) -> None:
+        super().__init__(in_memory)
+        masks = self._pictures[..., 0].astype(np.int16) % 5 - 1
+        self._masks = masks if in_memory else [mask[: 24 + 8 * (n % 2)] for n, mask in enumerate(masks)]
+        held = PixelLabels(HeldMasks(self._masks))
+        self.targets = held.held([{"mask": mask} for mask in self._masks]) if in_memory else held
+
+    def read(self, index: int) -> np.ndarray:
+        return self._pictures[index][: len(self._masks[index])]
+
+
+ZOOM = Augmentation(crop=CropSettings(method="zoom"), colour=ColourSettings(brightness=0.2))
+
+
+def masked_loader(device: str, in_memory: bool) -> TrainLoader:
+    view = ZOOM.build(Preprocessing(size_px=(28, 36)))
+    return TrainLoader(Masked(in_memory), [view], batch_size=64, seed=1, device=device)
+
+
+def assert_masks_equal(gpu: Batch, cpu: Batch) -> None:
+    assert torch.equal(gpu.targets["mask"].cpu(), cpu.targets["mask"])
+    assert torch.equal(gpu.extent.cpu(), cpu.extent) and torch.equal(gpu.size.cpu(), cpu.size)
+    assert ((gpu.images.cpu() - cpu.images).abs() <= 2 / 255 + 1e-4).double().mean() > 0.999
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_masks_move_on_the_gpu_as_on_the_cpu(in_memory):
+    gpu, cpu = masked_loader("cuda", in_memory), masked_loader("cpu", in_memory)
+    for a, b in zip(gpu.batches(0, 4), cpu.batches(0, 4), strict=True):
+        assert_masks_equal(a, b)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_masks_in_a_cuda_graph(in_memory):
+    """Pictures that are read fit it too: what workers hand over has fixed shapes."""
+    gpu = masked_loader("cuda", in_memory)
+    held = [tensor.clone() for tensor in next(gpu.inputs(0, 1))]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        gpu.prepare(*held)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = gpu.prepare(*held)
+    for inputs, cpu in zip(gpu.inputs(0, 4), masked_loader("cpu", in_memory).batches(0, 4), strict=True):
+        for there, tensor in zip(held, inputs, strict=True):
+            there.copy_(tensor)
+        graph.replay()
+        assert_masks_equal(batch, cpu)

@@ -212,6 +212,18 @@ def test_evaluation_gives_masks_in_the_pictures_own_pixels(workers):
             assert (mask[height:] == IGNORED).all() and (mask[:, width:] == IGNORED).all()
 
 
+@pytest.mark.parametrize("shape", [None, (24, 30)])
+def test_evaluation_says_how_much_of_a_letterbox_is_picture(shape):
+    source = Scenes(11, shape)
+    way = Preprocessing(size_px=(12, 14), crop="letterbox")
+    for batch in EvalLoader(InMemory(source) if shape else source, way, 4, workers=0 if shape else 2):
+        for image, (height, width), (rows, columns) in zip(batch.images, batch.size, batch.extent, strict=True):
+            assert (rows == 12 or columns == 14) and abs(height / width - rows / columns) < 0.1
+            assert image[:, rows:].abs().sum() + image[:, :, columns:].abs().sum() < 12 * 14 * 3 / 128
+            assert image[:, :rows, :columns].abs().mean() > 0.1
+    assert next(iter(EvalLoader(source, SIZE, 4))).extent is None
+
+
 def test_a_mask_of_another_size_is_a_bad_picture():
     source = Scenes(300, (20, 30), short_masks=(2, 7))
     with pytest.raises(BadPicture, match="its mask has 30 x 19 px, the picture 30 x 20 px"):

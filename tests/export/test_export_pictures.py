@@ -28,7 +28,7 @@ def levels(preprocessing, opened, pictures):
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize("crop", ["centre", "squash", "squash-centre"])
+@pytest.mark.parametrize("crop", ["centre", "squash", "squash-centre", "letterbox"])
 def test_every_way_to_fit(crop, interpolation):
     generator = np.random.default_rng(0)
     for odd_margin, skip_fitting in (("even", True), ("down", False)):

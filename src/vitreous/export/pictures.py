@@ -22,7 +22,7 @@ DOUBLE = TensorProto.DOUBLE
 def write_pictures(fitting: Fitting, graph: Graph, pictures: str) -> str:
     """(B, H, W, 3) uint8 -> (B, 3, h, w) float32, resized, cut and normalised."""
     height, width = _sides(graph, pictures)
-    if fitting.crop != "centre":
+    if fitting.crop in ("squash", "squash-centre"):
         pictures = _write_slice(graph, pictures, steps=[_write_step(graph, side) for side in (height, width)])
         height, width = _sides(graph, pictures)
     tall, wide = _write_size(fitting, graph, height, width)
@@ -32,6 +32,8 @@ def write_pictures(fitting: Fitting, graph: Graph, pictures: str) -> str:
     levels = graph.op("Cast", graph.op("Transpose", pictures, perm=[0, 3, 1, 2]), to=TensorProto.FLOAT)
     across = _write_levels(graph, graph.op("MatMul", levels, graph.op("Transpose", columns, perm=[1, 0])))
     fitted = _write_levels(graph, graph.op("MatMul", rows, across))  # (B, 3, h, w)
+    if fitting.crop == "letterbox":
+        fitted = _write_padding(fitting, graph, fitted, tall, wide)
     mean, std = (np.array(values, np.float64).reshape(1, 3, 1, 1) for values in (fitting.mean, fitting.std))
     factor, shift = (graph.constant(values.astype(np.float32)) for values in (1 / (255 * std), -mean / std))
     return graph.op("Add", graph.op("Mul", fitted, factor), shift)
@@ -75,6 +77,8 @@ def _write_size(fitting: Fitting, graph: Graph, height: str, width: str) -> tupl
     h, w = (graph.constant(side) for side in fitting.size_px)
     if fitting.crop == "squash":
         return h, w
+    if fitting.crop == "letterbox":
+        return _write_contained(graph, (h, w), height, width)
     tall, wide = (graph.constant(_enlarged(side, fitting.crop_fraction)) for side in fitting.size_px)
     if fitting.crop == "centre":  # the shorter side, by the target's proportions, decides
         is_wide = graph.op("LessOrEqual", graph.op("Mul", height, wide), graph.op("Mul", width, tall))
@@ -85,6 +89,32 @@ def _write_size(fitting: Fitting, graph: Graph, height: str, width: str) -> tupl
         return tall, wide
     fits = graph.op("And", graph.op("Equal", height, h), graph.op("Equal", width, w))
     return graph.op("Where", fits, h, tall), graph.op("Where", fits, w, wide)
+
+
+def _write_contained(graph: Graph, canvas: tuple[str, str], height: str, width: str) -> tuple[str, str]:
+    """`placement.contained`."""
+
+    def share(side: str, part: str, whole: str) -> str:
+        product, divisor = (graph.op("Cast", x, to=DOUBLE) for x in (graph.op("Mul", side, part), whole))
+        rounded = graph.op("Cast", graph.op("Round", graph.op("Div", product, divisor)), to=TensorProto.INT64)
+        return graph.op("Max", graph.constant(1), rounded)
+
+    h, w = canvas
+    is_tall = graph.op("GreaterOrEqual", graph.op("Mul", height, w), graph.op("Mul", width, h))
+    tall = graph.op("Where", is_tall, h, share(w, height, width))
+    return tall, graph.op("Where", is_tall, share(h, width, height), w)
+
+
+def _write_padding(fitting: Fitting, graph: Graph, fitted: str, tall: str, wide: str) -> str:
+    """Below and to the right, in the mean colour, whole levels (`Preprocessing.padded`)."""
+    mean = graph.constant(np.round(255 * np.array(fitting.mean, np.float32)).clip(0, 255).reshape(1, 3, 1, 1))
+    free = [
+        graph.reshape(graph.op("Sub", graph.constant(side), used), 1)
+        for side, used in zip(fitting.size_px, (tall, wide), strict=True)
+    ]
+    pads = graph.op("Concat", graph.constant([0, 0, 0, 0, 0, 0]), *free, axis=0)
+    # The filling is one number for all channels: of levels from which the mean is taken, 0.
+    return graph.op("Add", graph.op("Pad", graph.op("Sub", fitted, mean), pads), mean)
 
 
 class _Window(NamedTuple):
@@ -98,13 +128,13 @@ class _Window(NamedTuple):
 def _write_window(fitting: Fitting, graph: Graph, source: str, out: str, axis: int) -> _Window:
     """The centre of a side of `source` pixels that is resized to `out`, as `thin.Cut` has it, and its weights. Of an
     odd margin the half is rounded to even, or down."""
-    two, kept = graph.constant(2), graph.constant(fitting.size_px[axis])
+    two, kept = graph.constant(2), out if fitting.crop == "letterbox" else graph.constant(fitting.size_px[axis])
     margin = graph.op("Sub", out, kept)
     start = graph.op("Div", margin, two)
     if fitting.odd_margin == "even":
         odd = graph.op("Mul", graph.op("Mod", margin, two), graph.op("Mod", start, two))
         start = graph.op("Add", start, odd)
-    fraction = 1.0 if fitting.crop == "squash" else fitting.crop_fraction
+    fraction = 1.0 if fitting.crop in ("squash", "letterbox") else fitting.crop_fraction
     most = thin.most((_enlarged(fitting.size_px[0], fraction), _enlarged(fitting.size_px[1], fraction)))
     is_long = graph.op("Greater", out, graph.constant(most))
     begin = graph.op("Where", is_long, start, graph.constant(0))

@@ -138,8 +138,9 @@ def _left_out(card: Card, there: Card) -> list[str]:
 
 
 def _seen(p: Preprocessing) -> Preprocessing:
-    """Without what has no effect: nothing is cut of a picture that is squashed, and one that fits stays as it is."""
-    return replace(p, crop_fraction=1.0, odd_margin="even", skip_fitting=True) if p.crop == "squash" else p
+    """Without what has no effect: nothing is cut of a picture that is shown whole, and one that fits stays as it is."""
+    is_whole = p.crop in ("squash", "letterbox")
+    return replace(p, crop_fraction=1.0, odd_margin="even", skip_fitting=True) if is_whole else p
 
 
 def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
@@ -163,8 +164,8 @@ def _otherwise(p: Preprocessing, there: Preprocessing) -> list[str]:
 
 
 def _cut(p: Preprocessing) -> str:
-    if p.crop == "squash":
-        return "squashed"
+    if p.crop in ("squash", "letterbox"):
+        return "squashed" if p.crop == "squash" else "shown whole with padding below or to the right"
     return f"{'squashed and ' if p.crop == 'squash-centre' else ''}cropped to the centre {p.crop_fraction:.4g}"
 
 

@@ -296,7 +296,7 @@ class OpenAiClip(Format):
             "mean": list(p.mean),
             "std": list(p.std),
             "interpolation": p.interpolation,
-            "resize_mode": "squash" if p.crop == "squash" else "shortest",
+            "resize_mode": "squash" if p.crop in ("squash", "letterbox") else "shortest",
         }
         cfg = {
             "embed_dim": model.ends.projection or model.width,

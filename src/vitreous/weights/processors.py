@@ -110,7 +110,7 @@ def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
         "image_mean": list(p.mean),
         "image_std": list(p.std),
     }
-    if p.crop == "squash":
+    if p.crop in ("squash", "letterbox"):  # padding is not part of the format
         return {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}, **common}
     tall, wide = enlarged(p.size_px, p.crop_fraction)
     if p.crop == "centre" and height != width:

@@ -161,7 +161,7 @@ def timm_document(
             "mean": list(p.mean),
             "std": list(p.std),
             "interpolation": p.interpolation,
-            "crop_pct": 1.0 if p.crop == "squash" else p.crop_fraction,
+            "crop_pct": 1.0 if p.crop in ("squash", "letterbox") else p.crop_fraction,
             "crop_mode": "center" if p.crop == "centre" else "squash",
         },
     }

@@ -24,7 +24,7 @@ export function showGiven(at, picture, preprocessing) {
 // As shares of width and height. The centre of the model's proportions, or all of it, squeezed: see Preprocessing.
 export function partSeen({ crop, crop_fraction, skip_fitting, size_px: [high, wide] }, width, height) {
   const fits = skip_fitting && width === wide && height === high;
-  if (fits || crop === "squash") return { left: 0, top: 0, width: 1, height: 1, whole: true };
+  if (fits || crop === "squash" || crop === "letterbox") return { left: 0, top: 0, width: 1, height: 1, whole: true };
   if (crop === "squash-centre") return centred(crop_fraction, crop_fraction);
   const pitch = crop_fraction * Math.min(width / wide, height / high); // pixels given for one seen
   return centred((pitch * wide) / width, (pitch * high) / height);
