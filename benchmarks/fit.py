@@ -46,7 +46,7 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
     run = out / "runs" / f"{name}-{start}"
     command = [sys.executable, "-m", "vitreous", "fit", *settings, *STARTS[start]]
     command += ["--minutes", str(minutes), "--out", str(run)]
-    began = time.monotonic()
+    began, load_before = time.monotonic(), os.getloadavg()[0]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = round(time.monotonic() - began, 1)
     if ended.returncode:
@@ -59,7 +59,7 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
         "start": start,
         "minutes": minutes,
         "seconds": seconds,
-        "load": os.getloadavg()[0],
+        "load": [round(load_before, 1), round(os.getloadavg()[0], 1)],  # before and after, of one minute
         "test": evaluation["scores"]["top1"],
         "pixels": account["baseline"]["accuracy"],
         "first": begun["first"],

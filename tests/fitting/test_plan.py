@@ -242,6 +242,21 @@ def test_validations_along_the_run_are_left_out_where_they_would_take_the_time_o
     assert short.evaluate_every_epochs == 0 and short.steps > 40 and long.evaluate_every_epochs > 0
 
 
+@pytest.mark.parametrize(("answer_s", "expected"), [(0.001, 4000), (0.006, 1500), (0.02, 0)])
+def test_a_new_head_is_fitted_to_as_many_pictures_as_the_time_allows(answer_s, expected):
+    """15 % of 60 s, and none where it would know far fewer pictures than the first."""
+    pace = Pace(step_s=0.01, start_s=1.0, answer_s=answer_s)
+    found = planned(measure=lambda *_: pace, seconds=60.0)
+    assert found.new_head == expected
+    assert found.budget.after_s >= 7.0 + answer_s * expected, "its time is kept"
+    assert planned(measure=never, changes={"training.epochs": "3"}).new_head == 4000
+
+
+def test_what_is_late_measures_nothing():
+    found = planned(measure=never, seconds=18.0, clock=lambda: 12.0)
+    assert not found.trains and found.budget.train_s < 0
+
+
 def test_a_given_length_is_kept():
     found = planned(measure=by_size(0.05), seconds=60.0, changes={"training.epochs": "3"})
     assert found.recipe.training.epochs == 3 and not found.recipe.schedule.falls and found.trains

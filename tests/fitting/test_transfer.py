@@ -80,11 +80,22 @@ def test_features_that_tell_no_more_than_pixels_are_no_start():
     encoder = Start(
         where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", answer_s=0.01, is_chosen=True
     )
-    assert isinstance(reconsidered(encoder, 0.86, 0.85, report()), Scratch)
-    assert reconsidered(encoder, 0.95, 0.85, report()) is encoder
-    assert reconsidered(encoder, 0.86, 0.85, report(num=500)) is encoder, "too few pictures to learn better ones from"
+    assert isinstance(reconsidered(encoder, 0.86, 0.85, report(), 900.0), Scratch)
+    assert reconsidered(encoder, 0.95, 0.85, report(), 900.0) is encoder
+    few = report(num=500)
+    assert reconsidered(encoder, 0.86, 0.85, few, 900.0) is encoder, "too few pictures to learn better ones from"
     given = replace(encoder, is_chosen=False)
-    assert reconsidered(given, 0.86, 0.85, report()) is given
+    assert reconsidered(given, 0.86, 0.85, report(), 900.0) is given
+
+
+def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
+    encoder = Start(
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", answer_s=0.003, is_chosen=True
+    )
+    clothes = (0.871, 0.821, report(num=10_800))
+    assert isinstance(reconsidered(encoder, *clothes, 180.0), Scratch), "not two passes"
+    assert reconsidered(encoder, *clothes, 300.0) is encoder
+    assert reconsidered(encoder, 0.90, 0.40, report(num=10_800), 10.0) is encoder, "far ahead of the pixels"
 
 
 def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):

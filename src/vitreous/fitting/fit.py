@@ -220,7 +220,8 @@ class Job:
             if isinstance(start, Start):
                 first = self._first(start, draft, pixels)
         clock.begin("plan", "Choosing model and recipe")
-        start = reconsidered(start, first.val_accuracy, pixels.val_accuracy, report)
+        left_s = (wishes.budget_s or DEFAULT_S) - clock()
+        start = reconsidered(start, first.val_accuracy, pixels.val_accuracy, report, left_s)
 
         def measure(recipe: Recipe, seconds: float) -> Pace:
             return measured(recipe, self.parts.of(recipe), seconds)

@@ -6,6 +6,7 @@ from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.sources import DataSettings
 from vitreous.fitting.budget import (
+    FIGURES_S,
     Budget,
     Clock,
     Measure,
@@ -23,6 +24,7 @@ from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 
 ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
+USUAL_S = 0.001  # of an answer, where there is no time to measure it
 LEAST_STEPS = 8  # of training: fewer are not worth their time
 
 
@@ -70,6 +72,8 @@ def plan(
         return Plan(recipe=drafted[0], choices=choices, new_head=num_for_new_head(None, report, 0.0))
     if encoder is not None:
         recipe, pace = drafted[0], pace_of(drafted[0], encoder.answer_s)
+    elif seconds - clock() < FIGURES_S and not wishes.gives_a_length:
+        recipe, pace = drafted[0], pace_of(drafted[0], USUAL_S)  # nothing will be trained: measuring would be late, too
     else:
         recipe, pace = _largest(drafted, report, wishes, measure, clock)
     kept = budget(seconds, report, pace, clock())
