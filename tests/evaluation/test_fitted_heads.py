@@ -1,6 +1,7 @@
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
 
 from vitreous.evaluation.baseline import Pixels, fit
 from vitreous.evaluation.features import FeatureSet
@@ -55,3 +56,27 @@ def test_a_class_of_one_picture_and_many_pictures():
     lonely = features(41, 1).only(torch.tensor([*range(0, 41, 4), 1, *range(2, 41, 4), 3]))
     assert logistic_head(lonely, None, NUM_CLASSES) is not None and least_squares_head(lonely, None, NUM_CLASSES)
     assert len(limited(features(100, 1), 30)) == 30 and len(limited(features(10, 1), 30)) == 10
+
+
+def test_heads_of_several_labels_are_scikit_learns_one_by_one():
+    torch.manual_seed(0)
+    values = torch.randn(150, 6)
+    labels = (values @ torch.randn(6, 3) + torch.randn(150, 3) > 0.5).float()
+    weights = fit(Pixels(values.double(), labels), 0.1, tolerance=1e-8, num_classes=3)
+    for number in range(3):
+        theirs = LogisticRegression(C=1 / (0.1 * 150), tol=1e-10).fit(values, labels[:, number])
+        assert weights[:-1, number].numpy() == pytest.approx(theirs.coef_[0], abs=1e-4)
+        assert float(weights[-1, number]) == pytest.approx(float(theirs.intercept_[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize("num_val", [200, 8])
+def test_a_head_of_several_labels_is_judged_by_mean_average_precision(num_val):
+    def drawn(num, seed):
+        torch.manual_seed(seed)
+        values = 5 + 20 * torch.randn(num, 6)
+        return FeatureSet(values, (values[:, :3] + 10 * torch.randn(num, 3) > 5).float(), torch.arange(num))
+
+    found = logistic_head(drawn(200, 1), judges(drawn(num_val, 2)), 3)
+    test = drawn(1000, 3)
+    theirs = average_precision_score(test.labels, found.linear(test.values), average="macro")
+    assert theirs > 0.9 and found.accuracy == pytest.approx(theirs, abs=0.05)

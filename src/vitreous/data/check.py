@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import Source
 from vitreous.data.duplicates import Fingerprints, exact_groups, near_groups
+from vitreous.data.kinds import TaskKind
 from vitreous.data.looks import look_at
 from vitreous.data.memory import InMemory, unread, worked
 from vitreous.data.skipped import listed
@@ -86,6 +87,7 @@ class DataReport:
     tiny: tuple[str, ...]
     flat: tuple[str, ...]  # of one colour
     notes: tuple[str, ...] = ()  # what was skipped when the data was opened
+    task: TaskKind = "classify"  # what a model of such pictures does
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -256,6 +258,7 @@ def check(splits: Splits, where: str = "") -> DataReport:
         tiny=tuple(names[place] for place in tiny),
         flat=tuple(names[place] for place in flat),
         notes=splits.notes,
+        task=splits.train.targets.task or "classify",
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.tasks.base import Task
+from vitreous.tasks.class_metrics import mean_average_precision
 from vitreous.tasks.predictions import class_logits
 from vitreous.terminal import track
 
@@ -39,6 +40,12 @@ class Answers:
         """(N,) bool: the likeliest class is the label, or one of the labels."""
         best = self.best()
         return self.labels.gather(1, best[:, None])[:, 0] > 0 if self.has_many_labels else best == self.labels
+
+    def score(self) -> float:
+        """The headline: accuracy, or the mean average precision of several labels."""
+        if not self.has_many_labels:
+            return float(self.right().double().mean())
+        return mean_average_precision(self.logits, self.labels)
 
     def only(self, chosen: Tensor) -> "Answers":
         """Those at some places, or where a mask is true."""

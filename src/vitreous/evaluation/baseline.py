@@ -30,7 +30,7 @@ def spread_out(source: Source, most: int) -> Source:
 @dataclass(frozen=True)
 class Pixels:
     values: Tensor  # (N, pixels), or other features
-    labels: Tensor  # (N,)
+    labels: Tensor  # (N,); or (N, K), 1 where a picture of several labels has that one
 
 
 def fit(
@@ -42,7 +42,8 @@ def fit(
     *,
     class_weights: Tensor | None = None,  # (K,) factors on the losses of the pictures of each class
 ) -> Tensor:
-    """(pixels + 1, K) weights that minimise mean cross-entropy + penalty / 2 * |weights|^2 (the bias is free)."""
+    """(pixels + 1, K) weights that minimise mean cross-entropy + penalty / 2 * |weights|^2 (the bias is free).
+    Of several labels per picture, binary cross-entropies are summed over the classes."""
     num_classes = num_classes or int(data.labels.max()) + 1
     values = torch.cat([data.values, data.values.new_ones(len(data.values), 1)], dim=1)
     weights = values.new_zeros(values.shape[1], num_classes) if start is None else start
@@ -72,7 +73,7 @@ def fit(
 
     def loss() -> Tensor:
         solver.zero_grad()
-        losses = F.cross_entropy(turned @ moved, data.labels, reduction="none")
+        losses = _losses(turned @ moved, data.labels)
         value = (counts * losses).mean() + penalty / 2 * (turn[:-1] @ moved).square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
@@ -83,3 +84,10 @@ def fit(
     if not float((root @ moved.grad).abs().max()) <= tolerance:
         raise NotConvergedError(f"logistic regression with penalty {penalty:g} has not converged; try a larger one")
     return turn @ moved.detach()
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,)"""
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").sum(dim=1)

@@ -11,8 +11,8 @@ from vitreous.evaluation.abstention import Abstention, Silence, abstention, sile
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, fit_temperature
 from vitreous.evaluation.calibration import calibration as measured_calibration
-from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, measure_sets
-from vitreous.evaluation.many import ManyEvaluation, evaluate_many
+from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, fit_threshold, measure_sets
+from vitreous.evaluation.many import ManyEvaluation, choose_thresholds, decisions, evaluate_many
 from vitreous.evaluation.metrics import Estimate, Scores, scores
 from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.weights.calibration import Calibration as CardCalibration
@@ -90,6 +90,16 @@ def evaluate_fully(
         thresholds = calibration.thresholds if isinstance(calibration, ManyCalibration) else ()
         return evaluate_many(val, test, temperature=known, thresholds=thresholds)
     return evaluate_classes(val, test, temperature=known, coverages=coverages)
+
+
+def fitted_calibration(val: Answers) -> CardCalibration:
+    """What `predict` needs to know, from validation pictures alone."""
+    if val.has_many_labels:
+        temperature = fit_temperature(decisions(val))
+        return ManyCalibration(temperature=temperature, thresholds=choose_thresholds(val, temperature))
+    temperature = fit_temperature(val)
+    sets = tuple((coverage, fit_threshold(val, coverage, temperature)) for coverage in COVERAGES)
+    return ClassCalibration(temperature=temperature, sets=sets)
 
 
 def evaluate_classes(

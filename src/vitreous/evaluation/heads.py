@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.metrics import log_losses
 from vitreous.evaluation.probes import LINEAR_TOLERANCE, by_class, few_shot_fit, few_shot_left_out, standardised
 from vitreous.evaluation.ridge import Linear
 
@@ -30,7 +30,7 @@ class FittedHead:
     kind: Literal["least squares", "logistic regression"]
     penalty: float
     linear: Linear  # features -> logits
-    accuracy: float  # on pictures it has not seen
+    accuracy: float  # on pictures it has not seen; of several labels, mean average precision
     log_loss: float
 
 
@@ -112,7 +112,8 @@ def _folds(train: FeatureSet) -> list[Tensor]:
     """(N,) masks of what is left out in turn: all views of a picture together, all classes in proportion."""
     ids, first = _first_places(train.ids)
     fold_of = torch.zeros(len(ids), dtype=torch.int64)
-    for places in by_class(train.only(first), seed=0):
+    groups = by_class(train.only(first), seed=0) if train.labels.ndim == 1 else [torch.arange(len(ids))]
+    for places in groups:
         fold_of[places] = torch.arange(len(places)) % FOLDS
     fold = fold_of[torch.searchsorted(ids, train.ids)]
     masks = [fold == number for number in range(FOLDS)]
@@ -127,9 +128,9 @@ def _first_places(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy and log-loss."""
-    accuracy = float((logits.argmax(dim=1) == labels).double().mean())
-    return accuracy, float(F.cross_entropy(logits, labels))
+    """The headline and log-loss."""
+    found = _answers(logits, labels)
+    return found.score(), float(log_losses(found).mean())
 
 
 def _answers(logits: Tensor, labels: Tensor) -> Answers:

@@ -10,7 +10,7 @@ from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader
 from vitreous.data.transforms import Preprocessing
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.answers import Answers, labels_of
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, logistic_head
@@ -26,7 +26,7 @@ COMPONENTS = 192  # of the pixels that it is fitted to: those that change most
 
 @dataclass(frozen=True)
 class Baseline:
-    accuracy: float  # on the test part, with the penalty below, fitted on train alone
+    accuracy: float  # or what else is the headline, on the test part, with the penalty below, fitted on train alone
     penalty: float
     val_accuracy: float | None = None  # None: there is no validation part
     pictures: int = 0  # of train that it was fitted to
@@ -46,17 +46,16 @@ class PixelRegression:
         self.answer_s = (time.monotonic() - began) / len(pixels)
         seen = None if val is None else self._read(val)
         self.head = _fitted(pixels, judges(seen), len(train.classes))
-        self.pictures = len(pixels)
+        self.pictures, self.has_many_labels = len(pixels), pixels.labels.ndim == 2
         self.val = None if seen is None else self._said(seen)
 
     @property
     def val_accuracy(self) -> float | None:
-        return None if self.val is None else float(self.val.right().double().mean())
+        return None if self.val is None else self.val.score()
 
     def baseline(self, test: Source, *, most: int = MOST_PICTURES) -> Baseline:
         """Reads the test part."""
-        right = self._said(self._read(spread_out(test, most))).right()
-        accuracy = float(right.double().mean())
+        accuracy = self._said(self._read(spread_out(test, most))).score()
         return Baseline(accuracy, self.head.penalty, self.val_accuracy, self.pictures, self.px)
 
     def _said(self, seen: FeatureSet) -> Answers:
@@ -66,7 +65,7 @@ class PixelRegression:
         """Those pictures that can be read, in colour, squashed to a square."""
         batches = list(EvalLoader(source, self.preprocessing, batch_size=512))
         values = torch.cat([batch.images.flatten(1) for batch in batches])
-        labels = torch.cat([batch.targets["label"] for batch in batches])
+        labels = torch.cat([labels_of(batch) for batch in batches])
         return FeatureSet(values, labels, torch.cat([batch.ids for batch in batches]))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vitreous import __version__
 from vitreous.data.images import Picture
+from vitreous.data.kinds import TaskKind
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
@@ -21,7 +22,7 @@ from vitreous.export.usage import FITTED, Input
 from vitreous.prediction.outcomes import ManyOutcome, Outcome, Outputs, calibrated, outcomes
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import sizes_of
-from vitreous.prediction.reading import Reading, TaskKind
+from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
 from vitreous.weights.trained import Trained

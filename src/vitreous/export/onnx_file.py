@@ -7,13 +7,13 @@ from pathlib import Path
 from onnx import TensorProto
 
 from vitreous import settings
+from vitreous.data.kinds import TaskKind
 from vitreous.export.graph import Graph, save_model
 from vitreous.export.parts import write_task
 from vitreous.export.pictures import write_pictures
 from vitreous.export.runtime import METADATA
 from vitreous.export.segment import write_segment
 from vitreous.export.usage import FITTED, Usage
-from vitreous.prediction.reading import TaskKind
 from vitreous.tasks.base import Task
 from vitreous.tasks.segment import Segment
 

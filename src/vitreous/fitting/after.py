@@ -73,6 +73,8 @@ def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int
     """Few-shot accuracies from a part of train, spread evenly over each class: a rare one must not give less than it
     has."""
     world = World.join(recipe.training.device)
+    if train.targets.task != "classify":
+        return ()
     of_classes = [np.flatnonzero(train.labels == label) for label in range(len(train.classes))]
     some = Subset(train, np.sort(np.concatenate([_spread(places, num) for places in of_classes])))
     return few_shot(pooled_features(task.encoder, eval_batches(some, recipe, world), world.device), test)

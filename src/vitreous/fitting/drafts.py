@@ -1,5 +1,6 @@
 """Drafts: what would be done with this data on this machine, without a look at the clock."""
 
+import math
 import os
 from dataclasses import replace
 from typing import Literal
@@ -147,7 +148,7 @@ def _from_scratch(
         name=f"fit-{short_name(data.where)}",
         data=data,
         model=model,
-        objective=ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes)),
+        objective=_objective(report, wishes),
         normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
         schedule=_schedule(0.05),
@@ -167,7 +168,7 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
         model=model,
         start=start.where,
         # Not smoothed: the head that it starts from is not, and a few steps would go into making it less sure.
-        objective=ClassifySettings(class_weights=_weights(report, wishes)),
+        objective=replace(_objective(report, wishes), label_smoothing=0.0),
         normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=_suited(model),
         schedule=_schedule(0.1),
@@ -180,6 +181,15 @@ def _suited(model: ModelSettings) -> OptimizerSettings:
     if suits.optimizer == "SGD":
         return SGDSettings(lr=suits.lr, weight_decay=suits.weight_decay)
     return AdamWSettings(lr=suits.lr, weight_decay=suits.weight_decay, layer_decay=suits.layer_decay)
+
+
+def _objective(report: DataReport, wishes: Wishes) -> ClassifySettings:
+    """What the targets ask for: one class per picture, or several labels that are each decided for themselves."""
+    if report.task == "label":
+        share = sum(report.train_counts) / (len(report.classes) * report.parts[0].pictures)  # of labels that are there
+        share = min(max(share, 1e-4), 0.5)
+        return ClassifySettings(loss="sigmoid", start_bias=round(math.log(share / (1 - share)), 3))
+    return ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes))
 
 
 def _schedule(warmup: float) -> ScheduleSettings:
@@ -262,6 +272,7 @@ def _check_balance(recipe: Recipe, wishes: Wishes) -> None:
 def _balances(report: DataReport, wishes: Wishes, way: Literal["sampling", "weights"]) -> bool:
     if wishes.balance == "auto":  # where weights are given, they balance
         is_due = report.imbalance > IMBALANCE and not wishes.gives("objective.class_weights")
+        is_due &= report.task == "classify"  # a picture of several labels cannot be shown for one of them alone
         return way == "sampling" and is_due
     return wishes.balance == way
 

@@ -16,9 +16,8 @@ from vitreous.data.base import Source, Subset
 from vitreous.data.sources import Splits
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
-from vitreous.evaluation.calibration import fit_temperature
-from vitreous.evaluation.conformal import COVERAGES, fit_threshold
 from vitreous.evaluation.features import FeatureSet, pooled_features
+from vitreous.evaluation.full import fitted_calibration
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
 from vitreous.evaluation.pixels import PixelRegression
 from vitreous.fitting.budget import Clock
@@ -28,7 +27,6 @@ from vitreous.models.base import Encoder
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.devices import World, autocast
-from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
@@ -69,7 +67,7 @@ def pixel_answer(regression: PixelRegression, out: Path, *, clock: Clock) -> Fir
     """A model within seconds, whatever the pictures: what is delivered until something is better."""
     card = Card(
         model=regression.model,
-        task=ClassifySettings(head="linear"),
+        task=linear_task(has_many_labels=regression.has_many_labels),
         classes=regression.classes,
         preprocessing=regression.preprocessing,
     )
@@ -114,7 +112,7 @@ def first_answer(
             penalty=head.penalty,
             log_loss=head.log_loss,
             accuracy=head.accuracy,
-            val_accuracy=None if said is None else float(said.right().double().mean()),
+            val_accuracy=None if said is None else said.score(),
             pictures=len(found.train),
             views=0 if found.views is None else round(len(found.views) / len(found.train)),
             answer_s=found.answer_s,
@@ -186,10 +184,11 @@ def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, wo
 
 
 def fitted_heads(found: Embedded, num_classes: int, class_weights: tuple[float, ...] = ()) -> Iterator[FittedHead]:
-    """Least squares at once; then logistic regression, where it converges."""
+    """Least squares at once, of one label per picture; then logistic regression, where it converges."""
     val, weights = judges(found.val), torch.tensor(class_weights) if class_weights else None
     train = limited(found.train)
-    yield least_squares_head(train, val, num_classes)
+    if train.labels.ndim == 1:
+        yield least_squares_head(train, val, num_classes)
     seen = train if found.views is None else limited(_joined(train, found.views))
     logistic = logistic_head(seen, val, num_classes, weights)
     if logistic is not None:
@@ -210,8 +209,12 @@ def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> A
 
 def card_of(recipe: Recipe, classes: tuple[str, ...]) -> Card:
     """Of a recipe's encoder with a linear head."""
-    task = ClassifySettings(head="linear")
+    task = linear_task(has_many_labels=getattr(recipe.objective, "loss", "") == "sigmoid")
     return Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
+
+
+def linear_task(*, has_many_labels: bool) -> ClassifySettings:
+    return ClassifySettings(head="linear", loss="sigmoid" if has_many_labels else "softmax")
 
 
 def with_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Trained:
@@ -225,13 +228,10 @@ def with_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Tra
 
 
 def calibrated(trained: Trained, val: Answers | None) -> Trained:
-    """With temperature and prediction sets from the validation part."""
+    """With what the validation part tells of its confidence."""
     if val is None:
         return trained
-    temperature = fit_temperature(val)
-    sets = tuple((coverage, fit_threshold(val, coverage, temperature)) for coverage in COVERAGES)
-    fitted = ClassCalibration(temperature=temperature, sets=sets)
-    return replace(trained, card=replace(trained.card, calibration=fitted))
+    return replace(trained, card=replace(trained.card, calibration=fitted_calibration(val)))
 
 
 def save_both(trained: Trained, val: Answers | None, out: Path, folder: str, *, delivers: bool = True) -> None:

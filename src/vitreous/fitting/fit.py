@@ -246,7 +246,7 @@ class Job:
     def _from_first(self, chosen: Plan, start: Start) -> Plan:
         """Fine-tuning starts from the first answer, head and all, where its task is the same."""
         recipe, task = chosen.recipe, chosen.recipe.objective
-        is_alike = isinstance(task, ClassifySettings) and (task.head, task.loss) == ("linear", "softmax")
+        is_alike = isinstance(task, ClassifySettings) and task.head == "linear"
         if not is_alike or recipe.model.picture_px != start.picture_px:
             return chosen
         return replace(chosen, recipe=replace(recipe, start=str(self.out / FIRST), start_head=True))

@@ -87,10 +87,12 @@ class _Made:
                 self.said[name] = seen(task, self.val, shown, model.card.classes, features)[0]
 
     @property
-    def right(self) -> dict[str, tuple[int, int] | None]:
-        """Validation pictures that each is right about, of how many."""
+    def right(self) -> dict[str, tuple[float, int] | None]:
+        """Validation pictures that each is right about, of how many; of several labels, as many as the headline is
+        worth."""
         return {
-            name: None if said is None else (int(said.right().sum()), len(said)) for name, said in self.said.items()
+            name: None if said is None else (round(said.score() * len(said), 6), len(said))
+            for name, said in self.said.items()
         }
 
     def score(self, name: str) -> float | None:
@@ -99,7 +101,7 @@ class _Made:
 
 
 def chosen(
-    right: dict[str, tuple[int, int] | None], floor: str, *, is_continued: bool, num_train: int
+    right: dict[str, tuple[float, int] | None], floor: str, *, is_continued: bool, num_train: int
 ) -> tuple[str, str]:
     """Which is kept, and why. `floor` is the better one of the linear models; `is_continued`: training went on from the
     first answer, so that the two are of one kind."""

@@ -146,6 +146,7 @@ def _choices(
 
     training = recipe.training
     return (
+        *_task(report),
         choice("hardware", hardware.name, "what is here", "training.device"),
         _start(start),
         choice("model", recipe.model.describe(), _why_model(recipe, hardware, kept), "model"),
@@ -177,6 +178,14 @@ def _choices(
         ),
         choice("balance", *_balance_words(recipe, report, wishes), "data.balance", "objective.class_weights"),
     )
+
+
+def _task(report: DataReport) -> tuple[Choice, ...]:
+    """Only where it is not the usual one."""
+    if report.task != "label":
+        return ()
+    why = "the data gives pictures any number of labels: each is decided for itself (sigmoid loss)"
+    return (Choice(what="task", value="several labels per picture", why=why),)
 
 
 def _start(start: Found) -> Choice:
@@ -226,6 +235,8 @@ def _why_model(recipe: Recipe, hardware: Hardware, kept: Budget | None) -> str:
 
 
 def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[str, str]:
+    if report.task != "classify":
+        return balance_of(recipe), "a picture of several labels counts for all of them"
     way, ratio = balance_of(recipe), f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
     if wishes.balance != "auto" or wishes.gives("data.balance", "objective.class_weights"):
         return way, f"as you asked; {ratio}"

@@ -134,9 +134,12 @@ def _train(
 
 
 def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
-    """What has a task needs classes; what has none has no score to choose by."""
-    if objective.task is not None:
+    """What has a task needs targets of its kind; what has none has no score to choose by."""
+    task = task_settings(recipe.objective)
+    if task is not None:
         check_classes(train)
+        if task.task_kind == "classify" and train.targets.task == "label":
+            raise UserError(f"{train.name}: its pictures have several labels each: set --objective.loss sigmoid")
     elif recipe.training.keep == "best":
         raise UserError(
             f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"

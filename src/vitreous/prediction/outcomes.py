@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.images import Picture
+from vitreous.data.kinds import TaskKind
 from vitreous.display.html import Content, Html, tag, together
 from vitreous.display.tables import html_table
 from vitreous.errors import UserError
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.pixel_outcomes import pixel_outcomes, pixel_views, scaled_logits
-from vitreous.prediction.reading import Reading, TaskKind
+from vitreous.prediction.reading import Reading
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
 __all__ = [

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vitreous.data.kinds import TaskKind
 from vitreous.weights.calibration import Calibration
-
-TaskKind = Literal["classify", "label", "segment"]  # one class per picture, several labels, a class per pixel
 
 
 @dataclass(frozen=True, kw_only=True)

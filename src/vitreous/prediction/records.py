@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
 from vitreous.prediction.pixel_outcomes import PixelOutcome
-from vitreous.prediction.reading import Reading, TaskKind
+from vitreous.prediction.reading import Reading
 from vitreous.weights.calibration import ClassCalibration
 
 Record = dict[str, Any]

@@ -1,7 +1,7 @@
 """The sections that a model of one class per picture has of its own."""
 
 from vitreous.fitting.fit import FitResult
-from vitreous.report import inside
+from vitreous.report import few_shot
 from vitreous.report import results as measured
 from vitreous.report import trust as confidence
 from vitreous.report.html import Html
@@ -27,7 +27,11 @@ def trust(result: FitResult) -> Sections:
 
 
 def features(result: FitResult) -> Sections:
-    return (("few-shot", "Few-shot accuracy", inside.few_shot(result)),)
+    return (("few-shot", "Few-shot accuracy", few_shot.few_shot(result)),)
+
+
+def told(result: FitResult, place: int) -> str:
+    return result.test.classes[int(result.test.best()[place])]
 
 
 def usage(result: FitResult) -> tuple[str, str]:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vitreous.data.base import Source
 from vitreous.data.check import NAMED, DataReport
 from vitreous.display.thumbnails import picture
 from vitreous.fitting.fit import FitResult
@@ -139,11 +141,18 @@ def _problem(heading: str, header: tuple[str, ...], rows: Sequence[tuple[str | H
 # ---- Contact sheet
 
 
+def _places(train: Source, label: int) -> NDArray[np.int64]:
+    """Of the pictures that have a label."""
+    found = train.targets.small()
+    wanted = found["label"] == label if "label" in found else found["labels"][:, label] > 0
+    return np.flatnonzero(wanted.numpy())
+
+
 def _contact_sheet(result: FitResult) -> Html:
     train = result.splits.train
     sheet = []
     for label in range(min(len(train.classes), SHEET_CLASSES)):
-        places = np.flatnonzero(train.labels == label)
+        places = _places(train, label)
         chosen = places[np.unique(np.linspace(0, len(places) - 1, min(SHEET_PICTURES, len(places))).astype(int))]
         shown = [
             picture(pixels, train.where(index), most_px=SHEET_PX, square=True)

@@ -7,16 +7,16 @@ import torch
 from vitreous.data.base import Subset
 from vitreous.data.images import Picture
 from vitreous.display.thumbnails import enlarged, picture
-from vitreous.evaluation.figures import few_shot_curve
 from vitreous.fitting.fit import FitResult, inspected
 from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
 from vitreous.inspection.findings import Findings
 from vitreous.inspection.pictures import lit, scale
 from vitreous.report.figures import inline
-from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
+from vitreous.report.html import Content, Html, folded, name, paragraph, tag, together
 from vitreous.report.judgement import is_barely_trained
+from vitreous.report.kinds import kind_of
 from vitreous.report.pictures import readable
-from vitreous.report.words import caption, percent
+from vitreous.report.words import caption
 
 SHOWN_PX = 112  # of a picture beside its attention
 MOST_TILES = 160  # of the gallery of all heads
@@ -81,20 +81,21 @@ def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
 
 def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: Picture) -> Html:
     large = enlarged(pixels, SHOWN_PX)
-    label = result.data.classes[int(result.splits.test.labels[index])]  # type: ignore[union-attr]
+    test = result.splits.test
+    assert test is not None
     (place,) = torch.nonzero(result.test.ids == index)[0].tolist()
-    answer = result.test.classes[int(result.test.best()[place])]
+    label, told = test.described(index), kind_of(result).told(result, place)
     return tag.figure(
         tag.div(
-            picture(large, f"test picture of {label}", most_px=SHOWN_PX),
+            picture(large, f"test picture of {label or 'no label'}", most_px=SHOWN_PX),
             picture(lit(large, found.maps[number]), "what the model looks at", most_px=SHOWN_PX),
             class_="pair",
         ),
         tag.figcaption(
-            name(label),
-            " \N{CHECK MARK}" if answer == label else together(" \N{RIGHTWARDS ARROW} ", name(answer)),
+            name(label or "no label"),
+            " \N{CHECK MARK}" if told == label else together(" \N{RIGHTWARDS ARROW} ", name(told or "no label")),
             tag.div(scale(found.maps[number]), class_="path"),
-            tag.div(name(caption(result.splits.test.where(index), result.data.where)), class_="path"),  # type: ignore[union-attr]
+            tag.div(name(caption(test.where(index), result.data.where)), class_="path"),
         ),
     )
 
@@ -120,29 +121,5 @@ def figure7(result: FitResult) -> Html:
             positions,
             inline(partial(distances_figure, found.distances, found.layout), "Mean attention distance by layer"),
             class_="figures",
-        ),
-    )
-
-
-def few_shot(result: FitResult) -> Html:
-    if not result.few_shot:
-        return paragraph("No class has enough pictures.")
-    rows = [
-        (one.shots, percent(one.mean), f"{100 * one.spread:.1f}", one.short_classes or "\N{EN DASH}")
-        for one in result.few_shot
-    ]
-    chance = 1 / len(result.data.classes)
-    curve = partial(few_shot_curve, {"features of this model": result.few_shot}, chance)
-    return together(
-        paragraph(
-            "What the frozen features know: a linear layer by least squares on a few training pictures per class (the "
-            "paper's protocol, section 4.1), measured on the test part. These features were trained on the same "
-            "classes, so this says how well they separate, not how they transfer."
-        ),
-        inline(curve, "Few-shot accuracy"),
-        table(
-            ("pictures per class", "accuracy", "deviation over seeds (points)", "classes with fewer"),
-            rows,
-            numbers=range(4),
         ),
     )

@@ -20,6 +20,7 @@ class Kind(NamedTuple):
     results: Sections  # what was measured, and what went wrong
     trust: Sections  # how far its confidence can be trusted
     features: Sections  # what its features know
+    told: Callable[[FitResult, int], str]  # what it says of a test picture, as `Source.described` says what is so
     usage: Callable[[FitResult], tuple[str, str]]  # options of `vitreous predict`, and lines of Python
 
 
@@ -31,6 +32,7 @@ KINDS: dict[type, Kind] = {
         class_page.results,
         class_page.trust,
         class_page.features,
+        class_page.told,
         class_page.usage,
     ),
     ManyEvaluation: Kind(
@@ -40,6 +42,7 @@ KINDS: dict[type, Kind] = {
         label_page.results,
         label_page.trust,
         label_page.features,
+        label_page.told,
         label_page.usage,
     ),
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitreous.fitting.fit import FitResult
 from vitreous.report.html import Content, Html, name, together
-from vitreous.report.judgement import chance, is_guessing, of_labels
+from vitreous.report.judgement import chance, is_guessing, loses_to_pixels, of_labels
 from vitreous.report.words import counted, interval, percent
 
 FEW_OF_A_LABEL = 30  # test pictures, below which a label's own numbers are rough
@@ -17,8 +17,13 @@ def lead(result: FitResult) -> Html:
         f"mean average precision on {counted(scores.pictures, 'test picture')} with {scores.labels:.1f} labels each "
         f"(95 % interval: {interval(scores.mean_average_precision)}). ",
         f"All labels of a picture are right for {percent(scores.all_right.value)}. For comparison: giving labels by "
-        f"chance has a mean average precision of {percent(chance(result))}.",
+        f"chance has a mean average precision of {percent(chance(result))}{_pixels(result)}.",
     )
+
+
+def _pixels(result: FitResult) -> str:
+    found = result.baseline
+    return "" if found is None else f", logistic regression on the pixels one of {percent(found.accuracy)}"
 
 
 def cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
@@ -28,6 +33,11 @@ def cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
             "Not clearly better than guessing.",
             f"The interval of its mean average precision reaches down to chance ({percent(chance(result))}). "
             "Do not rely on this model.",
+        )
+    if loses_to_pixels(result):
+        yield (
+            "Not clearly better than logistic regression",
+            "on the pixels: try more time, or trained weights to start from.",
         )
     half = 50 * (scores.mean_average_precision.high - scores.mean_average_precision.low)
     yield (

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
+import torch
+
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.figures import reliability
-from vitreous.evaluation.many import LabelMistake, LabelScores, false_labels, missed_labels
+from vitreous.evaluation.many import LabelMistake, LabelScores, false_labels, label_probabilities, missed_labels
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
@@ -33,6 +35,12 @@ def trust(result: FitResult) -> Sections:
 
 def features(result: FitResult) -> Sections:
     return ()
+
+
+def told(result: FitResult, place: int) -> str:
+    evaluation = of_labels(result)
+    given = label_probabilities(result.test, evaluation.temperature)[place] >= torch.tensor(evaluation.thresholds)
+    return ", ".join(result.test.classes[one] for one in given.nonzero()[:, 0].tolist())
 
 
 def usage(result: FitResult) -> tuple[str, str]:

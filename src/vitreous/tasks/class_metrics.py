@@ -68,10 +68,13 @@ class ManyLabelsMetric(ClassificationMetric):
 
     def compute(self) -> dict[str, float]:
         found = super().compute()
-        labels = torch.cat(self.labels)
-        present = labels.any(dim=0)
-        precisions = Ranking.of(torch.cat(self.logits)[:, present], labels[:, present]).average_precisions()
-        return {"mAP": float(precisions.mean()) if len(precisions) else 0.0, **found}
+        return {"mAP": mean_average_precision(torch.cat(self.logits), torch.cat(self.labels)), **found}
+
+
+def mean_average_precision(scores: Tensor, labels: Tensor) -> float:
+    """(N, K) each. A class without one picture is left out; 0 where no picture has a label."""
+    precisions = Ranking.of(scores, labels > 0).average_precisions()
+    return float(precisions.nanmean().nan_to_num())
 
 
 @dataclass(frozen=True)

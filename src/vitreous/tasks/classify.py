@@ -25,6 +25,7 @@ class ClassifySettings:
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels per picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
     class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
+    start_bias: float = -10.0  # of the head (sigmoid only): how likely a label is before a picture is seen
     fusion: Fusion = "logits"  # distilled: what is averaged of the two answers; softmax: DeiT's paper; logits: its code
 
     @property
@@ -43,6 +44,10 @@ class ClassifySettings:
                 "one a class and the softmax loss, or none at all"
             )
         head = self._head(encoder, len(classes))
+        if self.loss == "sigmoid":
+            # Begin by saying how rare labels are, or the first steps do nothing else.
+            for bias in head.last_biases():
+                nn.init.constant_(bias, self.start_bias)
         return Classify(encoder, head, self.loss, self.label_smoothing, self.class_weights)
 
     def _head(self, encoder: Encoder, num_classes: int) -> "Head":
@@ -170,10 +175,6 @@ class Classify(Task):
         # A part of training and not of the model: not saved with the weights, so real even where the others are meta.
         factors = torch.tensor(class_weights, device="cpu") if class_weights else None
         self.register_buffer("class_weights", factors, persistent=False)
-        if loss == "sigmoid":
-            # Most labels are absent from most pictures: begin by saying so, or the first steps do nothing else.
-            for bias in head.last_biases():
-                nn.init.constant_(bias, -10.0)
 
     def predict(self, images: Tensor) -> ClassLogits:
         return self.of(self.encoder(images))

@@ -6,13 +6,14 @@ picture, and go where its pixels go.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.geometry import Geometry
+from vitreous.data.kinds import TaskKind
 
 Indices = NDArray[np.int64]
 Large = Mapping[str, NDArray[Any]]  # of one picture, by name
@@ -27,6 +28,7 @@ class Digest(Protocol):
 class Targets(ABC):
     """Of N pictures, in the order of their source."""
 
+    task: ClassVar[TaskKind | None] = None  # what a model of such pictures does; None: nothing is asked of it
     has_places = False  # whether they lie somewhere in the picture, and so must move with its pixels
     large: tuple[str, ...] = ()  # names of those that are read with the picture
 

@@ -1,18 +1,21 @@
 """Labels of whole pictures: one per picture, or several."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.data.kinds import TaskKind
 from vitreous.data.targets.base import Digest, Indices, Targets
 
 
 class ClassLabels(Targets):
     """One class per picture."""
+
+    task: ClassVar[TaskKind] = "classify"
 
     def __init__(self, labels: Any) -> None:
         self.labels: Indices = np.asarray(labels, dtype=np.int64)  # (N,)
@@ -47,6 +50,8 @@ class ClassLabels(Targets):
 
 class ManyLabels(Targets):
     """Any number of classes per picture, none included."""
+
+    task: ClassVar[TaskKind] = "label"
 
     def __init__(self, labels: Any) -> None:
         self.labels: NDArray[np.bool_] = np.asarray(labels).astype(np.bool_)  # (N, K)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from vitreous.batch import IGNORED
 from vitreous.data.geometry import Geometry
 from vitreous.data.images import BadPicture
+from vitreous.data.kinds import TaskKind
 from vitreous.data.targets.base import Digest, Indices, Large, Targets
 from vitreous.data.threads import in_threads
 
@@ -56,6 +57,7 @@ class HeldMasks(Masks):
 class PixelLabels(Targets):
     """A class per pixel."""
 
+    task: ClassVar[TaskKind] = "segment"
     has_places, large = True, ("mask",)
 
     def __init__(self, masks: Masks, places: Indices | None = None, numbers: Indices | None = None) -> None:

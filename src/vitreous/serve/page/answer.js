@@ -24,9 +24,37 @@ export function offerCoverages(select, coverages) {
 
 const often = (coverage) => `${Number((100 * coverage).toFixed(2))}\u00a0of\u00a0100`;
 
-// result: {top: [{label, probability}], set, coverage}, the set being null where none was asked for; least: below which
-// the model is not sure. Returns what can be read aloud.
+// result: {top: [{label, probability}], set, coverage}, the set being null where none was asked for; of several labels
+// {labels, top}, each with the threshold from which a picture has it. least: below which the model is not sure. Returns
+// what can be read aloud.
 export function showAnswer(at, result, least) {
+  return result.labels ? showLabels(at, result, least) : showClass(at, result, least);
+}
+
+// A label is there where it is both as likely as it needs to be and as the user asks for.
+function showLabels(at, result, least) {
+  const isThere = ({ probability, threshold }) => probability >= Math.max(threshold, least);
+  const there = result.top.filter(isThere), names = there.map((each) => each.label);
+  at("verdict").textContent = names.join(" + ") || "No label";
+  at("verdict").classList.toggle("unsure", there.length === 0);
+  const others = result.labels.length - there.length;
+  at("guess").hidden = others === 0;
+  at("guess").textContent = `${others} more would be given without the ${percent(least)} you ask for.`;
+  at("bars").replaceChildren(...result.top.map((each) => labelBar(each, isThere(each))));
+  at("sets").hidden = true;
+  return there.map((each) => `${each.label}, ${percent(each.probability)}`).join("; ") || "No label";
+}
+
+function labelBar(each, isThere) {
+  const row = bar(each), needed = element("b", "needed");
+  row.classList.add(isThere ? "there" : "absent");
+  needed.style.setProperty("--needed", each.threshold);
+  needed.title = `given from ${percent(each.threshold)} on`;
+  row.lastChild.append(needed);
+  return row;
+}
+
+function showClass(at, result, least) {
   const [best] = result.top, isSure = best.probability >= least;
   at("verdict").textContent = isSure ? best.label : "Not sure";
   at("verdict").classList.toggle("unsure", !isSure);
