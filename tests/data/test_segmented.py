@@ -17,7 +17,7 @@ from vitreous.data.loader import TrainLoader
 from vitreous.data.memory import InMemory
 from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, open_sources
-from vitreous.data.targets import ClassLabels, PixelLabels
+from vitreous.data.targets import ClassLabels, NoTargets, PixelLabels
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
@@ -300,6 +300,16 @@ def test_sets_by_name_without_their_folder(monkeypatch):
     for name in ("camvid", "pets_trimaps"):
         with pytest.raises(UserError, match=f"{name} is looked for in the folder that the variable VITREOUS_DATA"):
             open_sources(name)
+
+
+def test_pictures_alone_where_nothing_else_is_needed(tmp_path):
+    """What learns from pictures alone takes several views of them, and reads no mask: not even a bad one."""
+    write_pairs(tmp_path / "images", tmp_path / "masks", range(6))
+    (tmp_path / "masks/0002.png").unlink()
+    train = DataSettings(where=str(tmp_path), val_fraction=0, test_fraction=0, need_labels=False).build().train
+    assert isinstance(train.targets, NoTargets)
+    assert [int(train.read(index)[0, 0, 0]) for index in range(6)] == list(range(6))
+    assert not len(train.bad)
 
 
 # ---- Reading while training

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.batch import UNLABELLED
 from vitreous.data.images import BadPicture, Picture, turned
-from vitreous.data.targets import ClassLabels, Targets
+from vitreous.data.targets import ClassLabels, NoTargets, Targets
 from vitreous.data.targets.base import Large
 from vitreous.errors import UserError
 
@@ -136,6 +137,14 @@ class Subset(Derived):
         self.indices = np.asarray(indices, dtype=np.int64)
         super().__init__(parent, self.indices, name)
         self.pictures = None if parent.pictures is None else parent.pictures[self.indices]
+
+
+class Bare(Derived):
+    """The pictures of another source, and nothing of what is known about them."""
+
+    def __init__(self, parent: Source) -> None:
+        super().__init__(parent)
+        self.targets, self.classes, self.pictures = NoTargets(len(parent)), (UNLABELLED,), parent.pictures
 
 
 class Relabelled(Derived):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import BadFiles, PathList, Relabelled, Source, Subset, with_classes
+from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
@@ -77,14 +77,16 @@ class DataSettings:
     def build(self) -> Splits:
         """Find the data, split it, and decode it when it fits."""
         self.check()
-        found = open_sources(self.where, self._layout())
+        opened = found = open_sources(self.where, self._layout())
+        if not self.need_labels:  # several views, mixing and warps are for pictures alone, and reading masks takes time
+            found = {name: Bare(one) if one.targets.has_places else one for name, one in found.items()}
         train, val, test = self._split({name: source for name, source in found.items() if len(source)})
         if self.need_labels:
             check_classes(train)
         for part in (val, test):
             if part is not None:
                 _check_covered(part, train)
-        notes = dict.fromkeys(note for source in found.values() for note in source.notes)
+        notes = dict.fromkeys(note for source in opened.values() for note in source.notes)
         splits = self.reduced(Splits(train, val, test, tuple(notes)))
         if self.leave_out:
             splits = replace(splits, train=without(splits.train, parse_numbers(self.leave_out)))

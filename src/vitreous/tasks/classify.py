@@ -198,8 +198,11 @@ def softmax_loss(
     logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0, class_weights: Tensor | None = None
 ) -> Tensor:
     """(B,) cross-entropies, by the weights of their labels; of a mixed picture, the mean of both by their shares."""
-    if "label" not in targets:
+    if "labels" in targets:
         raise UserError("the pictures have several labels each: set --objective.loss sigmoid")
+    if "label" not in targets:
+        known = " and ".join(targets) or "nothing"
+        raise UserError(f"what is known of each of these pictures is its {known}, and this learns from labels")
 
     def losses(labels: Tensor) -> Tensor:
         plain = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

@@ -35,8 +35,9 @@ def run(options: argparse.Namespace) -> None:
         rows = [
             ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
             ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
-            ("PATH", "a folder of class folders, parquet, tar shards, or a CSV of paths and labels"),
-            ("rendered:TASK", "drawn from a seed: location, orientation, count, distance, size"),
+            ("camvid, pets_trimaps", "there too: pictures with a mask each"),
+            ("PATH", "a folder of class folders, or of images/ and masks/; parquet, tar shards, or a CSV of paths"),
+            ("rendered:TASK", "drawn from a seed: location, orientation, count, distance, size; segment, with masks"),
             ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
         ]
         print("Data\n" + table(rows, ("name", "what")) + "\n")
