@@ -16,6 +16,7 @@ from vitreous.fitting.transfer import Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.build import build_loop
 from vitreous.models import ResNetSettings, ViTSettings
+from vitreous.models.shapes import shapes_only
 from vitreous.training.devices import WARM_UP_STEPS
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.weights.card import Card
@@ -118,6 +119,17 @@ def test_every_choice_can_be_overridden():
     assert (named.patch, named.width, named.depth, named.picture_px) == (16, 384, 3, (64, 64))
     with pytest.raises(UserError, match="there is no such setting"):
         planned(changes={"model.widht": "96"})
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "px", "patch"),
+    [("swin_t", 28, 32, 1), ("convnext_atto", 64, 64, 2), ("pvt_v2_b0", 300, 64, 2), ("pvt_ti", 28, 32, 1)],
+)
+def test_a_named_pyramid_gets_patches_that_suit_the_pictures(name, side, px, patch):
+    model = planned(report(side=side), changes={"model": name}).recipe.model
+    assert (model.picture_px, model.patch) == ((px, px), patch)
+    with shapes_only():
+        assert model.build().outputs[-1].stride == (8 * patch, 8 * patch)
 
 
 def test_more_pictures_need_fewer_passes_and_many_passes_strong_augmentation():

@@ -62,3 +62,11 @@ def test_listing_imports_no_torch():
 
 def test_every_listed_name_has_settings():
     assert all(model_settings(name) for name in model_names())
+
+
+def test_convolutions_of_bit_take_sgd_and_all_others_adamw_with_layer_decay():
+    names = ("bit_r50x1", "vit_b16", "r50_vit_b16", "swin_t", "convnext_t", "pvt_v2_b2", "igpt_s")
+    suits = {name: model_settings(name).finetuning for name in names}
+    assert {name for name, one in suits.items() if one.optimizer == "SGD"} == {"bit_r50x1"}
+    assert all(one.layer_decay < 1 for one in suits.values() if one.optimizer == "AdamW")
+    assert not suits["igpt_s"].enlarges and suits["swin_t"].enlarges
