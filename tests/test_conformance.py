@@ -69,11 +69,9 @@ MODELS = {
     "hybrid-conv": hybrid(ConvStem(widths=(8, 16), strides=(2, 2), residuals=(1, 0)), pool="mean", num_prefix=0),
     "bit": ResNetSettings(picture_px=(32, 48), depths=(1, 1), base_width=8),
     "bit-small": ResNetSettings(picture_px=(8, 12), depths=(1, 1), base_width=8, root="small"),
-    # Windows of 2: the first maps are padded and shift, the last ones are no larger than a window.
+    # Windows that do not fill the maps, which are padded and shift.
     "swin": SwinSettings(picture_px=(20, 28), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2),
-    "swin-small-maps": SwinSettings(picture_px=(8, 12), patch=4, width=8, depths=(2,), heads=(2,), window=7),
     "convnext": ConvNeXtSettings(picture_px=(16, 24), patch=2, widths=(8, 12), depths=(2, 3), layer_scale=0.5),
-    "convnext-no-scale": ConvNeXtSettings(picture_px=(8, 12), widths=(8,), depths=(4,), layer_scale=None),
     "pvt-v1": pvt(generation="v1"),
     "pvt-v2": pvt(),
     "pvt-v2-linear": pvt(generation="v2-linear"),

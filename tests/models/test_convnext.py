@@ -50,6 +50,14 @@ def test_a_block_is_the_formula():
     torch.testing.assert_close(block(x), expected, atol=1e-12, rtol=0)
 
 
+def test_without_layer_scale_nothing_is_scaled():
+    block = replace(TINY, layer_scale=None).block(0, 0.0).eval()
+    scaled = replace(TINY, layer_scale=1.0).block(0, 0.0).eval()
+    scaled.load_state_dict(block.state_dict(), strict=False)
+    x = torch.randn(1, 4, 4, 8)
+    assert torch.equal(block(x), scaled(x)) and len(block.state_dict()) == len(scaled.state_dict()) - 1
+
+
 def test_what_fills_no_step_is_dropped():
     encoder = TINY.build().eval()
     encoder.resize((19, 27))

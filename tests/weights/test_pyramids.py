@@ -268,3 +268,36 @@ def test_other_families_have_no_place():
     for name in ("timm-swin", "timm-convnext", "timm-pvt-v2", "transformers-pvt", "swin"):
         with pytest.raises(UserError, match=f"{name} has no place for a ViT-S/16"):
             formats.named(name).encoder_rules(model_settings("vit_s16"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("theirs", "format", "ours", "changes"),
+    [
+        ("timm swin_tiny_patch4_window7_224", "timm-swin", "swin_t", {}),
+        ("timm swin_large_patch4_window12_384", "timm-swin", "swin_l", {"window": 12, "picture_px": (384, 384)}),
+        ("timm convnext_atto", "timm-convnext", "convnext_atto", {}),
+        ("timm convnext_nano", "timm-convnext", "convnext_nano", {}),
+        ("timm convnext_base", "timm-convnext", "convnext_b", {}),
+        ("timm pvt_v2_b0", "timm-pvt-v2", "pvt_v2_b0", {}),
+        ("timm pvt_v2_b2_li", "timm-pvt-v2", "pvt_v2_b2_linear", {}),
+        ("timm pvt_v2_b5", "timm-pvt-v2", "pvt_v2_b5", {}),
+        ("torchvision swin_s", "torchvision-swin", "swin_s", {}),
+        ("torchvision convnext_small", "torchvision-convnext", "convnext_s", {}),
+    ],
+)
+def test_published_models_are_known_by_their_shapes(theirs, format, ours, changes):
+    """Their names stand for the sizes that ours stand for, and every tensor has a place on both sides."""
+    library, name = theirs.split()
+    with torch.device("meta"):
+        peer = getattr(imported("torchvision").models, name)() if library == "torchvision" else None
+        peer = peer or imported("timm").create_model(name)
+        given = Given(peer.state_dict(), {}, name)
+        chosen = formats.named(format)
+        assert formats.recognised(given).name == format
+        card = chosen.card(given, changes.get("picture_px"))
+        task = card.task.build(card.model.build(), card.classes)
+    assert card.model == model_settings(ours, **changes)
+    rules = chosen.found_in(given).rules(card)
+    assert {each for rule in rules for each in rule.theirs} == set(given.tensors)
+    assert {each for rule in rules for each in rule.ours} == set(task.state_dict())
