@@ -7,6 +7,8 @@ from typing import Any
 from vitreous.errors import UserError
 from vitreous.fitting import fit as fitting
 from vitreous.fitting.fit import FitResult
+from vitreous.fitting.pixels import PixelFit
+from vitreous.fitting.stages import say
 from vitreous.fitting.stored import keep, stored
 from vitreous.fitting.wishes import Balance
 from vitreous.inspection.findings import Look
@@ -32,7 +34,7 @@ def fit(
     balance: Balance = "auto",
     changes: Mapping[str, Any] | None = None,
     began: float | None = None,
-) -> FitResult:
+) -> FitResult | PixelFit:
     """From pictures to a trained, calibrated, tested model and its report, as `vitreous fit`. The same call again goes
     on where it stopped.
 
@@ -48,7 +50,7 @@ def fit(
         changes={name: typed(value) for name, value in (changes or {}).items()},
         began=began,
     )
-    fitting.say("report", "Writing the report")
+    say("report", "Writing the report")
     account_for(result)
     return result
 
@@ -78,7 +80,7 @@ def _predictor(model: str | Path | Predictor, device: str) -> Predictor:
     return model if isinstance(model, Predictor) else Predictor.load(model, device)
 
 
-def account_for(result: FitResult) -> Path:
+def account_for(result: FitResult | PixelFit) -> Path:
     """Keep in the run what its report is made of, and write the report."""
     keep(result)
     return write_report(result, result.out / REPORT)

@@ -1,6 +1,5 @@
 """The main job: a folder of pictures in, a trained model and an honest account of it out."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,27 +10,26 @@ import torch
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
-from vitreous.data.sources import DataSettings, Splits, without
-from vitreous.display.html import tag, together
+from vitreous.data.sources import DataSettings, without
 from vitreous.errors import UserError
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.features import FeatureSet
-from vitreous.evaluation.full import Evaluation
 from vitreous.evaluation.pixels import Baseline, PixelRegression
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings
 from vitreous.fitting.begun import Begun, Request, begun_before, checked, data_settings, hardware_of, wishes_of, write
 from vitreous.fitting.budget import Pace, measured, num_probed
-from vitreous.fitting.costs import Costs
 from vitreous.fitting.course import Course
 from vitreous.fitting.drafts import Parts, check_wishes, drafts
 from vitreous.fitting.first import FIRST, FirstAnswer, first_answer, pixel_answer
+from vitreous.fitting.fitted import Fitted
 from vitreous.fitting.keep import TRAINED, Candidate, Kept, keep_best, shown_as
+from vitreous.fitting.pixels import PixelFit, PixelJob, has_masks
 from vitreous.fitting.plan import Plan, length, plan
+from vitreous.fitting.stages import Stages, say
 from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import DEFAULT_S, Balance
-from vitreous.inspection.findings import Findings
 from vitreous.jobs.train import train
 from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
@@ -41,46 +39,19 @@ from vitreous.training.devices import World
 from vitreous.training.loop import DivergedError
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
-from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """Everything that a report needs."""
+class FitResult(Fitted):
+    """Of a classifier: everything that a report needs."""
 
-    out: Path  # the run directory: recipe.json, environment.json, metrics.jsonl, results.json, model/
-    request: Request
-    data: DataReport
-    plan: Plan
-    splits: Splits  # what was trained on, chosen on, tested on
-    results: Mapping[str, Any]  # results.json of the run
-    card: Card  # of the model that was kept
     first: FirstAnswer
     candidates: tuple[Candidate, ...]  # all that could have been kept
     val: Answers | None
     test: Answers
-    evaluation: Evaluation
     few_shot: tuple[FewShot, ...]
-    findings: Findings | str  # or why there are none
-    timings: Mapping[str, float]  # stage -> seconds
-    costs: Costs
     baseline: Baseline | None = None  # logistic regression on pixels of the same split
-    resumed: bool = False  # an earlier call had begun it
-
-    def _repr_html_(self) -> str:
-        """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
-        page = self.out / "report.html"
-        line = tag.p(f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}. Saved to {self.out}.")
-        if not page.is_file():
-            return line.markup
-        frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
-        return together(line, frame).markup
-
-    @property
-    def recipe(self) -> Recipe:
-        """With pictures as the model takes them that was kept."""
-        return shown_as(self.plan.recipe, self.card)
 
 
 def fit(
@@ -92,7 +63,7 @@ def fit(
     balance: Balance = "auto",
     changes: Mapping[str, str] | None = None,
     began: float | None = None,
-) -> FitResult:
+) -> FitResult | PixelFit:
     """Check, split, answer at once, plan, train, keep the best, calibrate, evaluate, look inside. The same call again
     goes on where it stopped.
 
@@ -106,6 +77,8 @@ def fit(
     clock = Stages(began)
     clock.begin("data", f"Looking at {data}")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
+    if has_masks(request):
+        return PixelJob.opened(request, out, clock).run()
     begun = begun_before(out, request)
     job = Job.opened(request, out, begun, clock)
     if begun is None:
@@ -148,32 +121,6 @@ def fit(
         baseline=baseline,
         resumed=begun is not None,
     )
-
-
-class Stages:
-    """Says what is being done, and keeps the time of it."""
-
-    names = ("data", "first", "plan", "train", "evaluate", "inspect", "report")  # the last is the caller's
-
-    def __init__(self, began: float | None = None) -> None:
-        self.began = time.monotonic() if began is None else began
-        self._starts: dict[str, float] = {}
-
-    def __call__(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self.began
-
-    def begin(self, name: str, what: str) -> None:
-        self._starts[name] = self()
-        say(name, what)
-
-    def timings(self) -> dict[str, float]:
-        ends = [*list(self._starts.values())[1:], self()]
-        return {name: round(end - at, 2) for (name, at), end in zip(self._starts.items(), ends, strict=True)}
-
-
-def say(stage: str, what: str) -> None:
-    print(f"\n[{Stages.names.index(stage) + 1}/{len(Stages.names)}] {what}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -352,7 +299,7 @@ class _Recorded:
 # ---- words
 
 
-def ending(result: FitResult, seconds: float) -> str:
+def ending(result: Fitted, seconds: float) -> str:
     """The last words, after so many seconds."""
     budget = result.plan.budget
     asked = "" if budget is None else f" of {duration(budget.total_s)}"

@@ -24,6 +24,7 @@ from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings
 from vitreous.fitting.keep import shown_as
+from vitreous.fitting.pixels import PixelFit, PixelsBegun
 from vitreous.storage import atomic
 from vitreous.weights import own
 from vitreous.weights.trained import Trained
@@ -41,7 +42,18 @@ class Account:
     baseline: Baseline | None
 
 
-def keep(result: FitResult) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PixelAccount:
+    """fit.json of a segmenter: its predictions are made again"""
+
+    timings: tuple[tuple[str, float], ...]
+    costs: Costs
+
+
+def keep(result: FitResult | PixelFit) -> None:
+    if isinstance(result, PixelFit):
+        settings.save(PixelAccount(timings=tuple(result.timings.items()), costs=result.costs), result.out / "fit.json")
+        return
     parts = {"val": result.val, "test": result.test}
     tensors = {
         name: {"logits": part.logits, "labels": part.labels, "ids": part.ids}
@@ -58,11 +70,13 @@ def keep(result: FitResult) -> None:
     settings.save(account, result.out / "fit.json")
 
 
-def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
+def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult | PixelFit:
     """The result of a fit that has ended. The model is looked into on `device`."""
     run = Path(run)
     if not (run / "plan.json").is_file():
         raise UserError(f"{run}: not the run of a fit, so there is no report; `vitreous evaluate` measures other runs")
+    if "first" not in atomic.read_json(run / "plan.json"):
+        return _stored_pixels(run, device)
     if not (run / ANSWERS).is_dir():
         raise UserError(
             f"{run}: this fit has not finished, or is of an earlier version; give its command again, and it goes on"
@@ -96,4 +110,26 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult:
         timings=dict(account.timings),
         costs=account.costs,
         baseline=account.baseline,
+    )
+
+
+def _stored_pixels(run: Path, device: torch.device | str) -> PixelFit:
+    if not (run / "fit.json").is_file():
+        raise UserError(f"{run}: this fit has not finished; give its command again, and it goes on")
+    begun, account = settings.load(PixelsBegun, run / "plan.json"), settings.load(PixelAccount, run / "fit.json")
+    splits, model = begun.plan.recipe.data.build(), Trained.load(run)
+    if splits.test is None or names_digest(splits.test) != begun.pictures[-1]:
+        raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them anew")
+    return PixelFit(
+        out=run,
+        request=begun.request,
+        data=settings.load(DataReport, run / "data.json"),
+        plan=begun.plan,
+        splits=splits,
+        results=atomic.read_json(run / "results.json"),
+        card=model.card,
+        evaluation=evaluation_of(atomic.read_json(run / "evaluation.json"), str(run / "evaluation.json")),
+        findings=inspected_findings(model.task().to(device), shown_as(begun.plan.recipe, model.card), splits),
+        timings=dict(account.timings),
+        costs=account.costs,
     )

@@ -11,6 +11,7 @@ from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe, short_name
+from vitreous.recipes.segment import for_pixels, has_masks
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
@@ -41,7 +42,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     training = TrainingSettings(
         epochs=10, steps=steps, batch_size=512, clip=1.0, evaluate_every_epochs=1, log_every_steps=10, workers=2
     )
-    return Recipe(
+    recipe = Recipe(
         name=f"finetune-{short_name(start)}-{short_name(data)}",
         data=DataSettings(where=data, val_fraction=0.1),
         model=model,
@@ -53,6 +54,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         schedule=ScheduleSettings(warmup_fraction=0.05, decay="cosine"),
         training=training,
     )
+    return for_pixels(recipe, trained.card) if has_masks(data) else recipe
 
 
 def paper_finetune(

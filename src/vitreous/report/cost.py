@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from vitreous.fitting.costs import Costs
-from vitreous.fitting.fit import FitResult
+from vitreous.fitting.fitted import Fitted
 from vitreous.models.flops import flops, training_flops
 from vitreous.models.shapes import shapes_only
 from vitreous.report.html import Html, facts, paragraph, table, tag, together
@@ -19,7 +19,7 @@ STAGES = {
 }
 
 
-def section(result: FitResult) -> Html:
+def section(result: Fitted) -> Html:
     recipe, results = result.recipe, result.results
     seen = results["steps"] * recipe.training.batch_size
     with shapes_only():

@@ -34,6 +34,11 @@ def section(result: FitResult) -> Html:
     )
 
 
+def overview(data: DataReport) -> Html:
+    """How much there is, what it looks like, what is wrong with it."""
+    return together(_parts(data), facts(_looks(data)), tag.h3("Problems found"), _problems(data))
+
+
 def _parts(data: DataReport) -> Html:
     uses = {"train": "learned from", "val": "for choices and calibration", "test": "measured on"}
     rows = [

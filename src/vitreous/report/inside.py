@@ -101,7 +101,12 @@ def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: P
 
 
 def figure7(result: FitResult) -> Html:
-    found = result.findings
+    shown = drawn(result.findings)
+    return shown if isinstance(result.findings, str) else _with_care(result, shown)
+
+
+def drawn(found: Findings | str) -> Html:
+    """The paper's Figure 7 of any model."""
     if isinstance(found, str):
         return paragraph(f"Nothing to show: {found}.")
     positions = (
@@ -109,8 +114,7 @@ def figure7(result: FitResult) -> Html:
         if found.biases is None
         else inline(partial(biases_figure, found.biases), "Position biases of each head")
     )
-    return _with_care(
-        result,
+    return together(
         paragraph(
             "What the first layer looks for in a patch, which places the model takes to be near each other, and how "
             "far each head looks. In a well trained model filters are smooth, positions know rows and columns, and "

@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from vitreous.fitting.fit import FitResult
+from vitreous.fitting.fitted import Fitted
 from vitreous.report.figures import headline_curve, inline, loss_curve, rate_curve
 from vitreous.report.html import Html, paragraph, tag, together
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.run import RunDirectory
 
 
-def section(result: FitResult) -> Html:
+def section(result: Fitted) -> Html:
     rows, recipe = RunDirectory(result.out).rows(), result.plan.recipe
     if not rows:
         return paragraph("Nothing was trained, or too briefly to be logged: the model is the first answer.")

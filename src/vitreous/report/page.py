@@ -5,15 +5,17 @@ from pathlib import Path
 
 from vitreous.errors import UserError
 from vitreous.fitting.fit import FitResult
-from vitreous.report import answer, candidates, cost, dataset, inside, learning, provenance, usage
+from vitreous.fitting.pixels import PixelFit
+from vitreous.report import answer, candidates, cost, dataset, inside, learning, pixels, provenance, usage
 from vitreous.report.html import Html, tag, together
 from vitreous.report.kinds import kind_of
+from vitreous.report.words import short
 
 # Nothing is fetched and nothing runs, whatever the data are called.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_report(result: FitResult, path: Path) -> Path:
+def write_report(result: FitResult | PixelFit, path: Path) -> Path:
     """The whole account of a fit as one HTML file, which opens from disk and needs no network and no script."""
     markup = report(result).markup
     beside = path.with_name(f".{path.name}.new")
@@ -26,9 +28,22 @@ def write_report(result: FitResult, path: Path) -> Path:
     return path
 
 
-def report(result: FitResult) -> Html:
+def report(result: FitResult | PixelFit) -> Html:
+    if isinstance(result, PixelFit):
+        headline, sections = pixels.headline(result), pixels.sections(result)
+    else:
+        headline, sections = answer.headline(result), _sections(result)
+    links = [tag.li(tag.a(title, href=f"#{name}")) for name, title, _ in sections]
+    body = (
+        tag.nav(tag.ol(tag.li(tag.a("The answer", href="#answer")), links), aria_label="Contents"),
+        tag.main(headline, [tag.section(tag.h2(title), content, id=name) for name, title, content in sections]),
+    )
+    return _document(f"{short(result.data.where)}: fit report", together(*body))
+
+
+def _sections(result: FitResult) -> tuple[tuple[str, str, Html], ...]:
     kind = kind_of(result)
-    sections = (
+    return (
         ("account", "In plain words", answer.account(result)),
         ("candidates", "What was tried", candidates.section(result)),
         *kind.results(result),
@@ -42,15 +57,6 @@ def report(result: FitResult) -> Html:
         ("use", "How to use it", usage.section(result)),
         ("provenance", "Provenance", provenance.section(result)),
     )
-    links = [tag.li(tag.a(title, href=f"#{name}")) for name, title, _ in sections]
-    body = (
-        tag.nav(tag.ol(tag.li(tag.a("The answer", href="#answer")), links), aria_label="Contents"),
-        tag.main(
-            answer.headline(result),
-            [tag.section(tag.h2(title), content, id=name) for name, title, content in sections],
-        ),
-    )
-    return _document(f"{answer.title(result)}: fit report", together(*body))
 
 
 def _document(title: str, body: Html) -> Html:

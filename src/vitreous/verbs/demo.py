@@ -34,12 +34,13 @@ def demo(out: Path) -> str:
 
     Returns what came of it, to be printed."""
     from vitreous.commands import account_for
-    from vitreous.fitting.fit import ending, fit, say
+    from vitreous.fitting.fit import FitResult, ending, fit, say
 
     print(f"Pictures of clothes, {PER_CLASS} for each of 10 classes. First from random weights, then from an encoder.")
     scratch = fit("fashion", out / "scratch", start="none", minutes=MINUTES, changes=CHANGES)
     began = time.monotonic()
     result = fit("fashion", out / "fit", minutes=MINUTES, changes=CHANGES)
+    assert isinstance(scratch, FitResult) and isinstance(result, FitResult)
     say("report", "Writing the report")
     account_for(result)
     return f"""{summary(result, scratch)}

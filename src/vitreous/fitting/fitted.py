@@ -1,0 +1,48 @@
+"""Fitted: what every fit leaves, whatever the task. A report is made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.data.check import DataReport
+from vitreous.data.sources import Splits
+from vitreous.display.html import tag, together
+from vitreous.evaluation.full import Evaluation
+from vitreous.fitting.begun import Request
+from vitreous.fitting.costs import Costs
+from vitreous.fitting.keep import shown_as
+from vitreous.fitting.plan import Plan
+from vitreous.inspection.findings import Findings
+from vitreous.recipes.recipe import Recipe
+from vitreous.weights.card import Card
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    out: Path  # the run directory: recipe.json, environment.json, metrics.jsonl, results.json, model/
+    request: Request
+    data: DataReport
+    plan: Plan
+    splits: Splits  # what was trained on, chosen on, tested on
+    results: Mapping[str, Any]  # results.json of the run
+    card: Card  # of the model that was kept
+    evaluation: Evaluation
+    findings: Findings | str  # or why there are none
+    timings: Mapping[str, float]  # stage -> seconds
+    costs: Costs
+    resumed: bool = False  # an earlier call had begun it
+
+    def _repr_html_(self) -> str:
+        """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
+        page = self.out / "report.html"
+        line = tag.p(f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}. Saved to {self.out}.")
+        if not page.is_file():
+            return line.markup
+        frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
+        return together(line, frame).markup
+
+    @property
+    def recipe(self) -> Recipe:
+        """With pictures as the model takes them that was kept."""
+        return shown_as(self.plan.recipe, self.card)
