@@ -45,8 +45,8 @@ def camvid_segmenter(start: str | None = None, epochs: float = 300.0) -> Recipe:
 
     Command:  vitreous train camvid_segmenter
               vitreous train camvid_segmenter --start vitreous-s --epochs 100
-    Cost:     for a GPU: 367 pictures, 1200 patches each
-    Score:    docs/RESULTS.md
+    Cost:     3 and 2 minutes on one H200 that four such runs shared
+    Score:    mIoU 48.1 % from scratch, 53.5 % from vitreous-s (one seed each; docs/RESULTS.md)
     Section:  Strudel et al. 2021, sections 3.2 and 4.1 (random scales, flips); the recipe is ours
     """
     # Scales as in the paper; a street is not stretched.
@@ -62,8 +62,8 @@ def pets_segmenter(start: str | None = None, epochs: float = 120.0) -> Recipe:
 
     Command:  vitreous train pets_segmenter
               vitreous train pets_segmenter --start vitreous-s --epochs 40
-    Cost:     for a GPU: 1,184 pictures, 576 patches each
-    Score:    docs/RESULTS.md
+    Cost:     3 and 2 minutes on one H200 that four such runs shared
+    Score:    mIoU 91.7 % from scratch, 95.5 % from vitreous-s (one seed each; docs/RESULTS.md)
     Section:  Strudel et al. 2021, section 3.2; the recipe is ours
     """
     crops = Augmentation(
@@ -103,6 +103,7 @@ def _on_a_gpu(
             batch_size=16,
             precision="auto",
             compile="auto",
+            cuda_graph=True,
             evaluate_every_epochs=max(1.0, epochs / 10),
             workers=4,
         ),

@@ -111,7 +111,8 @@ class GraphedStep:
             if self.graph is None:
                 self.inputs = tuple(tensor.clone() for tensor in inputs)
                 self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph, stream=self.stream):
+                # Readers pin what they bring in a thread of their own meanwhile, which is no part of the step.
+                with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                     self.step(*self.inputs)
             for buffer, tensor in zip(self.inputs, inputs, strict=True):
                 buffer.copy_(tensor, non_blocking=True)
