@@ -66,3 +66,11 @@ def test_features_are_taken_of_as_many_pictures_as_there_is_time_for():
     ticks = iter(range(100))
     assert len(list(beginning(batches, 4.5, least=8, clock=lambda: next(ticks)))) == 6
     assert len(list(beginning(batches, -1.0, least=24, clock=lambda: 0.0))) == 3, "some there must be"
+
+
+def test_random_weights_that_have_learned_nothing_get_no_new_head(tmp_path):
+    root = write_scenes(tmp_path / "pictures", {"dark": 60, "grey": 60, "light": 60}, size=(20, 20))
+    changes = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.steps": "1"}
+    unmoved = {"optimizer.lr": "0", "optimizer.adam_lr": "0", "training.device": "cpu"}
+    found = fit(str(root), tmp_path / "run", start="none", changes={**changes, **unmoved})
+    assert [one.name for one in found.candidates] == [ON_PIXELS, FROM_SCRATCH]

@@ -20,6 +20,7 @@ from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.full import fitted_calibration
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
 from vitreous.evaluation.pixels import PixelRegression
+from vitreous.evaluation.probes import LINEAR_TOLERANCE
 from vitreous.fitting.budget import Clock
 from vitreous.fitting.transfer import Start
 from vitreous.jobs.build import build_encoder, build_loader, eval_batches
@@ -183,14 +184,16 @@ def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, wo
     return pooled_features(encoder, loader.batches(0, num_views * loader.steps_per_epoch), world.device)
 
 
-def fitted_heads(found: Embedded, num_classes: int, class_weights: tuple[float, ...] = ()) -> Iterator[FittedHead]:
+def fitted_heads(
+    found: Embedded, num_classes: int, class_weights: tuple[float, ...] = (), tolerance: float = LINEAR_TOLERANCE
+) -> Iterator[FittedHead]:
     """Least squares at once, of one label per picture; then logistic regression, where it converges."""
     val, weights = judges(found.val), torch.tensor(class_weights) if class_weights else None
     train = limited(found.train)
     if train.labels.ndim == 1:
         yield least_squares_head(train, val, num_classes)
     seen = train if found.views is None else limited(_joined(train, found.views))
-    logistic = logistic_head(seen, val, num_classes, weights)
+    logistic = logistic_head(seen, val, num_classes, weights, tolerance=tolerance)
     if logistic is not None:
         yield logistic
 

@@ -9,6 +9,7 @@ from vitreous.data.sources import Splits
 from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.pixels import ROUGHLY
 from vitreous.fitting.after import seen
 from vitreous.fitting.first import FIRST, PIXELS, FirstAnswer, card_of, embed, fitted_heads, with_head
 from vitreous.fitting.transfer import ENOUGH_TO_LEARN
@@ -21,6 +22,7 @@ TRAINED = "trained"  # folder of what training left
 ON_PIXELS, FIRST_ANSWER = "logistic regression on pixels", "first answer"
 FINE_TUNED, FROM_SCRATCH = "fine-tuned", "trained from scratch"
 BETWEEN, NEW_HEAD = "mean of both", "new head on its features"
+NEAR = 0.5  # of the validation pictures that a linear model is right about
 AHEAD = 2  # validation pictures that a model must have gained over one of another kind: fewer are chance
 
 
@@ -63,7 +65,8 @@ def keep_best(
         made.add(FINE_TUNED if recipe.start else FROM_SCRATCH, learned)
         if splits.val is not None and recipe.start_head:
             made.add(BETWEEN, _between(made.models[FIRST_ANSWER], learned))
-        if splits.val is not None and new_head:
+        # A head of its own cannot make up for random weights that have learned nothing yet, and takes long to fit.
+        if splits.val is not None and new_head and (recipe.start or made.is_near(FROM_SCRATCH, floor)):
             made.add(NEW_HEAD, *_with_new_head(learned, recipe, splits, new_head))
     best, why = chosen(made.right, floor, is_continued=bool(recipe.start), num_train=len(splits.train))
     candidates = tuple(Candidate(name=name, score=made.score(name), is_kept=name == best) for name in made.models)
@@ -94,6 +97,10 @@ class _Made:
             name: None if said is None else (round(said.score() * len(said), 6), len(said))
             for name, said in self.said.items()
         }
+
+    def is_near(self, name: str, floor: str) -> bool:
+        mine, theirs = self.right[name], self.right[floor]
+        return mine is None or theirs is None or mine[0] >= NEAR * theirs[0]
 
     def score(self, name: str) -> float | None:
         found = self.right[name]
@@ -130,7 +137,7 @@ def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits, num: int) -
     weights are large where features are nearly alike, and follow them slowly."""
     encoder, some = trained.encoder(), spread_out(splits.train, num)
     found = embed(encoder, recipe, replace(splits, train=some), seconds=0.0)
-    head = min(fitted_heads(found, len(splits.train.classes)), key=lambda head: head.log_loss)
+    head = min(fitted_heads(found, len(splits.train.classes), tolerance=ROUGHLY), key=lambda head: head.log_loss)
     return with_head(encoder, head, card_of(recipe, splits.train.classes), trained.where), found.val
 
 
