@@ -1,10 +1,10 @@
-"""Pictures of several labels each: squares of three colours, which may overlap, or none."""
+"""Pictures of several labels each: squares of three colours, which may overlap, or none; with a table of them."""
+
+import csv
+from pathlib import Path
 
 import numpy as np
-
-from vitreous.data.base import Source
-from vitreous.data.splits import Splits
-from vitreous.data.targets import ManyLabels
+from PIL import Image
 
 COLOURS = ("red", "green", "blue")
 
@@ -21,20 +21,14 @@ def squares(num: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return pictures, labels ^ (rng.random((num, 3)) < 0.08)  # nobody is always right
 
 
-class Squares(Source):
-    classes = COLOURS
-
-    def __init__(self, num: int, seed: int, name: str) -> None:
-        self.name = name
-        self._all, labels = squares(num, seed)
-        self.targets = ManyLabels(labels)
-
-    def read(self, index):
-        return self._all[index]
-
-    def where(self, index):
-        return f"{self.name}/{index}.png"
-
-
-def splits(*_) -> Splits:
-    return Splits(Squares(160, 0, "train"), Squares(80, 1, "val"), Squares(90, 2, "test"))
+def write_squares(folder: Path, **parts: int) -> Path:
+    """So many pictures in each part, in one folder, and a labels.csv with a column for each label."""
+    folder.mkdir(parents=True)
+    with (folder / "labels.csv").open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["path", "split", *COLOURS])
+        for seed, (part, num) in enumerate(parts.items()):
+            for number, (picture, has) in enumerate(zip(*squares(num, seed), strict=True)):
+                Image.fromarray(picture).save(folder / f"{part}-{number}.png")
+                table.writerow([f"{part}-{number}.png", part, *has.astype(int)])
+    return folder / "labels.csv"

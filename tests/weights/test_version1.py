@@ -1,6 +1,8 @@
 """Folders that version 0.2.0 wrote, one of each kind, and what it predicted with them: see version1/README.md."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,11 @@ import pytest
 import torch
 
 from vitreous import settings
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
+from vitreous.export.usage import Usage
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.train import train
 from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
@@ -106,3 +112,46 @@ def test_what_objectives_called_otherwise(tmp_path, old, new):
     found = read_recipe(tmp_path / "recipe.json")
     assert found.objective == new
     assert found.training.memory == MemorySettings(accumulate=4, recompute=True)
+
+
+def test_a_run_is_evaluated_as_it_was(tmp_path):
+    """What version 0.2.0 measured of it."""
+    shutil.copytree(FOLDER / "run", tmp_path / "run")
+    found = evaluate(tmp_path / "run", device="cpu").evaluation
+    assert (found.scores.top1.value, found.scores.pictures) == (0.2615, 2000)
+    assert found.scores.log_loss.value == pytest.approx(2.236545790670759, rel=1e-5)
+    assert found.after.ece.value == pytest.approx(0.14308233986217972, rel=1e-3)
+    assert [one.threshold for one in found.sets] == pytest.approx(
+        [0.09352658884841117, 0.08747984341586308, 0.08118189770568388], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("run.json", {"format": "vitreous run 2"}, "says 'vitreous run 2'"),
+        ("recipe.json", {"format": 3}, "written by a later version of vitreous (format 3;"),
+    ],
+)
+def test_a_later_run_is_refused_in_one_line(file, change, words, tmp_path):
+    shutil.copytree(FOLDER / "run", tmp_path / "run")
+    path = tmp_path / "run" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    recipe = read_recipe(FOLDER / "run" / "recipe.json")
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        train(recipe, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_exported_file_of_version_1_says_how_it_is_used():
+    fitting = vars(Preprocessing(size_px=(8, 8)))
+    old = {"input": "tensors", "precision": "fp32", "fitting": json.loads(json.dumps(fitting)), "classes": ["a", "b"]}
+    for loss, kind, calibration in (
+        ("softmax", "classify", ClassCalibration(temperature=2.0, sets=((0.9, 0.1),))),
+        ("sigmoid", "label", ManyCalibration(temperature=2.0)),
+    ):
+        found = Usage.read({**old, "loss": loss, "temperature": 2.0, "sets": [[0.9, 0.1]]}, "here")
+        assert (found.reading.kind, found.reading.calibration) == (kind, calibration)
+        assert found.fitting.size_px == (8, 8)
+    with pytest.raises(UserError, match=r"here: written by a later version of vitreous \(format 3"):
+        Usage.read({**old, "format": 3}, "here")

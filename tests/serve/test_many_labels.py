@@ -1,14 +1,18 @@
-"""Several labels per picture from end to end: fit, report, evaluate, predict, export."""
+"""Several labels per picture from end to end, from a table of them: fit, report, evaluate, predict, export, serve."""
 
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from person import visit
 from PIL import Image
+from running import Running
 
-from many_labels import COLOURS, splits, squares
+from browser import chromium, chromium_page  # noqa: F401 - fixtures
+from many_labels import COLOURS, squares, write_squares
 from vitreous.cli import main
 from vitreous.commands import fit
 from vitreous.data.sources import DataSettings
@@ -28,15 +32,13 @@ TINY = {"model.width": 16, "model.depth": 1, "model.heads": 2, "training.epochs"
 
 
 @pytest.fixture(scope="module")
-def opened():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DataSettings, "build", splits)
-        yield
+def table(tmp_path_factory):
+    return write_squares(tmp_path_factory.mktemp("squares") / "data", train=160, val=80, test=90)
 
 
 @pytest.fixture(scope="module")
-def run(opened, tmp_path_factory):
-    return fit("squares", tmp_path_factory.mktemp("squares") / "run", changes=TINY)
+def run(table):
+    return fit(table, table.parent.parent / "run", changes=TINY)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_the_report_has_sections_of_its_own(run):
 
 
 def test_evaluate_measures_the_same(run):
-    found = evaluate(run.out, open_data=splits)
+    found = evaluate(run.out)
     assert found.evaluation.calibration == run.evaluation.calibration, "what the model carries is not fitted again"
     assert found.evaluation.scores.mean_average_precision == run.evaluation.scores.mean_average_precision
     assert "mean average precision" in found.summary()
@@ -117,7 +119,56 @@ def test_an_exported_model_gives_the_same_labels(run, pictures, given, tmp_path)
         np.testing.assert_allclose(theirs(path).thresholds, ours(path).thresholds)
 
 
-def test_training_without_the_sigmoid_loss_is_refused_in_one_line(opened, tmp_path):
+def test_training_without_the_sigmoid_loss_is_refused_in_one_line(table, tmp_path):
+    recipe = replace(fashion_vit(), data=DataSettings(where=str(table)))
     with pytest.raises(UserError, match=r"several labels each: set --objective\.loss sigmoid"):
-        train(fashion_vit(), tmp_path / "run", open_data=splits)
+        train(recipe, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists(), "before the first step"
+
+
+# ---- served
+
+
+@pytest.fixture(scope="module")
+def server(run):
+    running = Running(run.out)
+    yield running
+    assert running.stop() == 0
+
+
+def test_the_service_gives_labels_with_their_thresholds(run, server):
+    described = server.client.get("/v1/model").json()["models"][0]
+    assert (described["task"], described["coverages"]) == ("label", [])
+    picture = png(run.splits.test.read(0))
+    (found,) = server.predict(picture, top=2).json()["results"]
+    expected = Predictor.load(run.out)(picture)
+    assert [(one["label"], one["threshold"]) for one in found["labels"]] == [
+        (name, pytest.approx(expected.threshold(name))) for name, _ in expected.labels
+    ]
+    assert len(found["top"]) == max(2, len(expected.labels)) and "label" not in found
+    (none,) = server.predict(picture, abstain=1).json()["results"]
+    assert none["labels"] == []
+    assert server.predict(picture, coverage=0.9).status_code == 422
+
+
+def test_the_page_shows_every_label_with_its_bar_and_threshold(run, server, chromium_page):  # noqa: F811
+    predictor = Predictor.load(run.out)
+    index = next(one for one in range(len(run.splits.test)) if len(predictor(run.splits.test.read(one)).labels) > 1)
+    picture = png(run.splits.test.read(index))
+    labels = [name for name, _ in predictor(picture).labels]
+    person = visit(chromium_page, server)
+    person.wait_for_attention(lambda: person.drop("a.png", picture))
+    assert person.text("verdict") == " + ".join(labels)
+    bars = person.part("bars")
+    assert bars.locator(".there .name").all_text_contents() == labels
+    assert bars.locator(".needed").count() == bars.locator("li").count() == 3
+    assert not person.part("sets").is_visible()
+    person.part("least").fill("100")
+    assert person.text("verdict") == "No label" and person.part("guess").is_visible()
+    assert person.opened.problems == []
+
+
+def png(picture):
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "png")
+    return stream.getvalue()
