@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vitreous.cli import one_line_errors
 from vitreous.data.sources import DataSettings
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import log_losses
 from vitreous.evaluation.probes import RIDGE_PENALTIES
 from vitreous.evaluation.ridge import LeastSquares
@@ -53,7 +53,7 @@ def mistakes(said: Tensor, labels: Tensor) -> float:
 
 def log_loss(said: Tensor, labels: Tensor) -> float:
     names = tuple(map(str, range(said.shape[1])))
-    found = Answers(said / said.std().clamp(min=1e-12), labels, torch.arange(len(labels)), names)
+    found = LabelledLogits(said / said.std().clamp(min=1e-12), labels, torch.arange(len(labels)), names)
     return float(log_losses(found, fit_temperature(found)).mean())
 
 

@@ -7,7 +7,7 @@ from invented import simulated
 from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.evaluation.abstention import Abstention, abstention, silence, threshold_for
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import wilson
 
 
@@ -15,7 +15,7 @@ def by_confidence(confidences, right):
     """Two classes; the first is the likelier one, with that probability."""
     chances = torch.tensor(confidences, dtype=torch.float64)
     logits = torch.stack([chances, 1 - chances], dim=1).log().float()
-    return Answers(logits, 1 - torch.tensor(right), torch.arange(len(right)), ("a", "b"))
+    return LabelledLogits(logits, 1 - torch.tensor(right), torch.arange(len(right)), ("a", "b"))
 
 
 def test_the_curve_by_hand():

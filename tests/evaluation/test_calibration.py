@@ -9,8 +9,8 @@ from sklearn.metrics import brier_score_loss
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import log_losses
 
 
@@ -89,7 +89,7 @@ def test_shifted_logits_change_nothing():
 
 def test_validation_without_a_mistake_makes_no_oracle():
     labels = torch.arange(1000) % 10
-    perfect = Answers(5 * torch.nn.functional.one_hot(labels, 10).float(), labels, labels, tuple("abcdefghij"))
+    perfect = LabelledLogits(5 * torch.nn.functional.one_hot(labels, 10).float(), labels, labels, tuple("abcdefghij"))
     temperature = fit_temperature(perfect)
     confidence = calibration(perfect, temperature).confidence
     assert confidence == pytest.approx(1001 / 1002, abs=1e-6)
@@ -98,7 +98,7 @@ def test_validation_without_a_mistake_makes_no_oracle():
 
 def test_the_range_of_temperatures_is_bounded():
     labels = torch.arange(100) % 2
-    flat = Answers(1e-3 * torch.nn.functional.one_hot(labels, 2).float(), labels, labels, ("a", "b"))
+    flat = LabelledLogits(1e-3 * torch.nn.functional.one_hot(labels, 2).float(), labels, labels, ("a", "b"))
     assert fit_temperature(flat) == pytest.approx(0.05, rel=1e-6)
     wrong = replace(flat, labels=1 - labels, logits=1000 * flat.logits)
     assert fit_temperature(wrong) == pytest.approx(20, rel=1e-6)
@@ -106,7 +106,7 @@ def test_the_range_of_temperatures_is_bounded():
     assert 0.05 <= fit_temperature(nothing) <= 20
     huge = replace(flat, logits=1e6 * flat.logits)
     assert 0.05 <= fit_temperature(huge) <= 20
-    alone = Answers(torch.randn(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5), ("a",))
+    alone = LabelledLogits(torch.randn(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5), ("a",))
     assert fit_temperature(alone) == 1
 
 

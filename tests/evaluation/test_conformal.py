@@ -8,16 +8,16 @@ from scipy.stats import betabinom
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.conformal import Sets, expected_range, fit_threshold, measure_sets, prediction_sets
+from vitreous.evaluation.logits import LabelledLogits
 
 
 def test_the_threshold_has_the_correction_for_few_pictures():
     """Nine pictures whose labels have known probabilities: 0.9 needs all nine, 0.8 eight of them, 0.91 has too few."""
     chances = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.55, 0.5, 0.4, 0.3, 0.2], dtype=torch.float64)
     logits = torch.stack([chances, 1 - chances], dim=1).log().float()
-    val = Answers(logits, torch.zeros(9, dtype=torch.int64), torch.arange(9), ("a", "b"))
+    val = LabelledLogits(logits, torch.zeros(9, dtype=torch.int64), torch.arange(9), ("a", "b"))
     assert fit_threshold(val, 0.9) == pytest.approx(0.2, rel=1e-5)
     assert fit_threshold(val, 0.8) == pytest.approx(0.3, rel=1e-5)
     assert fit_threshold(val, 0.91) == 0
@@ -64,7 +64,7 @@ def test_a_broken_promise_is_noticed():
 def test_adaptive_sets_are_more_even_and_threshold_sets_smaller():
     """Easy and hard pictures mixed: of the hard ones, adaptive sets cover more nearly what was asked for."""
     easy, hard = simulated(6000, seed=1, noise=6.0), simulated(6000, seed=2, noise=1.0)
-    both = Answers(
+    both = LabelledLogits(
         torch.cat([easy.logits, hard.logits]), torch.cat([easy.labels, hard.labels]), torch.arange(12000), easy.classes
     )
     odd = both.ids % 2 == 1

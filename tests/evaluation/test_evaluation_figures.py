@@ -9,8 +9,8 @@ from invented import blobs, simulated
 from vitreous.display.figures import svg
 from vitreous.evaluation import figures
 from vitreous.evaluation.abstention import abstention
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import calibration
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import scores
 from vitreous.evaluation.probes import few_shot
 
@@ -46,15 +46,15 @@ def test_names_are_data():
 def test_per_class_lists_the_worst_and_survives_absent_ones():
     answers = simulated(900, 60, noise=4.0)
     assert "the 40 of 60 classes" in svg(figures.per_class(scores(answers)))
-    few = Answers(torch.eye(3), torch.tensor([0, 0, 1]), torch.arange(3), ("a", "b", "c"))
+    few = LabelledLogits(torch.eye(3), torch.tensor([0, 0, 1]), torch.arange(3), ("a", "b", "c"))
     assert "c (0)" not in svg(figures.per_class(scores(few)))
-    never = Answers(torch.eye(3)[[0, 0]], torch.tensor([1, 1]), torch.arange(2), ("a", "b", "c"))
+    never = LabelledLogits(torch.eye(3)[[0, 0]], torch.tensor([1, 1]), torch.arange(2), ("a", "b", "c"))
     assert "b (2)" in svg(figures.per_class(scores(never)))
 
 
 def test_curves():
     assert "share of pictures answered" in svg(figures.abstention_curve(abstention(simulated(200))))
-    one = Answers(torch.eye(2), torch.arange(2), torch.arange(2), ("a", "b"))
+    one = LabelledLogits(torch.eye(2), torch.arange(2), torch.arange(2), ("a", "b"))
     assert svg(figures.abstention_curve(abstention(one)))
     points = few_shot(blobs(120, seed=1), blobs(60, seed=2), seeds=2)
     text = svg(figures.few_shot_curve({"pooled": points, "tanh": points[:2]}, chance=0.25))

@@ -6,9 +6,9 @@ import torch
 from sklearn import metrics as theirs
 
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.figures import drawn
 from vitreous.evaluation.full import evaluate_fully, evaluation_of
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.many import (
     LEAST,
     ManyEvaluation,
@@ -29,7 +29,7 @@ def simulated(num, seed, *, sharpness=1.0):
     shift = torch.tensor([0.0, 0.5, 1.0, 1.5, -0.5, 99.0])
     truth = 2 * torch.randn(num, 6, generator=generator) - shift
     labels = (torch.rand(num, 6, generator=generator) < truth.sigmoid()).float()
-    return Answers(sharpness * truth, labels, torch.arange(num), CLASSES)
+    return LabelledLogits(sharpness * truth, labels, torch.arange(num), CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_thresholds_have_the_highest_f1_on_validation_pictures(parts):
 def test_equal_probabilities_are_not_told_apart():
     logits = torch.tensor([2.0, 2.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0])[:, None]
     labels = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0])[:, None]
-    answers = Answers(logits, labels, torch.arange(8), ("a",))
+    answers = LabelledLogits(logits, labels, torch.arange(8), ("a",))
     (threshold,) = choose_thresholds(answers)
     assert torch.tensor(0.0).sigmoid() < threshold < torch.tensor(1.0).sigmoid()
 
@@ -125,7 +125,7 @@ def test_pairs_swaps_and_mistakes():
     """Three pictures by hand: labels on the left, given on the right."""
     labels = torch.tensor([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])  # ab, ab, c
     logits = torch.tensor([[4.0, 3, -2], [4, -1, 2], [-3, 5, -6]])  # ab, ac, b
-    answers = Answers(logits, labels, torch.tensor([7, 8, 9]), ("a", "b", "c"))
+    answers = LabelledLogits(logits, labels, torch.tensor([7, 8, 9]), ("a", "b", "c"))
     found = evaluate_many(None, answers)
     pairs = {(one.one, one.other): (one.pictures, one.given) for one in found.scores.pairs}
     assert pairs == {("a", "b"): (2, 1), ("a", "c"): (0, 1)}
@@ -142,6 +142,6 @@ def test_pairs_swaps_and_mistakes():
 def test_nothing_to_measure(parts):
     with pytest.raises(UserError, match="not one picture to score"):
         evaluate_many(None, parts[1].only(torch.zeros(700, dtype=torch.bool)))
-    bare = Answers(torch.zeros(3, 2), torch.zeros(3, 2), torch.arange(3), ("a", "b"))
+    bare = LabelledLogits(torch.zeros(3, 2), torch.zeros(3, 2), torch.arange(3), ("a", "b"))
     with pytest.raises(UserError, match="not one picture has a label"):
         evaluate_many(None, bare)

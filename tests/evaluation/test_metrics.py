@@ -9,7 +9,7 @@ from sklearn import metrics as theirs
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Scores, mean_estimate, mean_of_shares, scores, wilson
 
 
@@ -49,7 +49,7 @@ def test_a_temperature_changes_log_loss_alone():
 
 def test_classes_without_pictures_or_answers():
     logits = torch.tensor([[2.0, 0, 0, 1], [3, 0, 0, 0], [0, 0, 0, 1]])
-    found = scores(Answers(logits, torch.tensor([0, 1, 0]), torch.arange(3), ("a", "b", "c", "d")))
+    found = scores(LabelledLogits(logits, torch.tensor([0, 1, 0]), torch.arange(3), ("a", "b", "c", "d")))
     a, b, c, d = found.per_class
     assert (a.pictures, a.answered, a.right) == (2, 2, 1)
     assert b.precision is None and b.recall.value == 0 and b.f1.value == 0
@@ -60,11 +60,11 @@ def test_classes_without_pictures_or_answers():
     text = "\n".join(one.text() for one in found.tables())
     assert "top-5" not in text and "c  " not in text
     with pytest.raises(UserError, match="not one picture"):
-        scores(Answers(logits[:0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), ("a", "b", "c", "d")))
+        scores(LabelledLogits(logits[:0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), ("a", "b", "c", "d")))
 
 
 def test_one_picture():
-    found = scores(Answers(torch.tensor([[1.0, 0]]), torch.tensor([0]), torch.tensor([0]), ("a", "b")))
+    found = scores(LabelledLogits(torch.tensor([[1.0, 0]]), torch.tensor([0]), torch.tensor([0]), ("a", "b")))
     assert found.top1.value == 1 and found.top1.low < 0.3
     assert found.log_loss.low == found.log_loss.high == found.log_loss.value
 
@@ -106,5 +106,5 @@ def test_the_interval_of_a_mean_holds_95_of_100():
 def test_no_warning_where_all_is_right():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = scores(Answers(torch.eye(3), torch.arange(3), torch.arange(3), ("a", "b", "c")))
+        found = scores(LabelledLogits(torch.eye(3), torch.arange(3), torch.arange(3), ("a", "b", "c")))
     assert found.balanced.value == found.top1.value == found.top1.high == 1

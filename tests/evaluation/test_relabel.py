@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import scores, wilson
 from vitreous.evaluation.relabel import ClassMapping, mapped, places_of, read_label_sets, set_accuracy
 
@@ -14,7 +14,7 @@ LOGITS = torch.tensor([[4.0, 3, 0, 0], [0, 4, 3, 0], [0, 0, 4, 3], [3, 0, 0, 4]]
 
 
 def made(labels, ids=(0, 1, 2, 3)):
-    return Answers(LOGITS, torch.tensor(labels), torch.tensor(ids), CLASSES)
+    return LabelledLogits(LOGITS, torch.tensor(labels), torch.tensor(ids), CLASSES)
 
 
 def written(path, document):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import vitreous
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
+from vitreous.models.vit import EndSettings
 from vitreous.objectives.multicrop import Prototypes, crossed, pooled
 from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav
 from vitreous.settings import save
@@ -40,12 +41,13 @@ def encoder(**options):
         {"positions": "learned"},
         {"positions": "sincos"},
         {"positions": "learned", "num_registers": 2, "pool": "mean"},
-        {"positions": "learned", "positions_where": "every-layer"},
+        {"positions": "learned", "ends": EndSettings(positions_where="every-layer")},
         {"positions": "none"},
     ],
 )
 def test_crops_are_seen_as_by_a_resized_encoder(options, size, resizing):
-    whole = encoder(resizing=resizing, **options)
+    ends = replace(options.get("ends", EndSettings()), resizing=resizing)
+    whole = encoder(**options | {"ends": ends})
     resized = copy.deepcopy(whole)
     resized.resize(size)
     crops = torch.randn(2, 3, *size)

@@ -13,7 +13,7 @@ from vitreous.errors import UserError
 from vitreous.weights.carrying import Carried
 from vitreous.weights.formats import Format
 from vitreous.weights.opening import open_as_users_do
-from vitreous.weights.peers import Answers, Peer, taken_by
+from vitreous.weights.peers import Outputs, Peer, taken_by
 from vitreous.weights.trained import Trained
 
 ROUNDING = 1e-5  # of max|a - b| / max|b|: what float32 leaves of one model computed in two ways
@@ -57,13 +57,13 @@ def agree(
     float32 does not tell rounding from a difference, or where `exact` wants it."""
     seen = _images(source, carried, pictures)
     peer = open_as_users_do(path, carried.format, carried.card)
-    reader, answers = "our own model of the format", _by_ours(again, carried.format)
+    reader, theirs = "our own model of the format", _by_ours(again, carried.format)
     if peer is not None:
-        reader, answers = peer.title, _by_peer(peer, path)
-    distances = _distances(source, answers, seen, torch.float32)
+        reader, theirs = peer.title, _by_peer(peer, path)
+    distances = _distances(source, theirs, seen, torch.float32)
     found = Agreement(reader, {name: {"float32": value} for name, value in distances.items()}, (2, len(pictures)))
     if exact or not found.is_rounding:
-        further = _distances(source, answers, seen, torch.float64)
+        further = _distances(source, theirs, seen, torch.float64)
         both = {name: {"float64": further[name], **values} for name, values in found.distances.items()}
         found = replace(found, distances=both)
     return found
@@ -81,26 +81,26 @@ def _images(source: Trained, carried: Carried, pictures: Sequence[str | Path]) -
     return preprocessing.normalised(pixels), carried.card.preprocessing.normalised(pixels)
 
 
-def _by_ours(again: Trained, format: Format) -> Callable[[Tensor], Answers]:
+def _by_ours(again: Trained, format: Format) -> Callable[[Tensor], Outputs]:
     """With the constants that the format's code has, whatever a config of ours beside the file may say."""
     run = replace(again, card=replace(format.run_as(again.card), task=again.card.task))
     return lambda images: outputs(run, images)
 
 
-def _by_peer(peer: Peer, path: Path) -> Callable[[Tensor], Answers]:
+def _by_peer(peer: Peer, path: Path) -> Callable[[Tensor], Outputs]:
     @torch.no_grad()
-    def answers(images: Tensor) -> Answers:
+    def outputs(images: Tensor) -> Outputs:
         peer.module.to(images.dtype)
         with taken_by(peer.title, str(path)):
-            return peer.answers(images)
+            return peer.outputs(images)
 
-    return answers
+    return outputs
 
 
 def _distances(
-    source: Trained, answers: Callable[[Tensor], Answers], seen: tuple[Tensor, Tensor], dtype: torch.dtype
+    source: Trained, read: Callable[[Tensor], Outputs], seen: tuple[Tensor, Tensor], dtype: torch.dtype
 ) -> dict[str, float]:
-    ours, theirs = outputs(source, seen[0].to(dtype)), answers(seen[1].to(dtype))
+    ours, theirs = outputs(source, seen[0].to(dtype)), read(seen[1].to(dtype))
     # With a head, logits are what it is for: tokens before a norm may have been folded another way.
     names = ("logits",) if "logits" in ours else ("features", "pooled")
     return {name: distance(theirs[name], ours[name]) for name in names if name in theirs}

@@ -12,7 +12,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
 from vitreous.tasks.predictions import class_logits
-from vitreous.weights.peers import Answers
+from vitreous.weights.peers import Outputs
 from vitreous.weights.trained import Trained
 
 
@@ -40,7 +40,7 @@ def read_pictures(pictures: Sequence[str | Path], preprocessing: Preprocessing) 
 
 
 @torch.no_grad()
-def outputs(trained: Trained, images: Tensor) -> Answers:
+def outputs(trained: Trained, images: Tensor) -> Outputs:
     """Of our own model, prepared for images of this size, in their precision; logits after the temperature."""
     fitted = trained.resized((images.shape[-2], images.shape[-1]))
     model = (fitted.encoder().eval() if fitted.card.task is None else fitted.task()).to(images.dtype)

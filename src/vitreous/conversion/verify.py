@@ -53,7 +53,7 @@ def verify(
     *,
     heads: int | None = None,
 ) -> Verification:
-    """Our answers for the weights at `where` against those of the library they belong to, in float64 and float32, on
+    """Our outputs for the weights at `where` against those of the library they belong to, in float64 and float32, on
     random pictures and on `pictures`; then all of its tensors against those that we write back.
 
     A difference, and a library that is not there, are UserErrors.
@@ -115,7 +115,7 @@ def _compare_tensors(before: Mapping[str, Tensor], after: Mapping[str, Tensor], 
 
 @torch.no_grad()
 def _distances(trained: Trained, peer: Peer, batches: Sequence[Tensor]) -> dict[str, dict[str, float]]:
-    """The largest of each answer in each precision; an error where one is too large."""
+    """The largest of each output in each precision; an error where one is too large."""
     largest: dict[str, dict[str, float]] = {}
     compared = replace(trained, card=replace(trained.card, model=peer.model))
     for dtype, tolerance in TOLERANCES.items():
@@ -123,7 +123,7 @@ def _distances(trained: Trained, peer: Peer, batches: Sequence[Tensor]) -> dict[
         peer.module.to(dtype)
         for images in batches:
             with taken_by(peer.title, trained.where):
-                expected = peer.answers(images.to(dtype))
+                expected = peer.outputs(images.to(dtype))
             for name, found in outputs(compared, images.to(dtype)).items():
                 if name not in expected:
                     continue

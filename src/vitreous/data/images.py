@@ -1,6 +1,6 @@
 """The one way to read a picture: for training, evaluation and serving alike.
 
-Header check (format, number of pixels), decode, EXIF turn, colour. Whatever the file holds, the answer is RGB in 8
+Header check (format, number of pixels), decode, EXIF turn, colour. Whatever the file holds, the result is RGB in 8
 bits: transparency is laid on white, 16-bit grey is scaled and not clipped, of an animation the first frame is taken.
 """
 
@@ -50,7 +50,7 @@ SUFFIXES = (
 )
 
 # A format is recognised by its first bytes, never by the file's name. Pillow's classes are called directly: Image.open
-# would try its many other formats too, and answers large pictures with a warning in place of a refusal.
+# would try its many other formats too, and warns about large pictures instead of refusing them.
 _READERS: dict[bytes, type[ImageFile]] = {
     b"\xff\xd8\xff": JpegImageFile,
     b"\x89PNG\r\n\x1a\n": PngImageFile,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, Z, wilson
 
 RESAMPLES, SEED = 200, 0
@@ -46,7 +46,7 @@ class Silence:
         return settings.to_json(self)
 
 
-def abstention(found: Answers, temperature: float = 1.0, num_points: int = 100) -> Abstention:
+def abstention(found: LabelledLogits, temperature: float = 1.0, num_points: int = 100) -> Abstention:
     confidences, right = _surest_first(found, temperature)
     num = len(right)
     ends = _last_of_equals(confidences)
@@ -59,7 +59,7 @@ def abstention(found: Answers, temperature: float = 1.0, num_points: int = 100) 
     return Abstention(points, _area(right))
 
 
-def threshold_for(found: Answers, accuracy: float, temperature: float = 1.0) -> float | None:
+def threshold_for(found: LabelledLogits, accuracy: float, temperature: float = 1.0) -> float | None:
     """The least confidence to answer at, so that the lower end of the answers' interval reaches the wished accuracy.
 
     Choose on validation data. None where no threshold does.
@@ -75,7 +75,7 @@ def threshold_for(found: Answers, accuracy: float, temperature: float = 1.0) -> 
     return float(confidences[good[-1]]) if len(good) else None
 
 
-def silence(val: Answers, test: Answers, accuracy: float, temperature: float = 1.0) -> Silence:
+def silence(val: LabelledLogits, test: LabelledLogits, accuracy: float, temperature: float = 1.0) -> Silence:
     threshold = threshold_for(val, accuracy, temperature)
     if threshold is None:
         return Silence(accuracy, None, None, None)
@@ -85,7 +85,7 @@ def silence(val: Answers, test: Answers, accuracy: float, temperature: float = 1
     return Silence(accuracy, threshold, wilson(len(kept), len(right)), measured)
 
 
-def _surest_first(found: Answers, temperature: float) -> tuple[Tensor, Tensor]:
+def _surest_first(found: LabelledLogits, temperature: float) -> tuple[Tensor, Tensor]:
     """(N,) confidences, falling, and whether each prediction is right."""
     if not len(found):
         raise UserError("there is not one picture to score")

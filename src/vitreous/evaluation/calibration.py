@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, log_losses, mean_estimate, wilson
 
 COOLEST, HOTTEST = 0.05, 20.0  # a fitted temperature lies between these
@@ -44,7 +44,7 @@ class Calibration:
         return settings.to_json(self)
 
 
-def calibration(found: Answers, temperature: float = 1.0, num_bins: int = 15) -> Calibration:
+def calibration(found: LabelledLogits, temperature: float = 1.0, num_bins: int = 15) -> Calibration:
     labels = found.one_label()
     if not len(found):
         raise UserError("there is not one picture to score")
@@ -113,7 +113,7 @@ def _bins(confidences: Tensor, right: Tensor, edges: Tensor) -> tuple[Bin, ...]:
 # ---- Temperature (Guo et al. 2017)
 
 
-def fit_temperature(found: Answers) -> float:
+def fit_temperature(found: LabelledLogits) -> float:
     """The temperature, from 0.05 to 20, that minimises log-loss. Fit it on validation data.
 
     Labels count (n + 1) / (n + 2), and the other classes share the rest, as Platt (1999) has it for his scaling: n

@@ -23,7 +23,7 @@ from torch import Tensor
 from vitreous import keys as K
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, mean_estimate, wilson
 
 Kind = Literal["threshold", "adaptive"]
@@ -59,7 +59,7 @@ def check_coverage(coverage: float) -> None:
         raise UserError(f"coverage is {coverage}: it must lie between 0 and 1, as 0.9 does")
 
 
-def fit_threshold(val: Answers, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
+def fit_threshold(val: LabelledLogits, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
     """The threshold for sets of this coverage, with the correction for n pictures: the ceil((n + 1) coverage)-th best.
 
     With too few validation pictures for the coverage every class belongs to the set.
@@ -73,14 +73,16 @@ def fit_threshold(val: Answers, coverage: float, temperature: float = 1.0, kind:
     return max(1 - worst, 0.0) * (1 - SLACK) if kind == "threshold" else min(worst * (1 + SLACK), 1.0)
 
 
-def prediction_sets(found: Answers, threshold: float, temperature: float = 1.0, kind: Kind = "threshold") -> Tensor:
+def prediction_sets(
+    found: LabelledLogits, threshold: float, temperature: float = 1.0, kind: Kind = "threshold"
+) -> Tensor:
     """(N, K) bool: the classes in the set of every picture."""
     if kind == "threshold":
         return found.probabilities(temperature) >= threshold
     return _scores(found, temperature, kind) <= threshold
 
 
-def _scores(found: Answers, temperature: float, kind: Kind) -> Tensor:
+def _scores(found: LabelledLogits, temperature: float, kind: Kind) -> Tensor:
     """(N, K): how strange every class would be for every picture."""
     probabilities = found.probabilities(temperature)
     if kind == "threshold":
@@ -93,7 +95,7 @@ def _scores(found: Answers, temperature: float, kind: Kind) -> Tensor:
 
 
 def measure_sets(
-    val: Answers, test: Answers, coverage: float = 0.9, temperature: float = 1.0, kind: Kind = "threshold"
+    val: LabelledLogits, test: LabelledLogits, coverage: float = 0.9, temperature: float = 1.0, kind: Kind = "threshold"
 ) -> Sets:
     """The threshold from validation pictures, and what comes of it on test pictures."""
     labels = test.one_label()

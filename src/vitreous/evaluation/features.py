@@ -9,7 +9,7 @@ from torch import Tensor
 from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import device_of, labels_of, shown
+from vitreous.evaluation.logits import device_of, labels_of, shown
 from vitreous.models.base import Encoder
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify, TanhHead
@@ -36,7 +36,7 @@ class FeatureSet:
 
 
 def pooled_features(encoder: Encoder, batches: Iterable[Batch], device: torch.device | str = "cpu") -> FeatureSet:
-    """The encoder's pooled answer to every picture; the encoder is moved to the device."""
+    """The encoder's pooled features of every picture; the encoder is moved to the device."""
     encoder.to(device)
     return _collected(encoder, lambda images: encoder(images).pooled, batches)
 

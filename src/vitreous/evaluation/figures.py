@@ -109,7 +109,7 @@ def confusion(scores: Scores | PixelScores) -> Figure:
     # By the root, so that confusions of a few per cent are seen too.
     image = axes.imshow(shares, cmap=BLUES, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     axes.grid(visible=False)
-    axes.set_xlabel("answer" if num <= NAMED else "answer (number of the class)")
+    axes.set_xlabel("predicted" if num <= NAMED else "predicted (number of the class)")
     axes.set_ylabel("label" if num <= NAMED else "label (number of the class)")
     if num <= NAMED:
         axes.set_xticks(range(num), names, rotation=45, ha="right", rotation_mode="anchor")

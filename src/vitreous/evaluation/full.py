@@ -8,10 +8,10 @@ from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError
 from vitreous.evaluation.abstention import Abstention, Silence, abstention, silence
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, fit_temperature
 from vitreous.evaluation.calibration import calibration as measured_calibration
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, fit_threshold, measure_sets
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.many import ManyEvaluation, choose_thresholds, decisions, evaluate_many
 from vitreous.evaluation.metrics import Estimate, Scores, scores
 from vitreous.evaluation.pixel_scores import PixelEvaluation
@@ -78,8 +78,8 @@ def evaluation_of(document: Any, where: str) -> Evaluation:
 
 
 def evaluate_fully(
-    val: Answers | None,
-    test: Answers,
+    val: LabelledLogits | None,
+    test: LabelledLogits,
     *,
     calibration: CardCalibration | None = None,
     coverages: tuple[float, ...] = COVERAGES,
@@ -92,7 +92,7 @@ def evaluate_fully(
     return evaluate_classes(val, test, temperature=known, coverages=coverages)
 
 
-def fitted_calibration(val: Answers) -> CardCalibration:
+def fitted_calibration(val: LabelledLogits) -> CardCalibration:
     """What `predict` needs to know, from validation pictures alone."""
     if val.has_many_labels:
         temperature = fit_temperature(decisions(val))
@@ -103,8 +103,8 @@ def fitted_calibration(val: Answers) -> CardCalibration:
 
 
 def evaluate_classes(
-    val: Answers | None,
-    test: Answers,
+    val: LabelledLogits | None,
+    test: LabelledLogits,
     *,
     temperature: float | None = None,  # None: fitted on val, or 1 without it
     coverages: tuple[float, ...] = COVERAGES,

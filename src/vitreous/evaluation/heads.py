@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import log_losses
 from vitreous.evaluation.probes import LINEAR_TOLERANCE, by_class, few_shot_fit, few_shot_left_out, standardised
 from vitreous.evaluation.ridge import Linear
@@ -133,5 +133,5 @@ def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     return found.score(), float(log_losses(found).mean())
 
 
-def _answers(logits: Tensor, labels: Tensor) -> Answers:
-    return Answers(logits, labels, torch.arange(len(labels)), tuple(map(str, range(logits.shape[1]))))
+def _answers(logits: Tensor, labels: Tensor) -> LabelledLogits:
+    return LabelledLogits(logits, labels, torch.arange(len(labels)), tuple(map(str, range(logits.shape[1]))))

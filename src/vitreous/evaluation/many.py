@@ -16,8 +16,8 @@ from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, f1_share, log_losses, mean_estimate, mean_of_shares, wilson
 from vitreous.tasks.class_metrics import Ranking
 from vitreous.weights.calibration import ManyCalibration
@@ -142,7 +142,11 @@ def _cell(share: Estimate | None) -> str:
 
 
 def evaluate_many(
-    val: Answers | None, test: Answers, *, temperature: float | None = None, thresholds: tuple[float, ...] = ()
+    val: LabelledLogits | None,
+    test: LabelledLogits,
+    *,
+    temperature: float | None = None,
+    thresholds: tuple[float, ...] = (),
 ) -> ManyEvaluation:
     """Val fits the temperature and thresholds that are not given, and may be absent; test is measured."""
     if not len(test):
@@ -162,14 +166,14 @@ def evaluate_many(
     )
 
 
-def decisions(found: Answers) -> Answers:
+def decisions(found: LabelledLogits) -> LabelledLogits:
     """Every yes or no as a picture of its own, of one of two classes: what temperature and calibration are about."""
     logits = found.logits.flatten()
     both = torch.stack([torch.zeros_like(logits), logits], dim=1)
-    return Answers(both, (found.labels > 0).long().flatten(), torch.arange(len(logits)), ("no", "yes"))
+    return LabelledLogits(both, (found.labels > 0).long().flatten(), torch.arange(len(logits)), ("no", "yes"))
 
 
-def label_probabilities(found: Answers, temperature: float) -> Tensor:
+def label_probabilities(found: LabelledLogits, temperature: float) -> Tensor:
     """(N, K) float32, as `predict` has them."""
     return (found.logits.double() / temperature).sigmoid().float()
 
@@ -177,7 +181,7 @@ def label_probabilities(found: Answers, temperature: float) -> Tensor:
 # ---- thresholds
 
 
-def choose_thresholds(val: Answers, temperature: float = 1.0) -> tuple[float, ...]:
+def choose_thresholds(val: LabelledLogits, temperature: float = 1.0) -> tuple[float, ...]:
     """Of each class the probability that gives the highest F1 on validation pictures, half-way to the next lower one;
     one half where there are too few pictures to choose by."""
     probabilities, labels = label_probabilities(val, temperature), val.labels > 0
@@ -202,7 +206,7 @@ def _best_threshold(probabilities: Tensor, labels: Tensor) -> float:
 # ---- scores
 
 
-def many_scores(found: Answers, temperature: float, thresholds: tuple[float, ...]) -> ManyScores:
+def many_scores(found: LabelledLogits, temperature: float, thresholds: tuple[float, ...]) -> ManyScores:
     labels = found.labels > 0  # (N, K)
     if not labels.any():
         raise UserError("not one picture has a label")
@@ -303,17 +307,17 @@ class LabelMistake:
     labels: tuple[str, ...]  # of the picture, as it is labelled
 
 
-def missed_labels(found: Answers, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
+def missed_labels(found: LabelledLogits, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
     """Labels that pictures have and were furthest from getting, one per picture."""
     return _mistakes(found, evaluation, num, missed=True)
 
 
-def false_labels(found: Answers, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
+def false_labels(found: LabelledLogits, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
     """Labels that pictures got though they do not have them, the surest first, one per picture."""
     return _mistakes(found, evaluation, num, missed=False)
 
 
-def _mistakes(found: Answers, evaluation: ManyEvaluation, num: int, *, missed: bool) -> list[LabelMistake]:
+def _mistakes(found: LabelledLogits, evaluation: ManyEvaluation, num: int, *, missed: bool) -> list[LabelMistake]:
     labels, probabilities = found.labels > 0, label_probabilities(found, evaluation.temperature)
     given = probabilities >= torch.tensor(evaluation.thresholds)
     wrong = labels & ~given if missed else given & ~labels

@@ -1,7 +1,7 @@
-"""How well a model answers, every number with its 95 % interval.
+"""How well a model does, every number with its 95 % interval.
 
 Shares (accuracy, precision, recall) have Wilson's interval (1927). F1 is a share in disguise, since it grows with
-J = right / (labelled or answered so), so it has Wilson's for J, carried over. Balanced accuracy, a mean of independent
+J = right / (labelled or predicted so), so it has Wilson's for J, carried over. Balanced accuracy, a mean of independent
 shares, joins their Wilson limits by the method of variance estimates recovery (Zou and Donner 2008), which stays
 honest where a class is never or always right. Log-loss is a plain mean: normal approximation.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous import settings
 from vitreous.display.tables import Table
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 
 Z = 1.959963984540054  # of a standard normal, 95 % lie within plus and minus this
 
@@ -43,7 +43,7 @@ class ClassScores:
     pictures: int  # labelled so
     answered: int  # taken for it
     right: int
-    precision: Estimate | None  # None where the model never answers this class
+    precision: Estimate | None  # None where the model never predicts this class
     recall: Estimate | None  # None where no picture is of this class
     f1: Estimate | None  # None where both are so
 
@@ -56,7 +56,7 @@ class Scores:
     balanced: Estimate  # mean recall of the classes that have pictures
     log_loss: Estimate
     per_class: tuple[ClassScores, ...]
-    confusion: tuple[tuple[int, int, int], ...]  # (label, answer, pictures), zeros left out
+    confusion: tuple[tuple[int, int, int], ...]  # (label, predicted, pictures), zeros left out
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -64,8 +64,8 @@ class Scores:
     def confusion_matrix(self) -> Tensor:
         """(K, K) int64: how many pictures of the row's class were taken for the column's."""
         matrix = torch.zeros(len(self.per_class), len(self.per_class), dtype=torch.int64)
-        for label, answer, count in self.confusion:
-            matrix[label, answer] = count
+        for label, predicted, count in self.confusion:
+            matrix[label, predicted] = count
         return matrix
 
     def tables(self, num_classes: int = 20) -> tuple[Table, Table]:
@@ -120,7 +120,7 @@ def mean_of_shares(shares: list[Estimate]) -> Estimate:
 # ---- Scores
 
 
-def scores(found: Answers, temperature: float = 1.0) -> Scores:
+def scores(found: LabelledLogits, temperature: float = 1.0) -> Scores:
     """Of one label per picture."""
     if not len(found):
         raise UserError("there is not one picture to score")
@@ -141,7 +141,7 @@ def scores(found: Answers, temperature: float = 1.0) -> Scores:
     )
 
 
-def log_losses(found: Answers, temperature: float = 1.0) -> Tensor:
+def log_losses(found: LabelledLogits, temperature: float = 1.0) -> Tensor:
     """(N,) float64: cross-entropies; of several labels, binary ones summed over the classes."""
     logits = found.logits.double() / temperature
     if found.has_many_labels:
@@ -150,7 +150,7 @@ def log_losses(found: Answers, temperature: float = 1.0) -> Tensor:
     return F.cross_entropy(logits, found.one_label(), reduction="none")
 
 
-def _per_class(found: Answers) -> tuple[ClassScores, ...]:
+def _per_class(found: LabelledLogits) -> tuple[ClassScores, ...]:
     return tuple(
         ClassScores(
             name=name,
@@ -165,8 +165,8 @@ def _per_class(found: Answers) -> tuple[ClassScores, ...]:
     )
 
 
-def _counts(found: Answers) -> tuple[list[int], list[int], list[int]]:
-    """By class: pictures labelled so, answered so, and both."""
+def _counts(found: LabelledLogits) -> tuple[list[int], list[int], list[int]]:
+    """By class: pictures labelled so, predicted so, and both."""
     labels, best = found.one_label(), found.best()
     parts = (one.bincount(minlength=len(found.classes)) for one in (labels, best, labels[labels == best]))
     labelled_num, answered_num, right_num = (part.tolist() for part in parts)
@@ -174,14 +174,14 @@ def _counts(found: Answers) -> tuple[list[int], list[int], list[int]]:
 
 
 def f1_share(right: int, either: int) -> Estimate | None:
-    """2 J / (1 + J), with J the share that is right of those labelled so, answered so, or both."""
+    """2 J / (1 + J), with J the share that is right of those labelled so, predicted so, or both."""
     if not either:
         return None
     j = wilson(right, either)
     return Estimate(*(2 * x / (1 + x) for x in (j.value, j.low, j.high)))
 
 
-def _confusion(found: Answers) -> tuple[tuple[int, int, int], ...]:
+def _confusion(found: LabelledLogits) -> tuple[tuple[int, int, int], ...]:
     num_classes = found.logits.shape[1]
     pairs, counts = torch.unique(found.one_label() * num_classes + found.best(), return_counts=True)
     return tuple((p // num_classes, p % num_classes, c) for p, c in zip(pairs.tolist(), counts.tolist(), strict=True))

@@ -10,10 +10,10 @@ from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader
 from vitreous.data.transforms import Preprocessing
-from vitreous.evaluation.answers import Answers, labels_of
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, logistic_head
+from vitreous.evaluation.logits import LabelledLogits, labels_of
 from vitreous.evaluation.ridge import Linear
 from vitreous.models import PixelsSettings
 
@@ -58,8 +58,8 @@ class PixelRegression:
         accuracy = self._said(self._read(spread_out(test, most))).score()
         return Baseline(accuracy, self.head.penalty, self.val_accuracy, self.pictures, self.px)
 
-    def _said(self, seen: FeatureSet) -> Answers:
-        return Answers(self.head.linear(seen.values).float(), seen.labels, seen.ids, self.classes)
+    def _said(self, seen: FeatureSet) -> LabelledLogits:
+        return LabelledLogits(self.head.linear(seen.values).float(), seen.labels, seen.ids, self.classes)
 
     def _read(self, source: Source) -> FeatureSet:
         """Those pictures that can be read, in colour, squashed to a square."""

@@ -16,10 +16,10 @@ from torch import Tensor
 from vitreous import keys as K
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, log_losses, wilson
 from vitreous.evaluation.ridge import LeastSquares, Linear
 from vitreous.terminal import track
@@ -68,7 +68,7 @@ def knn_votes(
 # ---- A linear layer
 
 LINEAR_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the mean loss, on standardised features
-LINEAR_TOLERANCE = 1e-4  # of the largest entry of the gradient; answers stop changing long before
+LINEAR_TOLERANCE = 1e-4  # of the largest entry of the gradient; predictions stop changing long before
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def few_shot_fit(
     """The least squares fit and its penalty, chosen by leaving out each training picture once, exactly.
 
     The choice goes by the log-loss of what is said of the picture left out, at its best temperature: squared error
-    would ask for small answers where features are weak, and accuracy of a few pictures is too coarse.
+    would ask for small weights where features are weak, and accuracy of a few pictures is too coarse.
     """
     problem = _least_squares(few, num_classes)
     scale = problem.scale or 1.0
@@ -229,7 +229,7 @@ def _least_squares(few: FeatureSet, num_classes: int) -> LeastSquares:
 def _left_out_loss(problem: LeastSquares, penalty: float, few: FeatureSet) -> float:
     said = problem.left_out(penalty)
     logits = said / said.std().clamp(min=1e-12)
-    found = Answers(logits, few.labels, few.ids, tuple(map(str, range(logits.shape[1]))))
+    found = LabelledLogits(logits, few.labels, few.ids, tuple(map(str, range(logits.shape[1]))))
     loss = float(log_losses(found, fit_temperature(found)).mean())
     return loss if math.isfinite(loss) else math.inf
 

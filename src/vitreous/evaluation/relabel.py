@@ -1,7 +1,7 @@
-"""Other labels than the set came with: several right ones a picture, or another set's classes.
+"""Other labels than the set came with: several right ones per picture, or another set's classes.
 
-- ReaL accuracy ("Are we done with ImageNet?", Beyer et al. 2020): an answer is right where it is one of the labels that
-  people gave a picture when asked anew; pictures for which they agreed on none are left out.
+- ReaL accuracy ("Are we done with ImageNet?", Beyer et al. 2020): a prediction is right where it is one of the labels
+  that people gave the picture when asked again; pictures on which they did not agree are left out.
 - A class mapping, for sets like ObjectNet (Barbu et al. 2019), whose classes are others than the model's: the model
   chooses among the classes that are mapped to, and is right where its choice is mapped to from the picture's class.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
-from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, wilson
 
 LabelSets = list[frozenset[int]]  # by picture: the numbers of the classes that are right
@@ -58,7 +58,7 @@ def _number(label: Any, numbers: dict[Any, int], num_classes: int, where: str) -
     raise UserError(f"{where} has the label {label!r}, which is neither a class of the model nor its number")
 
 
-def set_accuracy(found: Answers, label_sets: LabelSets, places: Tensor) -> SetAccuracy:
+def set_accuracy(found: LabelledLogits, label_sets: LabelSets, places: Tensor) -> SetAccuracy:
     """`places`: by a picture's id, which of the sets is its own."""
     chosen = places[found.ids].tolist()
     judged = [best in label_sets[at] for best, at in zip(found.best().tolist(), chosen, strict=True) if label_sets[at]]
@@ -110,8 +110,8 @@ class ClassMapping:
         return cls({name: tuple(values) for name, values in lists.items()})
 
 
-def mapped(found: Answers, data_classes: Sequence[str], mapping: ClassMapping) -> Answers:
-    """Answers about the data's classes. `found` has labels numbered by them, and the model's classes and logits.
+def mapped(found: LabelledLogits, data_classes: Sequence[str], mapping: ClassMapping) -> LabelledLogits:
+    """Logits of the data's classes. `found` has labels numbered by them, and the model's classes and logits.
 
     The logit of a data class is the largest of the model's classes that stand for it, so that the choice is the one
     among all classes mapped to. Pictures of classes that nothing stands for are left out, and ids stay.
@@ -136,7 +136,7 @@ def mapped(found: Answers, data_classes: Sequence[str], mapping: ClassMapping) -
     table = torch.tensor([kept.index(name) if name in kept else -1 for name in data_classes], dtype=torch.int64)
     labels = table[found.labels]
     logits = torch.stack([found.logits[:, [numbers[t] for t in mapping.to[n]]].amax(dim=1) for n in kept], dim=1)
-    return Answers(logits, labels, found.ids, tuple(kept)).only(labels >= 0)
+    return LabelledLogits(logits, labels, found.ids, tuple(kept)).only(labels >= 0)
 
 
 def _json(path: Path) -> Any:

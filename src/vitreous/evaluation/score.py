@@ -1,4 +1,4 @@
-"""How well a task answers, over everything a loader gives."""
+"""How well a task does, over everything a loader gives."""
 
 from collections.abc import Iterable
 

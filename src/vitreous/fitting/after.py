@@ -9,9 +9,9 @@ import torch
 from vitreous.data.base import Labels
 from vitreous.data.sources import Source, Splits, Subset
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.full import Evaluation, evaluate_fully
+from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.probes import FewShot, few_shot
 from vitreous.fitting.costs import Costs, costs
 from vitreous.inspection.findings import Findings, look_inside
@@ -31,14 +31,14 @@ NUM_SHOWN = 8  # pictures whose attention is kept
 @dataclass(frozen=True)
 class Measured:
     task: Task
-    val: Answers | None
-    test: Answers
+    val: LabelledLogits | None
+    test: LabelledLogits
     evaluation: Evaluation
     few_shot: tuple[FewShot, ...]
 
 
 def evaluated(
-    model: Trained, val: Answers | None, recipe: Recipe, splits: Splits, num_probed: int
+    model: Trained, val: LabelledLogits | None, recipe: Recipe, splits: Splits, num_probed: int
 ) -> tuple[Trained, Measured]:
     """Temperature and sets are fitted on what it says of `val` and go into the model's card; test is measured. `recipe`
     shows pictures as the model takes them."""
@@ -55,7 +55,7 @@ def evaluated(
 
 def seen(
     task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...], features: FeatureSet | None = None
-) -> tuple[Answers, FeatureSet]:
+) -> tuple[LabelledLogits, FeatureSet]:
     """Answers and features; with a linear head both come of one pass over the pictures, and of none where the features
     are there already."""
     world = World.join(recipe.training.device)
@@ -65,8 +65,8 @@ def seen(
         with torch.no_grad(), torch.autocast("cpu", enabled=False):  # the head decides, and costs next to nothing
             logits = task.head.cpu()(Features(maps=(), prefix=None, pooled=features.values))
         task.to(world.device)
-        return Answers(logits.float(), features.labels, features.ids, classes), features
-    return answers(task, eval_batches(source, recipe, world), classes), features
+        return LabelledLogits(logits.float(), features.labels, features.ids, classes), features
+    return collect_logits(task, eval_batches(source, recipe, world), classes), features
 
 
 def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int) -> tuple[FewShot, ...]:
@@ -80,7 +80,7 @@ def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int
     return few_shot(pooled_features(task.encoder, eval_batches(some, recipe, world), world.device), test)
 
 
-def costs_of(out: Path, splits: Splits, test: Answers) -> Costs:
+def costs_of(out: Path, splits: Splits, test: LabelledLogits) -> Costs:
     assert splits.test is not None
     return costs(TorchPredictor(Trained.load(out)), splits.test.read(int(test.ids[0])))
 

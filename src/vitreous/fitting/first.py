@@ -14,11 +14,11 @@ from vitreous.batch import Batch
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.base import Source, Subset
 from vitreous.data.sources import Splits
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.full import fitted_calibration
 from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import PixelRegression
 from vitreous.evaluation.probes import LINEAR_TOLERANCE
 from vitreous.fitting.budget import Clock
@@ -206,8 +206,8 @@ def _tensors(features: FeatureSet) -> tuple[Tensor, Tensor, Tensor]:
     return features.values, features.labels, features.ids
 
 
-def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> Answers:
-    return Answers(head.linear(features.values).float(), features.labels, features.ids, classes)
+def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> LabelledLogits:
+    return LabelledLogits(head.linear(features.values).float(), features.labels, features.ids, classes)
 
 
 def card_of(recipe: Recipe, classes: tuple[str, ...]) -> Card:
@@ -230,14 +230,14 @@ def with_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Tra
     return Trained(card, {name: value.detach().cpu() for name, value in weights.items()}, where)
 
 
-def calibrated(trained: Trained, val: Answers | None) -> Trained:
+def calibrated(trained: Trained, val: LabelledLogits | None) -> Trained:
     """With what the validation part tells of its confidence."""
     if val is None:
         return trained
     return replace(trained, card=replace(trained.card, calibration=fitted_calibration(val)))
 
 
-def save_both(trained: Trained, val: Answers | None, out: Path, folder: str, *, delivers: bool = True) -> None:
+def save_both(trained: Trained, val: LabelledLogits | None, out: Path, folder: str, *, delivers: bool = True) -> None:
     """As it is, to go on from; and calibrated, as what the run delivers so far."""
     trained.save(out / folder)
     if delivers:

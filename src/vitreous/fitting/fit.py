@@ -12,8 +12,8 @@ from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.data.sources import DataSettings, without
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import Baseline, PixelRegression
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings
@@ -48,8 +48,8 @@ class FitResult(Fitted):
 
     first: FirstAnswer
     candidates: tuple[Candidate, ...]  # all that could have been kept
-    val: Answers | None
-    test: Answers
+    val: LabelledLogits | None
+    test: LabelledLogits
     few_shot: tuple[FewShot, ...]
     baseline: Baseline | None = None  # logistic regression on pixels of the same split
 

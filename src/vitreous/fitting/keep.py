@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from vitreous.data.sources import Splits
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import ROUGHLY
 from vitreous.fitting.after import seen
 from vitreous.fitting.first import FIRST, PIXELS, FirstAnswer, card_of, embed, fitted_heads, with_head
@@ -36,7 +36,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Kept:
     model: Trained
-    val: Answers | None  # what it says of the validation part
+    val: LabelledLogits | None  # what it says of the validation part
     candidates: tuple[Candidate, ...]
     why: str
 
@@ -79,7 +79,7 @@ class _Made:
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
         self.recipe, self.val = recipe, splits.val
         self.models: dict[str, Trained] = {}
-        self.said: dict[str, Answers | None] = {}
+        self.said: dict[str, LabelledLogits | None] = {}
 
     def add(self, name: str, model: Trained, features: FeatureSet | None = None) -> None:
         self.models[name], self.said[name] = model, None

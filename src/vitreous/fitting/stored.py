@@ -17,8 +17,8 @@ from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.full import evaluation_of
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import Baseline
 from vitreous.evaluation.probes import FewShot
 from vitreous.fitting.costs import Costs
@@ -85,7 +85,7 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult | P
     splits = begun.plan.recipe.data.build()
     found = own.read_folder(run / ANSWERS)
     answers = {
-        name: Answers(part["logits"], part["labels"], part["ids"], tuple(found.documents["classes"]))
+        name: LabelledLogits(part["logits"], part["labels"], part["ids"], tuple(found.documents["classes"]))
         for name, part in found.tensors.items()
     }
     if names_digest(splits.test) != begun.pictures[-1]:  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from vitreous.data.sources import DataSettings, Source, Splits, check_classes, w
 from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError, did_you_mean
-from vitreous.evaluation.answers import Answers, answers
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
 from vitreous.evaluation.full import Evaluation, evaluate_classes, evaluate_fully
+from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
@@ -56,7 +56,7 @@ class Assessment:
     )  # None: an encoder without a head, or of other classes than the pictures
     label_sets: SetAccuracy | None = None  # where sets of right labels were given
     probes: tuple[Probed, ...] = ()
-    unanswered: str | None = None  # why there is no evaluation of the model's own answers, where it has a head
+    unpredicted: str | None = None  # why there is no evaluation of the model's own predictions, where it has a head
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -66,10 +66,12 @@ class Assessment:
         if self.label_sets is not None:
             of = f"{self.label_sets.pictures:,} pictures"
             note = f"{self.label_sets.left_out:,} without a right label left out"
-            found.append(Table((of, "answer among the right labels"), [("", self.label_sets.accuracy.percent())], note))
+            found.append(
+                Table((of, "prediction among the right labels"), [("", self.label_sets.accuracy.percent())], note)
+            )
         if self.probes:
             rows = [row for one in self.probes for row in one.rows()]
-            found.append(Table(("frozen features", "probe", "accuracy"), rows, self.unanswered or ""))
+            found.append(Table(("frozen features", "probe", "accuracy"), rows, self.unpredicted or ""))
         return found
 
     def summary(self) -> str:
@@ -108,22 +110,22 @@ def evaluate(
         return Assessment(None, probes=probed)
     task, classes = model.task().to(world.device), model.card.classes
 
-    def answered(source: Source) -> Answers:
-        return answers(task, _batches(source, model, world), classes)
+    def predicted(source: Source) -> LabelledLogits:
+        return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
     if model.card.task.task_kind == "segment":
         return Assessment(_pixels(model, held_out, source, world), probes=probed)
     if mapping is not None:
-        renamed = mapped(answered(source), source.classes, ClassMapping.read(Path(mapping)))
+        renamed = mapped(predicted(source), source.classes, ClassMapping.read(Path(mapping)))
         return Assessment(evaluate_classes(None, renamed, temperature=model.card.temperature), probes=probed)
-    if probes and (unanswered := _other_classes(source, classes)):
-        return Assessment(None, probes=probed, unanswered=unanswered)
-    test = answered(with_classes(source, classes))
+    if probes and (unpredicted := _other_classes(source, classes)):
+        return Assessment(None, probes=probed, unpredicted=unpredicted)
+    test = predicted(with_classes(source, classes))
     if len(source.bad):
         note(source.bad.summary())
-    val = None if held_out is None else answered(with_classes(held_out, classes))
+    val = None if held_out is None else predicted(with_classes(held_out, classes))
     right = None
     if label_sets is not None:
         sets = read_label_sets(Path(label_sets), classes)
@@ -165,7 +167,7 @@ def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
     if not unknown:
         return None
     others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    return f"The model does not know {unknown[0]!r}{others}, so its own answers were not measured."
+    return f"The model does not know {unknown[0]!r}{others}, so its own predictions were not measured."
 
 
 def _batches(source: Source, model: Trained, world: World) -> EvalLoader:

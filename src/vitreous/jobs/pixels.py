@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
 from vitreous.data.placement import Placement
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixel_scores import PixelEvaluation, PixelScores, Tally
 from vitreous.prediction.pixel_outcomes import pixel_logits
 from vitreous.prediction.pixels import at_pixels, classified
@@ -61,7 +61,7 @@ def pixel_temperature(predictor: Predictor, source: Source) -> float:
     if not sum(map(len, labels)):
         return 1.0
     values, classes = torch.from_numpy(np.concatenate(logits)), torch.from_numpy(np.concatenate(labels))
-    return fit_temperature(Answers(values, classes, torch.arange(len(classes)), predictor.classes))
+    return fit_temperature(LabelledLogits(values, classes, torch.arange(len(classes)), predictor.classes))
 
 
 def seen(predictor: Predictor, source: Source, most: int | None = None) -> Iterator[Seen]:

@@ -89,7 +89,7 @@ class Memory:
 
 class IGPT(Encoder):
     """A token a pixel, in reading order. The place of a pixel holds the vector of the one before it, the first place a
-    start token: what is answered for a place has seen all before it, and is asked what stands there.
+    start token: the output for a place has seen all before it, and is asked what stands there.
 
     `palette` and the pixels that come in are normalised alike, so the model need not know how.
     """
@@ -218,7 +218,7 @@ class IGPTSettings(EncoderSettings):
     width: int = 512  # of a token
     depth: int = 24  # blocks
     heads: int = 8  # of the attention
-    feature_depth: int | None = None  # block whose output is the answer (1 is the first); none: the middle one
+    feature_depth: int | None = None  # block whose output is returned (1 is the first); none: the middle one
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
 
     @property

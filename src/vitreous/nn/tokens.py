@@ -53,7 +53,7 @@ class Prefix(nn.Module):
         return torch.cat([prefix, tokens], dim=1)  # (B, P + n, D)
 
 
-# ---- Absolute positions. Each answers a table (P + h*w, D), prefix first, the cells in reading order.
+# ---- Absolute positions. Each returns a table (P + h*w, D), prefix first, the cells in reading order.
 
 
 class Positions(nn.Module):

@@ -11,7 +11,7 @@ from vitreous.models.base import Encoder
 class Objective(nn.Module):
     """A learning rule around an encoder."""
 
-    encoder: Encoder  # what remains when training ends (may be a property: DINO answers its teacher)
+    encoder: Encoder  # what remains when training ends (may be a property: DINO returns its teacher)
     across_samples: bool = False  # a sample's loss depends on the others of its batch, so batches cannot be cut
 
     @property
@@ -21,7 +21,7 @@ class Objective(nn.Module):
 
     @property
     def task(self) -> "Objective | None":
-        """The part that answers questions about pictures, where there is one."""
+        """The part that makes predictions about pictures, where there is one."""
         return None
 
     def look(self, batches: Iterable[Batch]) -> None:

@@ -1,6 +1,6 @@
 """BYOL (Grill et al. 2020): foretell what a slow copy of oneself says of another view. No picture is pushed away.
 
-Nothing in the loss forbids that all pictures get the same answer; the predictor, the slow copy and the batch norms keep
+Nothing in the loss forbids that all pictures get the same output; the predictor, the slow copy and the batch norms keep
 it from happening (section 3.2 and appendix F). So it is watched for.
 """
 

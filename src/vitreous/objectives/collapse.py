@@ -1,4 +1,4 @@
-"""Collapse: every picture gets the same answer, which many objectives without labels reward. It is watched for."""
+"""Collapse: every picture gets the same output, which many objectives without labels reward. It is watched for."""
 
 from collections.abc import Mapping
 

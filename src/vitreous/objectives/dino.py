@@ -16,7 +16,7 @@ from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.momentum import Momentum, ramp
 from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
 
-FEW = 1.5  # prototypes that all answers of a batch use together
+FEW = 1.5  # prototypes that all outputs of a batch use together
 CAUSES = (
     "a teacher temperature above 0.07, a learning rate that is too high, a momentum that is too low for the batch "
     "(0.996 for 1024 pictures, 0.9995 for 256), too short a freeze of the last layer"
@@ -33,7 +33,7 @@ class DINOSettings:
     teacher_temperature_start: float = 0.04  # rises from here in a straight line
     temperature_fraction: float = 0.1  # share of the run over which it rises: 30 epochs in the paper
     momentum: float = 0.996  # share of itself that the teacher keeps a step, at the start; it rises to 1 by a cosine
-    centre_momentum: float = 0.9  # share of itself that the centre of the teacher's answers keeps a step
+    centre_momentum: float = 0.9  # share of itself that the centre of the teacher's outputs keeps per step
     freeze_fraction: float = 0.01  # share of the run in which the head's last layer stays as it is: an epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "DINO":
@@ -82,7 +82,7 @@ class Network(nn.Module):
 
 
 class DINO(Objective):
-    """The student sees all crops, the teacher the global ones. The teacher's answers are centred, so that no prototype
+    """The student sees all crops, the teacher the global ones. The teacher's outputs are centred, so that no prototype
     takes all, and sharpened, so that they do not all become even; the two balance each other (section 3.1, 5.3)."""
 
     centre: Tensor  # (K,) moving mean of the teacher's scores
@@ -125,7 +125,7 @@ class DINO(Objective):
         return {
             "loss": loss,
             "teacher_entropy": entropy,
-            "teacher_kl": loss.detach() - entropy,  # from the student's answers: 0 where all are the same
+            "teacher_kl": loss.detach() - entropy,  # from the student's outputs: 0 where all are the same
             "prototypes_used": _entropy(targets.mean(dim=0)).exp(),
             "teacher_temperature": temperature,
             **spread(features[: len(batch)]),
@@ -146,14 +146,14 @@ class DINO(Objective):
         self.num_parts.zero_()
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
-        """Both ways to collapse (section 5.3): every answer even, or the same prototype for every picture."""
+        """Both ways to collapse (section 5.3): every output even, or the same prototype for every picture."""
         s = self.settings
         entropy, largest = numbers["teacher_entropy"], math.log(s.prototypes)
-        # As it warms up, even answers mean nothing: those of random weights are even too.
+        # As it warms up, even outputs mean nothing: those of random weights are even too.
         is_warm = numbers["teacher_temperature"] >= s.teacher_temperature * (1 - 1e-6)
         if is_warm and entropy > EVEN * largest:
             return (
-                f"the teacher collapses: its answers are even over all prototypes (entropy {entropy:.2f} of at most "
+                f"the teacher collapses: its outputs are even over all prototypes (entropy {entropy:.2f} of at most "
                 f"{largest:.2f}). Usual causes: {CAUSES}"
             )
         if numbers["prototypes_used"] < FEW:

@@ -21,7 +21,7 @@ class Momentum(nn.Module):
         self.module = copy.deepcopy(module).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Never: it is always asked for its plain answer."""
+        """Never: it is always asked for its plain output."""
         return super().train(False)
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """What DINO and SwAV share: crops of several sizes through one encoder, prototypes, and a loss between the crops.
 
 Multi-crop is SwAV's (Caron et al. 2020, section 3.3): two large, global crops of every picture, and some small, local
-ones that cost little. The global ones say what the answer is; all crops must give it.
+ones that cost little. The global ones say what the target is; all crops must predict it.
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ class Prototypes(nn.Module):
 
 def crossed(targets: Tensor, logits: Tensor) -> Tensor:
     """The mean cross-entropy over all pairs of a global crop, which says what is right (2, B, K), and another crop's
-    answer (V, B, K). No crop is compared with itself."""
-    answers = F.log_softmax(logits.float(), dim=-1)
-    # A global crop is told what the other one says; a local crop what each of them says.
+    logits (V, B, K). No crop is compared with itself."""
+    predicted = F.log_softmax(logits.float(), dim=-1)
+    # A global crop learns what the other one says, a local crop what each of them says.
     both = targets.sum(dim=0, keepdim=True)
     wanted = torch.cat([targets.flip(0), both.expand(len(logits) - GLOBAL, -1, -1)])
     num_pairs = GLOBAL * (len(logits) - 1)
-    return -(wanted * answers).sum() / (num_pairs * logits.shape[1])
+    return -(wanted * predicted).sum() / (num_pairs * logits.shape[1])

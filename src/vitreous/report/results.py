@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from vitreous.display.thumbnails import picture
-from vitreous.evaluation.answers import confident_mistakes
 from vitreous.evaluation.figures import NAMED, confusion
+from vitreous.evaluation.logits import confident_mistakes
 from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.fitting.fit import FitResult
 from vitreous.report.figures import inline
@@ -97,7 +97,7 @@ def mistakes(result: FitResult) -> Html:
         tag.figure(
             picture(pixels, test.where(index), most_px=MISTAKE_PX),
             tag.figcaption(
-                tag.div(tag.b(name(worst[index].answer)), f" {percent(worst[index].confidence)}"),
+                tag.div(tag.b(name(worst[index].predicted)), f" {percent(worst[index].confidence)}"),
                 tag.div("labelled ", name(worst[index].label)),
                 tag.div(name(caption(test.where(index), result.data.where)), class_="path"),
             ),

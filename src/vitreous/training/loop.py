@@ -308,7 +308,7 @@ class Loop:
             directory.save_checkpoint(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
 
     def _resume(self, directory: RunDirectory) -> int:
-        """Take up the newest whole checkpoint; answers the step the run stands at."""
+        """Take up the newest whole checkpoint; returns the step the run is at."""
         checkpoint = directory.latest_checkpoint()
         for note in checkpoint.notes if checkpoint is not None and self.world.is_first else ():
             print(f"passed over: {note}", file=sys.stderr)

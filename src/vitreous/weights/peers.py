@@ -27,14 +27,14 @@ from vitreous.weights.timm_config import write_config
 from vitreous.weights.transformers_config import CONFIG, pair
 from vitreous.weights.writing import write_weights
 
-Answers = dict[str, Tensor]  # features (B, N, D) or (B, D, h, w), and logits (B, K) or pooled (B, D) where there are
+Outputs = dict[str, Tensor]  # features (B, N, D) or (B, D, h, w), and logits (B, K) or pooled (B, D) where there are
 
 
 @dataclass(frozen=True)
 class Peer:
     title: str
     module: nn.Module  # with the file's weights
-    answers: Callable[[Tensor], Answers]
+    outputs: Callable[[Tensor], Outputs]
     model: ModelSettings  # ours, with what the peer does otherwise than the file's own code
     notes: tuple[str, ...] = ()
 
@@ -146,16 +146,16 @@ def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, c
     if masked:
         peer.config.mask_ratio = 0.0
 
-    def answers(images: Tensor) -> Answers:
+    def outputs(images: Tensor) -> Outputs:
         ph, pw = pair(transformers.vit(card, format.name).patch)
         cells = torch.arange((images.shape[-2] // ph) * (images.shape[-1] // pw)).expand(len(images), -1)
         found = (peer if card.classifier is None else peer.base_model)(images, **({"noise": cells} if masked else {}))
-        answer = {"pooled": found.pooler_output} if format.model_type == "beit" else {}
+        more = {"pooled": found.pooler_output} if format.model_type == "beit" else {}
         if card.classifier is not None:
-            answer = {"logits": peer(images).logits}
-        return {"features": found.last_hidden_state, **answer}
+            more = {"logits": peer(images).logits}
+        return {"features": found.last_hidden_state, **more}
 
-    return Peer(title("transformers", kind), peer, answers, card.model)
+    return Peer(title("transformers", kind), peer, outputs, card.model)
 
 
 def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
@@ -168,14 +168,14 @@ def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
 def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
     projection = transformers.vit(card, kind).ends.projection
 
-    def answers(images: Tensor) -> Answers:
+    def outputs(images: Tensor) -> Outputs:
         found = peer(images)
         return {
             "features": found.last_hidden_state,
             "pooled": found.image_embeds if projection else found.pooler_output,
         }
 
-    return Peer(title("transformers", kind), peer, answers, card.model)
+    return Peer(title("transformers", kind), peer, outputs, card.model)
 
 
 def _openai_clip(given: Given, format: clip.OpenAiClip, card: Card) -> Peer:
@@ -264,7 +264,7 @@ def from_timm(given: Given, document: Mapping[str, Any]) -> Any:
 
 
 def timm_peer(module: Any, name: str, card: Card) -> Peer:
-    return Peer(title("timm", name), module.eval(), _timm_answers(module, card), card.model)
+    return Peer(title("timm", name), module.eval(), _timm_outputs(module, card), card.model)
 
 
 def _timm_model(document: Mapping[str, Any]) -> Any:
@@ -274,15 +274,15 @@ def _timm_model(document: Mapping[str, Any]) -> Any:
         return library.create_model(f"local-dir:{folder}", pretrained=False)
 
 
-def _timm_answers(module: Any, card: Card) -> Callable[[Tensor], Answers]:
-    def answers(images: Tensor) -> Answers:
+def _timm_outputs(module: Any, card: Card) -> Callable[[Tensor], Outputs]:
+    def outputs(images: Tensor) -> Outputs:
         found = {"features": module.forward_features(images)}
         if card.classifier is None:  # without heads, a distilled model averages its two tokens
             return found if hasattr(module, "head_dist") else {**found, "pooled": module(images)}
         # The hidden layer of a head is nothing that timm has.
         return found if card.classifier.head == "tanh" else {**found, "logits": module(images)}
 
-    return answers
+    return outputs
 
 
 def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Card) -> Peer:
@@ -305,7 +305,7 @@ def _google(given: Given, format: google.GoogleViT | google.GoogleBiT, card: Car
         write_weights(given, Path(folder) / "model.npz", "npz")
         module.load_pretrained(str(Path(folder) / "model.npz"))
     name = f"{title('timm', str(document['architecture']))}, filled by its own reader"
-    return Peer(name, module.eval(), _timm_answers(module, card), model, notes)
+    return Peer(name, module.eval(), _timm_outputs(module, card), model, notes)
 
 
 # ---- torchvision
@@ -335,16 +335,16 @@ def torchvision_peer(
             module.heads = nn.Identity()
         fill(module, tensors)
 
-    def answers(images: Tensor) -> Answers:
+    def outputs(images: Tensor) -> Outputs:
         tokens: list[Tensor] = []
         hook = module.encoder.register_forward_hook(lambda _, __, out: tokens.append(out))
-        answer = module(images)
+        last = module(images)
         hook.remove()
-        return {"features": tokens[0], "logits" if card.classifier else "pooled": answer}
+        return {"features": tokens[0], "logits" if card.classifier else "pooled": last}
 
     patch = model.patch if isinstance(model.patch, int) else model.patch[0]
     name = TORCHVISION.get((patch, model.width, model.depth, model.heads), "VisionTransformer")
-    return Peer(title("torchvision", name), module, answers, card.model)
+    return Peer(title("torchvision", name), module, outputs, card.model)
 
 
 def title(package: str, name: str) -> str:

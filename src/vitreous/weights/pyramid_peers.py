@@ -12,7 +12,7 @@ from vitreous.models import ConvNeXtSettings, SwinSettings
 from vitreous.weights import convnext, formats, swin
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
-from vitreous.weights.peers import Answers, Peer, fill, from_timm, from_transformers, imported, taken_by, title
+from vitreous.weights.peers import Outputs, Peer, fill, from_timm, from_transformers, imported, taken_by, title
 from vitreous.weights.pyramids import CONFIG, Pyramid
 
 
@@ -64,11 +64,11 @@ def _torchvision(card: Card) -> nn.Module:
 
 
 def _peer(module: Any, name: str, card: Card) -> Peer:
-    def answers(images: Tensor) -> Answers:
+    def outputs(images: Tensor) -> Outputs:
         found = module(images)
         if card.classifier is not None:
             return {"logits": getattr(found, "logits", found)}
         pooled = getattr(found, "pooler_output", found)
         return {"pooled": pooled} if isinstance(pooled, Tensor) else {}
 
-    return Peer(name, module.eval(), answers, card.model)
+    return Peer(name, module.eval(), outputs, card.model)

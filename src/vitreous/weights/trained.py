@@ -108,7 +108,7 @@ class Trained:
     def task(self) -> Task:
         """The encoder with its head, for pictures of the size that the preprocessing makes."""
         if self.card.task is None:
-            raise UserError(f"{self.where}: an encoder without a head answers no question; fine-tune it first")
+            raise UserError(f"{self.where}: an encoder without a head makes no predictions; fine-tune it first")
         with shapes_only():
             task = self.card.task.build(self.card.model.build(), self.card.classes)
         self._fill(task, {name: value for name, value in self.weights.items() if not name.startswith("extra.")})

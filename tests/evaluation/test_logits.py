@@ -6,8 +6,8 @@ from vitreous.batch import Batch
 from vitreous.data.base import Subset
 from vitreous.data.loader import EvalLoader
 from vitreous.errors import UserError
-from vitreous.evaluation.answers import Answers, answers, confident_mistakes
 from vitreous.evaluation.features import has_tanh_layer, pooled_features, tanh_features
+from vitreous.evaluation.logits import LabelledLogits, collect_logits, confident_mistakes
 from vitreous.evaluation.metrics import scores
 from vitreous.evaluation.score import score
 from vitreous.models.base import Encoder, Features
@@ -49,9 +49,9 @@ def task(head="linear"):
     return made
 
 
-def test_answers_are_collected_in_order_and_in_evaluation_mode():
+def test_logits_are_collected_in_order_and_in_evaluation_mode():
     model = task()
-    found = answers(model, batches(IMAGES, label=LABELS), CLASSES)
+    found = collect_logits(model, batches(IMAGES, label=LABELS), CLASSES)
     assert torch.equal(found.logits, IMAGES) and found.logits.dtype == torch.float32
     assert torch.equal(found.labels, LABELS)
     assert found.ids.tolist() == [10, 11, 12, 13]
@@ -64,32 +64,32 @@ def test_answers_are_collected_in_order_and_in_evaluation_mode():
 
 def test_several_labels_a_picture():
     labels = torch.tensor([[1.0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 1, 1]])
-    found = answers(task(), batches(IMAGES, labels=labels), CLASSES)
+    found = collect_logits(task(), batches(IMAGES, labels=labels), CLASSES)
     assert found.has_many_labels and found.right().tolist() == [True, True, False, False]
     with pytest.raises(UserError, match="several labels"):
         found.one_label()
 
 
 def test_probabilities_follow_the_temperature():
-    found = Answers(IMAGES, LABELS, LABELS, CLASSES)
+    found = LabelledLogits(IMAGES, LABELS, LABELS, CLASSES)
     torch.testing.assert_close(found.probabilities(2.0), (IMAGES.double() / 2).softmax(dim=1))
     assert found.only(torch.tensor([2])).labels.tolist() == [2]
 
 
 def test_what_does_not_fit_is_said():
     with pytest.raises(UserError, match="not one picture"):
-        answers(task(), [], CLASSES)
-    with pytest.raises(UserError, match="3 answers a picture, but 2 classes"):
-        answers(task(), batches(IMAGES, label=LABELS), ("a", "b"))
+        collect_logits(task(), [], CLASSES)
+    with pytest.raises(UserError, match="3 logits per picture, but 2 classes"):
+        collect_logits(task(), batches(IMAGES, label=LABELS), ("a", "b"))
     with pytest.raises(UserError, match="from 0 to 5"):
-        Answers(IMAGES, torch.tensor([0, 1, 2, 5]), LABELS, CLASSES).one_label()
+        LabelledLogits(IMAGES, torch.tensor([0, 1, 2, 5]), LABELS, CLASSES).one_label()
 
 
 def test_the_surest_mistakes_come_first():
     logits = torch.tensor([[5.0, 0, 0], [0, 9, 0], [0, 2, 0], [0, 0, 3]])
-    found = Answers(logits, torch.tensor([1, 1, 0, 0]), torch.tensor([7, 8, 9, 6]), CLASSES)
+    found = LabelledLogits(logits, torch.tensor([1, 1, 0, 0]), torch.tensor([7, 8, 9, 6]), CLASSES)
     mistakes = confident_mistakes(found)
-    assert [(one.id, one.label, one.answer) for one in mistakes] == [(7, "b", "a"), (6, "a", "c"), (9, "a", "b")]
+    assert [(one.id, one.label, one.predicted) for one in mistakes] == [(7, "b", "a"), (6, "a", "c"), (9, "a", "b")]
     assert mistakes[0].confidence == pytest.approx(float(logits[0].double().softmax(0)[0]))
     assert len(confident_mistakes(found, num=1)) == 1
 
@@ -111,7 +111,7 @@ def test_tanh_features_are_what_the_head_reads():
         model.head.output.weight.copy_(torch.eye(3))
     found = tanh_features(model, batches(IMAGES, label=LABELS))
     assert has_tanh_layer(model) and not has_tanh_layer(task())
-    torch.testing.assert_close(found.values, answers(model, batches(IMAGES, label=LABELS), CLASSES).logits)
+    torch.testing.assert_close(found.values, collect_logits(model, batches(IMAGES, label=LABELS), CLASSES).logits)
     with pytest.raises(UserError, match="no hidden layer"):
         tanh_features(task(), batches(IMAGES, label=LABELS))
 
@@ -125,7 +125,7 @@ def test_a_real_model_and_loader():
     nn.init.normal_(model.head.output.weight)
     loader = EvalLoader(source, recipe.preprocessing, batch_size=32)
     assert len(loader) == len(list(loader)) == 3
-    found, expected = scores(answers(model, loader, source.classes)), score(model.eval(), loader)
+    found, expected = scores(collect_logits(model, loader, source.classes)), score(model.eval(), loader)
     assert found.top1.value == pytest.approx(expected["accuracy"])
     assert found.top5.value == pytest.approx(expected["top5"])
     assert found.log_loss.value == pytest.approx(expected["log_loss"], rel=1e-5)

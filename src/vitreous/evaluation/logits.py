@@ -1,4 +1,4 @@
-"""Answers: what a task said about every picture of a set, collected once. Every metric is a function of it."""
+"""LabelledLogits: what a task said about every picture of a set, collected once. Every metric is a function of it."""
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from vitreous.terminal import track
 
 
 @dataclass(frozen=True)
-class Answers:
+class LabelledLogits:
     logits: Tensor  # (N, K) float32, on the CPU
     labels: Tensor  # (N,) int64; or (N, K), more than 0 where a picture of several labels has that one
     ids: Tensor  # (N,) int64: which pictures of the source these are
@@ -29,7 +29,7 @@ class Answers:
         return self.labels.ndim == 2
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
-        """(N, K) float64: the softmax of the logits over the temperature, as `predict` answers."""
+        """(N, K) float64: the softmax of the logits over the temperature, as `predict` returns it."""
         return (self.logits.double() / temperature).softmax(dim=1)
 
     def best(self) -> Tensor:
@@ -47,7 +47,7 @@ class Answers:
             return float(self.right().double().mean())
         return mean_average_precision(self.logits, self.labels)
 
-    def only(self, chosen: Tensor) -> "Answers":
+    def only(self, chosen: Tensor) -> "LabelledLogits":
         """Those at some places, or where a mask is true."""
         return replace(self, logits=self.logits[chosen], labels=self.labels[chosen], ids=self.ids[chosen])
 
@@ -64,26 +64,26 @@ class Answers:
 
 
 @torch.no_grad()
-def answers(task: Task, batches: Iterable[Batch], classes: tuple[str, ...]) -> Answers:
-    """What the task answers to every picture, in evaluation mode, on the task's own device."""
+def collect_logits(task: Task, batches: Iterable[Batch], classes: tuple[str, ...]) -> LabelledLogits:
+    """The logits for every picture, in evaluation mode, on the task's own device."""
     logits: list[Tensor] = []
     labels: list[Tensor] = []
     ids: list[Tensor] = []
     device, was_training = device_of(task), task.training
     task.eval()
     try:
-        for batch in shown(batches, "answers"):
+        for batch in shown(batches, "predicting"):
             logits.append(class_logits(task.predict(batch.images.to(device))).float().cpu())
             labels.append(labels_of(batch).cpu())
             ids.append(batch.ids.cpu())
     finally:
         task.train(was_training)
     if not logits:
-        raise UserError("there is not one picture to answer")
-    found = Answers(torch.cat(logits), torch.cat(labels), torch.cat(ids), tuple(classes))
+        raise UserError("there is not one picture to predict")
+    found = LabelledLogits(torch.cat(logits), torch.cat(labels), torch.cat(ids), tuple(classes))
     if found.logits.ndim != 2 or found.logits.shape[1] != len(classes):
         raise UserError(
-            f"the model gives {found.logits.shape[-1]} answers a picture, but {len(classes)} classes are named"
+            f"the model gives {found.logits.shape[-1]} logits per picture, but {len(classes)} classes are named"
         )
     return found
 
@@ -107,12 +107,12 @@ def shown(batches: Iterable[Batch], what: str) -> Iterator[Batch]:
 class Mistake:
     id: int  # of the picture in its source
     label: str
-    answer: str
-    confidence: float  # in the wrong answer
+    predicted: str
+    confidence: float  # in the wrong class
 
 
-def confident_mistakes(found: Answers, num: int = 12, temperature: float = 1.0) -> list[Mistake]:
-    """The wrong answers the model is surest of, the surest first."""
+def confident_mistakes(found: LabelledLogits, num: int = 12, temperature: float = 1.0) -> list[Mistake]:
+    """The wrong predictions the model is surest of, the surest first."""
     labels = found.one_label()
     confidences, best = found.probabilities(temperature).max(dim=1)
     wrong = (best != labels).nonzero()[:, 0]
