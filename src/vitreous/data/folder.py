@@ -10,6 +10,7 @@ from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered,
 from vitreous.data.several import from_file, labels_file
 from vitreous.data.skipped import Skipped
 from vitreous.data.targets import Targets
+from vitreous.data.walk import entries, pictures_under, subfolders
 from vitreous.errors import UserError
 
 
@@ -111,39 +112,8 @@ def _some(folder: Path, paths: Iterator[str] | list[str], skipped: Skipped) -> l
 # ---- What lies in a folder
 
 
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """By name."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
-
-
-def subfolders(folder: Path, skipped: Skipped) -> list[Path]:
-    return [folder / entry.name for entry in _entries(folder) if not skipped.is_hidden(entry.name) and entry.is_dir()]
-
-
 def _num_pictures(folder: Path) -> int:
     """Right in it."""
     ignored = Skipped("")
-    files = [entry.name for entry in _entries(folder) if entry.is_file() and not ignored.is_hidden(entry.name)]
+    files = [entry.name for entry in entries(folder) if entry.is_file() and not ignored.is_hidden(entry.name)]
     return sum(map(ignored.is_picture, files))
-
-
-def pictures_under(folder: Path, skipped: Skipped) -> Iterator[str]:
-    """At any depth: those of a folder before those of its sub-folders, all by name."""
-    waiting = [str(folder)]
-    while waiting:
-        deeper: list[str] = []
-        for entry in _entries(waiting.pop()):
-            if skipped.is_hidden(entry.name):
-                continue
-            if entry.is_dir():
-                (skipped.linked if entry.is_symlink() else deeper).append(entry.path)
-            elif entry.is_file() or entry.is_symlink():  # a link that leads nowhere is an unreadable picture
-                if skipped.is_picture(entry.name):
-                    yield entry.path
-            else:
-                skipped.special.append(entry.path)
-        waiting += reversed(deeper)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitreous.data.files import read_regular
-from vitreous.data.folder import subfolders
 from vitreous.data.names import merged_trainval, split_of
 from vitreous.data.skipped import Skipped, listed
+from vitreous.data.walk import subfolders
 from vitreous.errors import UserError
 
 FOLDERS = (".", "splits", "lists", "annotations", "imagesets/segmentation")  # where the lists lie

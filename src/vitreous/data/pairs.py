@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitreous.data.folder import pictures_under, split_folder, subfolders
+from vitreous.data.folder import split_folder
 from vitreous.data.images import BadPicture, Values
 from vitreous.data.lists import listed_splits
 from vitreous.data.masks import ColouredMask, read_values
 from vitreous.data.names import ALL, merged_trainval
 from vitreous.data.skipped import Skipped, listed
+from vitreous.data.walk import pictures_under, subfolders
 
 IMAGES = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "pictures", "photos", "rgb", "input", "inputs")
 MASKS = (

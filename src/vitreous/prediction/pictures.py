@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.folder import pictures_under
 from vitreous.data.images import BadPicture, Picture, pillow_pixels, read_picture
 from vitreous.data.skipped import Skipped
+from vitreous.data.walk import pictures_under
 from vitreous.errors import UserError
 from vitreous.terminal import note
 
