@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from vitreous.data.base import Source
 from vitreous.data.check import NAMED, DataReport
 from vitreous.display.thumbnails import picture
-from vitreous.fitting.fit import FitResult
 from vitreous.report import masked_data
 from vitreous.report.html import Html, facts, folded, name, paragraph, path, table, tag, together
 from vitreous.report.pictures import readable
@@ -19,8 +18,8 @@ SHEET_CLASSES, SHEET_PICTURES, SHEET_PX = 24, 8, 72  # of the contact sheet
 LISTED = 20  # problems of a kind that are named; data.json has more
 
 
-def section(result: FitResult) -> Html:
-    data, pixels = result.data, result.data.parts[0].pixels
+def section(data: DataReport, train: Source) -> Html:
+    pixels = data.parts[0].pixels
     of_pixels = pixels is not None
     return together(
         _parts(data),
@@ -30,13 +29,8 @@ def section(result: FitResult) -> Html:
         tag.h3("Problems found"),
         _problems(data),
         tag.h3("Contact sheet"),
-        masked_data.sheet(result.splits.train) if of_pixels else _contact_sheet(result),
+        masked_data.sheet(train) if of_pixels else _contact_sheet(train),
     )
-
-
-def overview(data: DataReport) -> Html:
-    """How much there is, what it looks like, what is wrong with it."""
-    return together(_parts(data), facts(_looks(data)), tag.h3("Problems found"), _problems(data))
 
 
 def _parts(data: DataReport) -> Html:
@@ -153,8 +147,7 @@ def _places(train: Source, label: int) -> NDArray[np.int64]:
     return np.flatnonzero(wanted.numpy())
 
 
-def _contact_sheet(result: FitResult) -> Html:
-    train = result.splits.train
+def _contact_sheet(train: Source) -> Html:
     sheet = []
     for label in range(min(len(train.classes), SHEET_CLASSES)):
         places = _places(train, label)

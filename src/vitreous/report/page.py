@@ -47,7 +47,7 @@ def _sections(result: FitResult) -> tuple[tuple[str, str, Html], ...]:
         ("account", "In plain words", answer.account(result)),
         ("candidates", "What was tried", candidates.section(result)),
         *kind.results(result),
-        ("data", "The data", dataset.section(result)),
+        ("data", "The data", dataset.section(result.data, result.splits.train)),
         ("training", "Training", learning.section(result)),
         *kind.trust(result),
         ("attention", "Attention", inside.attention(result)),

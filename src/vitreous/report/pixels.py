@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from vitreous.data.images import BadPicture
-from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.figures import confusion
 from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
@@ -19,6 +18,7 @@ from vitreous.prediction.predictor import Predictor
 from vitreous.report import cost, dataset, inside, learning, provenance
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, bullets, command, facts, name, paragraph, table, tag, together
+from vitreous.report.masked_data import legend
 from vitreous.report.words import DASH, caption, counted, interval, percent, share, short
 
 SHOWN_PX, OPACITY = 224, 0.55
@@ -33,7 +33,7 @@ def sections(result: PixelFit) -> tuple[tuple[str, str, Html], ...]:
         ("examples", "The best, the typical, the worst", examples(result)),
         ("results", "Results", scores(result)),
         ("confusion", "Confusions", confusions(result)),
-        ("data", "The data", dataset.overview(result.data)),
+        ("data", "The data", dataset.section(result.data, result.splits.train)),
         ("training", "Training", learning.section(result)),
         ("calibration", "Calibration", calibration(result)),
         ("figure7", "Filters, positions, distances", inside.drawn(result.findings)),
@@ -130,7 +130,7 @@ def examples(result: PixelFit) -> Html:
     predictor = Predictor.load(result.out)
     return together(
         paragraph("Test pictures: as given, as labelled, as predicted; with the mean IoU of the classes in each."),
-        _legend(result),
+        legend(result.card.classes),
         [
             together(tag.h3(kind), [_example(result, predictor, index, iou) for index, iou in chosen])
             for kind, chosen in kinds.items()
@@ -142,14 +142,14 @@ def _example(result: PixelFit, predictor: Predictor, index: int, iou: float) -> 
     test, num = result.splits.test, len(result.card.classes)
     assert test is not None
     try:
-        pixels, mask = test.read(index), test.targets.read(index)["mask"]
+        pixels, large = test.sample(index)
     except BadPicture:
         return None
     found = predictor(pixels)
     assert isinstance(found, PixelOutcome)
     shown = (
         ("as given", pixels),
-        ("as labelled", overlay(pixels, mask, num, OPACITY)),
+        ("as labelled", overlay(pixels, large["mask"], num, OPACITY)),
         ("as predicted", overlay(pixels, found.labels, num, OPACITY)),
     )
     where = test.where(index)
@@ -161,20 +161,6 @@ def _example(result: PixelFit, predictor: Predictor, index: int, iou: float) -> 
         ),
         tag.figcaption(f"IoU {percent(iou)} ", tag.span(name(caption(where, result.data.where)), class_="path")),
     )
-
-
-def _legend(result: PixelFit) -> Html:
-    colours = palette(len(result.card.classes))
-    chips = [
-        tag.span(
-            tag.span(style=f"display: inline-block; width: 0.9em; height: 0.9em; background: rgb{colour}"),
-            " ",
-            name(one),
-            style="margin-right: 1.1em; white-space: nowrap",
-        )
-        for one, colour in zip(result.card.classes, colours, strict=True)
-    ]
-    return paragraph(*chips)
 
 
 # ---- numbers
