@@ -36,7 +36,11 @@ def library(monkeypatch):
         cells = [{"bytes": png(first + n), "path": None} for n in range(4)]
         columns = {"img": cells, "label": [0, 1, 1, 0], "kind": ["x", "y", "x", "x"]}
         columns |= {"gap": ["x", float("nan"), "y", "x"], "many": [["x", "y"], ["x"], [], ["y"]]}
-        return Rows(columns, {"label": SimpleNamespace(names=["cat", "dog"]), "kind": None, "gap": None, "many": None})
+        columns |= {"joined": ["x+y", "x", "", "y"]}
+        return Rows(
+            columns,
+            {"label": SimpleNamespace(names=["cat", "dog"]), "kind": None, "gap": None, "many": None, "joined": None},
+        )
 
     def load_dataset(name, configuration=None):
         if name == "missing":
@@ -66,6 +70,8 @@ def test_missing_and_several_labels(library):
         open_hub("someone/pets", Layout(label_column="gap"))
     many = open_hub("someone/pets", Layout(label_column="many"))["train"]
     assert many.classes == ("x", "y")
+    joined = open_hub("someone/pets", Layout(label_column="joined", label_separator="+"))["train"]
+    assert joined.classes == ("x", "y") and np.array_equal(joined.targets.labels, many.targets.labels)
     assert many.targets.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
 
 

@@ -173,6 +173,11 @@ def test_columns_of_anything_but_0_and_1_are_refused(tmp_path):
         opened(path)
 
 
+def test_where_there_are_no_cells_a_separator_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"has no columns; --data.layout.label_separator is for tables and parquet"):
+        opened(beside(tmp_path)[0], label_separator=";")
+
+
 def test_numbers_beyond_the_names_are_refused(tmp_path):
     path, _ = numbered_in_parquet(tmp_path)
     found = pq.read_table(path)

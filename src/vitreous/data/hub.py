@@ -18,7 +18,7 @@ from vitreous.data.names import (
     unlabelled,
 )
 from vitreous.data.parquet import IMAGES, LABELS, read_cell
-from vitreous.data.several import several, several_by_number
+from vitreous.data.several import separated, several, several_by_number
 from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
 
@@ -32,7 +32,7 @@ class HubSource(Source):
         self.name = name
         self._image_column = column(rows.column_names, None, IMAGES, "image", name)
         label = label_column_of(rows.column_names, LABELS, name, layout)
-        self.targets, self.classes, self.notes = _labels(name, rows, label)
+        self.targets, self.classes, self.notes = _labels(name, rows, label, layout)
         # Bytes as stored: pictures are decoded by read_picture and by nothing else.
         self._rows = rows.select_columns([self._image_column]).cast_column(
             self._image_column, datasets.Image(decode=False)
@@ -49,7 +49,7 @@ class HubSource(Source):
         return f"{self.name}:row {index}"
 
 
-def _labels(name: str, rows: Any, label: str | None) -> Numbered:
+def _labels(name: str, rows: Any, label: str | None, layout: Layout) -> Numbered:
     if label is None:
         return unlabelled(len(rows))
     marks = list(rows[label])
@@ -60,6 +60,8 @@ def _labels(name: str, rows: Any, label: str | None) -> Numbered:
     if any(isinstance(mark, list) for mark in marks):
         names = getattr(getattr(rows.features[label], "feature", None), "names", None)
         return several_by_number(marks, names, name) if names else several(_texts(marks), Path(), name)
+    if layout.label_separator and all(isinstance(mark, str) for mark in marks):
+        return separated(marks, layout.label_separator, Path(), name)
     names = getattr(rows.features[label], "names", None)
     return (ClassLabels(marks), tuple(names), ()) if names else numbered(marks, Path(), name)
 

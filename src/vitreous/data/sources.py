@@ -328,7 +328,7 @@ def _without_pattern(where: str, layout: Layout) -> Layout:
 
 
 def _without_columns(where: str, layout: Layout) -> Layout:
-    for name in ("label_column", "mask_column", "path_column"):
+    for name in ("label_column", "label_separator", "mask_column", "path_column"):
         if getattr(layout, name) is not None:
             raise UserError(
                 f"{where}: has no columns; --data.layout.{name} is for tables{' and parquet' * (name[0] != 'p')}."

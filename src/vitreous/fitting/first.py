@@ -176,7 +176,7 @@ def _least(train: Source) -> int:
 def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, world: World) -> FeatureSet:
     """Crops, shifts and flips as in training, so many passes over the pictures."""
     crop = recipe.augmentation.crop
-    crop = CropSettings(method=crop.method, scale=crop.scale, pad_px=crop.pad_px)
+    crop = CropSettings(method=crop.method, scale=crop.scale, zoom=crop.zoom, pad_px=crop.pad_px)
     light = Augmentation(crop=crop, flip=recipe.augmentation.flip)
     batch = min(recipe.training.batch_size, len(train))
     altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch))
