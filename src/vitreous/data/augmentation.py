@@ -4,6 +4,7 @@ A `View` is an augmentation on top of the preprocessing; an objective that wants
 name, from which all its random choices are drawn. Two views that share a name of crop see the same part of the picture.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous import keys as K
-from vitreous.data import colour, erasing, randaugment, resample, thin
-from vitreous.data.geometry import Geometry, resized_boxes, shifted, zoomed
+from vitreous.data import colour, erasing, placement, randaugment, resample, thin
+from vitreous.data.geometry import Geometry, resized_boxes, shifted, together, zoomed
 from vitreous.data.mixing import Mixer
+from vitreous.data.placement import Size
 from vitreous.data.thin import Cut
 from vitreous.data.transforms import Preprocessing, as_tensor
 from vitreous.errors import UserError
@@ -187,20 +189,40 @@ class View:
         return geometry.extent if self.leaves_room else None
 
     def geometry(self, keys: Tensor, height: int, width: int) -> Geometry:
-        """What `cut` and `augment` do to the places of pixels, for pictures of one size."""
-        a, size = self.augmentation, self.preprocessing.size_px
+        """What `cut` and `augment` do to the places of pixels, for pictures of one size, on any device."""
         if self.cuts_alike:
-            found = self._fixed.geometry(keys, height, width)
-        elif self.leaves_room:
-            found = zoomed(K.uniform(keys, f"{self.crop_name}.crop", 3), a.crop.zoom, (height, width), size)
-        else:
-            sides = (torch.full_like(keys, side) for side in (height, width))
-            found = resized_boxes(self._boxes(keys, *sides), size)
+            return self._moved(self._fixed.geometry(keys, height, width), keys)
+        # Filled on the device: a copy from the host would have no place in a CUDA graph.
+        size = torch.stack([torch.full_like(keys, side) for side in (height, width)], dim=1)
+        covering = torch.stack([torch.full_like(keys, side) for side in self._covering(height, width)], dim=1)
+        return self._moved(self._cropped(keys, size, covering), keys)
+
+    def geometries(self, keys: Tensor, sizes: Sequence[Size]) -> Geometry:
+        """The same for pictures of any sizes, on the CPU."""
+        if self.cuts_alike:
+            found = [self._fixed.geometry(key, *size) for key, size in zip(keys[:, None], sizes, strict=True)]
+            return self._moved(together(found), keys)
+        covering = torch.tensor([self._covering(*size) for size in sizes])
+        return self._moved(self._cropped(keys, torch.tensor(sizes), covering), keys)
+
+    def _covering(self, height: int, width: int) -> Size:
+        return placement.covering(self.preprocessing.size_px, (height, width))
+
+    def _cropped(self, keys: Tensor, size: Tensor, covering: Tensor) -> Geometry:
+        """By what is drawn; `size` and `covering` (B, 2)."""
+        crop, canvas = self.augmentation.crop, self.preprocessing.size_px
+        if self.leaves_room:
+            return zoomed(K.uniform(keys, f"{self.crop_name}.crop", 3), crop.zoom, size, covering, canvas)
+        return resized_boxes(self._boxes(keys, *size.unbind(1)), canvas)
+
+    def _moved(self, found: Geometry, keys: Tensor) -> Geometry:
+        """And then shifted and flipped."""
+        a = self.augmentation
         if self._is_shifted:
             found = shifted(found, a.crop.pad_px - self._shifts(keys))
         if a.flip:
             # Padding on a canvas stays where it is; a border belongs to the picture.
-            columns = found.extent[:, 1] if self.leaves_room else torch.full_like(keys, size[1])
+            columns = found.extent[:, 1] if self.leaves_room else torch.full_like(keys, found.canvas[1])
             found = found.mirrored(self._flipped(keys), columns)
         return found
 
@@ -223,8 +245,9 @@ class View:
                 slot.copy_(fixed.resized(picture))
             return
         if self.leaves_room:
-            for slot, picture, key in zip(out, pictures, keys[:, None], strict=True):
-                slot.copy_(self._zoomed(picture, self.geometry(key, *picture.shape[:2])))
+            found = self.geometries(keys, [picture.shape[:2] for picture in pictures])
+            for slot, picture, *place in zip(out, pictures, found.placed.tolist(), found.extent.tolist(), strict=True):
+                slot.copy_(self._zoomed(picture, *place))
             return
         height, width = (torch.tensor([picture.shape[axis] for picture in pictures]) for axis in (0, 1))
         boxes = self._boxes(keys, height, width).tolist()
@@ -233,9 +256,9 @@ class View:
             resized = resample.resize(part, self.preprocessing.size_px, self.preprocessing.interpolation)
             slot.copy_(resized[0])
 
-    def _zoomed(self, picture: np.ndarray, geometry: Geometry) -> Tensor:
+    def _zoomed(self, picture: np.ndarray, placed: Sequence[int], extent: Sequence[int]) -> Tensor:
         """One picture on its canvas: (3, h, w)."""
-        (top, left, tall, wide), (rows, columns) = geometry.placed[0].tolist(), geometry.extent[0].tolist()
+        (top, left, tall, wide), (rows, columns) = placed, extent
         batch = as_tensor(picture)[None].permute(0, 3, 1, 2)
         cut = Cut((tall, wide), (-top, -left), (rows, columns), thin.most(self.preprocessing.size_px))
         interpolation = self.preprocessing.interpolation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitreous.batch import IGNORED
-from vitreous.data.placement import Placement, Size, covering
+from vitreous.data.placement import Placement, Size
 from vitreous.platforms import widest
 
 
@@ -92,7 +92,7 @@ class Geometry:
 
 def resized_boxes(boxes: Tensor, canvas: Size) -> Geometry:
     """Each picture's own box (B, 4), resized to the whole canvas."""
-    whole = _rows((0, 0, *canvas), boxes)
+    whole = _filled((0, 0, *canvas), boxes)
     return Geometry(boxes, whole, whole, boxes.new_zeros(len(boxes)), canvas)
 
 
@@ -102,28 +102,29 @@ def of_placement(placement: Placement, like: Tensor) -> Geometry:
     first = max(top, 0), max(left, 0)
     end = placement.extent
     rows = (0, 0, *placement.source), (top, left, tall, wide), (*first, end[0] - first[0], end[1] - first[1])
-    box, placed, seen = (_rows(row, like) for row in rows)
+    box, placed, seen = (_filled(row, like) for row in rows)
     return Geometry(box, placed, seen, like.new_zeros(len(like)), placement.canvas)
 
 
-def zoomed(draws: Tensor, zoom: tuple[float, float], source: Size, canvas: Size) -> Geometry:
-    """Pictures of one size, resized by a factor uniform in `zoom`, at 1 just covering the canvas. Of a side that is
-    longer than the canvas a random part is seen; one that is shorter leaves padding below or to the right.
-    `draws`: (B, 3) uniform."""
+def zoomed(draws: Tensor, zoom: tuple[float, float], source: Tensor, covering: Tensor, canvas: Size) -> Geometry:
+    """Pictures of sizes `source` (B, 2), resized by a factor uniform in `zoom`; 1 leads to the size `covering` (B, 2)
+    the canvas. Of a side longer than the canvas a random part is seen; a shorter one leaves padding below or to the
+    right. `draws`: (B, 3) uniform."""
     draws = draws.to(widest(draws.device))
-    factor = zoom[0] + (zoom[1] - zoom[0]) * draws[:, 0]
-    whole = [(side * factor).round().clamp(min=1).to(torch.int64) for side in covering(canvas, source)]
-    free = [(length - side).clamp(min=0) for length, side in zip(whole, canvas, strict=True)]
-    cut = [(draw * (room + 1)).floor().to(torch.int64) for draw, room in zip(draws[:, 1:].unbind(1), free, strict=True)]
-    seen = [length.clamp(max=side) for length, side in zip(whole, canvas, strict=True)]
-    nothing = torch.zeros_like(whole[0])
-    placed, shown = (torch.stack(sides, dim=1) for sides in ((-cut[0], -cut[1], *whole), (nothing, nothing, *seen)))
-    return Geometry(_rows((0, 0, *source), placed), placed, shown, nothing, canvas)
+    factor = zoom[0] + (zoom[1] - zoom[0]) * draws[:, :1]
+    whole = (covering * factor).round().clamp(min=1).to(torch.int64)  # (B, 2)
+    sides = _filled(canvas, whole)
+    cut = (draws[:, 1:] * ((whole - sides).clamp(min=0) + 1)).floor().to(torch.int64)
+    corner = torch.zeros_like(whole)
+    box, placed, seen = (
+        torch.cat(pair, dim=1) for pair in ((corner, source), (-cut, whole), (corner, torch.minimum(whole, sides)))
+    )
+    return Geometry(box, placed, seen, corner[:, 0], canvas)
 
 
 def shifted(geometry: Geometry, by: Tensor) -> Geometry:
     """What the canvas shows moved by (B, 2) rows and columns; what leaves it is gone, the rest is padding."""
-    sides = torch.stack([torch.full_like(by[:, 0], side) for side in geometry.canvas], dim=1)
+    sides = _filled(geometry.canvas, by)
     first, last = geometry.seen[:, :2] + by, geometry.extent + by
     first, last = torch.minimum(first.clamp(min=0), sides), torch.minimum(last.clamp(min=0), sides)
     placed = torch.cat([geometry.placed[:, :2] + by, geometry.placed[:, 2:]], dim=1)
@@ -135,6 +136,7 @@ def together(parts: Sequence[Geometry]) -> Geometry:
     return Geometry.unpacked(torch.cat([part.packed() for part in parts]), parts[0].canvas)
 
 
-def _rows(row: tuple[int, int, int, int], like: Tensor) -> Tensor:
+def _filled(row: tuple[int, ...], like: Tensor) -> Tensor:
+    """As many rows as `like` (B, ...) has, on its device."""
     # Filled on the device: a copy from the host would have no place in a CUDA graph.
     return torch.stack([torch.full_like(like.reshape(len(like), -1)[:, 0], value) for value in row], dim=1)

@@ -14,7 +14,7 @@ from vitreous import platforms
 from vitreous.batch import IGNORED
 from vitreous.data.augmentation import View
 from vitreous.data.base import BadFiles, Sample, Source
-from vitreous.data.geometry import Geometry, together
+from vitreous.data.geometry import Geometry
 from vitreous.data.images import BadPicture
 from vitreous.data.order import Order
 from vitreous.data.targets.base import Large
@@ -38,7 +38,7 @@ class TrainSteps(Dataset[Any]):
         drawn, keys = self.order(step)
         ids, size = drawn.clone(), torch.empty(len(drawn), 2, dtype=torch.int64)
         cut = [torch.empty(len(ids), 3, *view.preprocessing.size_px, dtype=torch.uint8) for view in self.views]
-        geometries: list[Geometry] = []
+        geometries: list[Tensor] = []
         large: list[dict[str, Tensor]] = []
         reasons: Reasons = {}
         try:
@@ -51,12 +51,15 @@ class TrainSteps(Dataset[Any]):
                 for view, out in zip(self.views, cut, strict=True):
                     view.cut_pictures(pictures, keys[part], out[part])
                 if self.needs_geometry:
-                    for (_, sample), key in zip(read, keys[part, None], strict=True):
-                        geometries.append(self.views[0].geometry(key, *sample.picture.shape[:2]))
-                        large.append(self._moved(sample.large, geometries[-1]))
+                    found = self.views[0].geometries(keys[part], [picture.shape[:2] for picture in pictures])
+                    geometries.append(found.packed())
+                    large += [
+                        self._moved(sample.large, Geometry.unpacked(row, found.canvas))
+                        for (_, sample), row in zip(read, geometries[-1][:, None], strict=True)
+                    ]
         except UserError as error:
             return error
-        geometry = [together(geometries).packed()] if self.needs_geometry else []
+        geometry = [torch.cat(geometries)] if self.needs_geometry else []
         moved = [torch.cat([one[name] for one in large]) for name in self.source.targets.large]
         return ids, keys, size, *geometry, *cut, *moved, reasons
 
