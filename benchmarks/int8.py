@@ -189,7 +189,7 @@ def read_test(run: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/int8"), help="the runs; finished ones are kept")
-    parser.add_argument("--brief", action="store_true", help="ten steps a run, and test is not read")
+    parser.add_argument("--brief", action="store_true", help="ten steps per run, and test is not read")
     parser.add_argument("--out", type=Path)
     words = parser.parse_args()
     result: dict[str, Any] = {"environment": environment(), "runs": {}, "held_out": {}}

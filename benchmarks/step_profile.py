@@ -81,11 +81,11 @@ def main() -> None:
         row = profiled(find_recipe(name, dotted(rest)), open_data)
         rows.append(row)
         print(
-            f"{row['recipe']}, batch {row['batch_size']}: {row['step_ms']} ms a step, "
+            f"{row['recipe']}, batch {row['batch_size']}: {row['step_ms']} ms per step, "
             f"{row['pictures_s']:,} pictures/s, {row['kernels_a_step']:,} kernels, busy {row['busy']:.0%}"
         )
         shown = [(f"{one['ms']:.3f}", f"{one['a_step']:g}", one["name"][:90]) for one in row["kernels"][:SHOWN]]
-        print(table(shown, ("ms a step", "times", "kernel")), flush=True)
+        print(table(shown, ("ms per step", "times", "kernel")), flush=True)
         if options.out is not None:
             options.out.write_text(json.dumps({"environment": environment(), "recipes": rows}, indent=1) + "\n")
 

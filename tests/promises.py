@@ -49,7 +49,7 @@ def shrunk(recipe: Recipe, steps: int = 40, lr: float = 2e-3) -> Recipe:
 def keep_promises(
     recipe: Recipe, tmp_path, falls_to: float = 0.95, finetune: bool = True, probe: bool = True
 ) -> list[dict[str, float]]:
-    """Train it in one go and in two; fine-tune and probe what remains. Answers what was logged."""
+    """Train it in one go and in two; fine-tune and probe what remains. Returns what was logged."""
     assert settings.from_json(Recipe, json.loads(json.dumps(settings.to_json(recipe)))) == recipe
     one, two = tmp_path / "one", tmp_path / "two"
     train(recipe, one, read_test=False, open_data=OPEN)

@@ -58,7 +58,7 @@ class Pictures(Source):
 
 
 def write_scenes(root, counts, first=0, size=(32, 32)):
-    """One folder a class, of different brightness, so that classes can be learned."""
+    """One folder per class, of different brightness, so that classes can be learned."""
     number = first
     for place, (name, count) in enumerate(counts.items()):
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What the user can mend ends the program with one line, and no traceback."""
+    """What the user can fix ends the program with one line, and no traceback."""
     try:
         with in_plain_words():
             yield

@@ -58,7 +58,7 @@ def fit(
 def predict(
     model: str | Path | Predictor, *pictures: AnyPicture, device: str = "auto", batch_size: int = 16
 ) -> Predictions:
-    """Answers about pictures, with calibrated probabilities, as `vitreous predict`.
+    """Predictions about pictures, with calibrated probabilities, as `vitreous predict`.
 
     `model` is a run, weights, an exported .onnx file, or a Predictor that is loaded already. A picture is a file, a
     folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
@@ -87,6 +87,6 @@ def account_for(result: FitResult | PixelFit) -> Path:
 
 
 def redraw(run: str | Path, path: str | Path | None = None, *, device: str = "auto") -> Path:
-    """The report of a fit once more, from what lies in its run, as `vitreous report`."""
+    """The report of a fit once more, from what is stored in its run, as `vitreous report`."""
     result = stored(run, World.join(device).device)
     return write_report(result, result.out / REPORT if path is None else Path(path))

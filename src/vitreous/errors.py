@@ -1,4 +1,4 @@
-"""The one kind of exception that means: the user can mend this.
+"""The one kind of exception that means: the user can fix this.
 
 The command line prints its message as one line, without a traceback. A message says what is wrong,
 where, and what to do.

@@ -121,7 +121,7 @@ def test_bad_wishes_are_one_line(learned, tmp_path):
         ({"to": "torch-export", "precision": "int8"}, "int8 is written as onnx"),
         ({"to": "safetensors", "input": "pictures"}, "takes tensors"),
         ({"out": tmp_path / "a.bin"}, "ends with .onnx"),
-        ({"to": "safetensors", "out": tmp_path}, "something else lies there"),
+        ({"to": "safetensors", "out": tmp_path}, "a folder of something else"),
         ({"where": tmp_path / "encoder"}, "without a head"),
         ({"where": tmp_path / "nothing"}, "no such run"),
         ({"check": str(tmp_path / "nowhere")}, "no such file or folder"),

@@ -14,7 +14,7 @@ TOTAL_S, AFTER_S = 240.0, 20.0
 
 
 def budget(step_s):
-    pace = Pace(step_s=step_s, start_s=1.0, answer_s=0.001)
+    pace = Pace(step_s=step_s, start_s=1.0, picture_s=0.001)
     return Budget(total_s=TOTAL_S, before_s=40.0, after_s=AFTER_S, train_s=180.0, pace=pace)
 
 

@@ -71,9 +71,9 @@ def by_size(step_s):
     def measure(recipe, seconds):
         model = recipe.model
         if not isinstance(model, ViTSettings):
-            return Pace(step_s=step_s, start_s=1.0, answer_s=step_s / 500)
+            return Pace(step_s=step_s, start_s=1.0, picture_s=step_s / 500)
         work = model.width**2 * model.depth * (model.picture_px[0] // model.patch) ** 2 / (64**2 * 5 * 16)
-        return Pace(step_s=step_s * work, start_s=1.0, answer_s=step_s * work / 500)
+        return Pace(step_s=step_s * work, start_s=1.0, picture_s=step_s * work / 500)
 
     return measure
 
@@ -222,7 +222,7 @@ def test_the_length_fills_the_time(seconds):
     measure = by_size(0.05)
     found = planned(measure=measure, seconds=seconds)
     budget, recipe = found.budget, found.recipe
-    validations = 8 * 1000 * budget.pace.answer_s
+    validations = 8 * 1000 * budget.pace.picture_s
     spent = budget.before_s + budget.after_s + budget.pace.start_s + validations
     spent += recipe.training.steps * budget.pace.step_s
     assert budget.pace == measure(recipe, 1.0)
@@ -249,18 +249,18 @@ def test_too_little_time_leaves_the_first_answer(seconds, step_s):
 
 
 def test_validations_along_the_run_are_left_out_where_they_would_take_the_time_of_training():
-    slow = Pace(step_s=1.0, start_s=1.0, answer_s=0.01)  # a validation of 1,000 pictures takes 20 s
+    slow = Pace(step_s=1.0, start_s=1.0, picture_s=0.01)  # a validation of 1,000 pictures takes 20 s
     short, long = (planned(measure=lambda *_: slow, seconds=seconds).recipe.training for seconds in (150.0, 3000.0))
     assert short.evaluate_every_epochs == 0 and short.steps > 40 and long.evaluate_every_epochs > 0
 
 
-@pytest.mark.parametrize(("answer_s", "expected"), [(0.001, 4000), (0.006, 1500), (0.02, 0)])
-def test_a_new_head_is_fitted_to_as_many_pictures_as_the_time_allows(answer_s, expected):
+@pytest.mark.parametrize(("picture_s", "expected"), [(0.001, 4000), (0.006, 1500), (0.02, 0)])
+def test_a_new_head_is_fitted_to_as_many_pictures_as_the_time_allows(picture_s, expected):
     """15 % of 60 s, and none where it would know far fewer pictures than the first."""
-    pace = Pace(step_s=0.01, start_s=1.0, answer_s=answer_s)
+    pace = Pace(step_s=0.01, start_s=1.0, picture_s=picture_s)
     found = planned(measure=lambda *_: pace, seconds=60.0)
     assert found.new_head == expected
-    assert found.budget.after_s >= 7.0 + answer_s * expected, "its time is kept"
+    assert found.budget.after_s >= 7.0 + picture_s * expected, "its time is kept"
     assert planned(measure=never, changes={"training.epochs": "3"}).new_head == 4000
 
 
@@ -305,7 +305,7 @@ def test_measuring_leaves_no_trace(folder):
     splits = DataSettings(where=str(folder)).build()
     recipe = planned(check(splits), changes=TINY).recipe
     pace = measured(recipe, splits, 0.05)
-    assert 0 < pace.step_s < 1 and pace.start_s >= 0 and 0 < pace.answer_s < 1
+    assert 0 < pace.step_s < 1 and pace.start_s >= 0 and 0 < pace.picture_s < 1
 
 
 def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):
@@ -342,7 +342,7 @@ def test_trained_weights_are_fine_tuned_at_a_pace_that_is_known(tmp_path):
         digest="0123456789abcdef",
         picture_px=(32, 32),
         precision="bf16",
-        answer_s=0.001,
+        picture_s=0.001,
         is_chosen=False,
     )
     found = planned(found=start, measure=never, seconds=100.0)

@@ -38,9 +38,9 @@ def encoders(tmp_path, monkeypatch):
     return folder
 
 
-def start(data, monkeypatch, answer_s, **wishes):
+def start(data, monkeypatch, picture_s, **wishes):
     """As if a picture of 64 px took so long."""
-    monkeypatch.setattr(transfer, "_timed", lambda trained, hardware: transfer._Timed(answer_s[trained.where], "fp32"))
+    monkeypatch.setattr(transfer, "_timed", lambda trained, hardware: transfer._Timed(picture_s[trained.where], "fp32"))
     return starting(data, CPU, Wishes(**{"changes": {}, **wishes}), 0.0, print)
 
 
@@ -78,7 +78,7 @@ def test_what_the_user_says_goes(encoders, monkeypatch):
 
 def test_features_that_tell_no_more_than_pixels_are_no_start():
     encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", answer_s=0.01, is_chosen=True
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", picture_s=0.01, is_chosen=True
     )
     assert isinstance(reconsidered(encoder, 0.86, 0.85, report(), 900.0), Scratch)
     assert reconsidered(encoder, 0.95, 0.85, report(), 900.0) is encoder
@@ -90,7 +90,7 @@ def test_features_that_tell_no_more_than_pixels_are_no_start():
 
 def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
     encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", answer_s=0.003, is_chosen=True
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", picture_s=0.003, is_chosen=True
     )
     clothes = (0.871, 0.821, report(num=10_800))
     assert isinstance(reconsidered(encoder, *clothes, 180.0), Scratch), "not two passes"
@@ -99,7 +99,7 @@ def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
 
 
 def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):
-    """Five pictures a class, and less time than reading them takes: a linear model of the pixels is delivered."""
+    """Five pictures per class, and less time than reading them takes: a linear model of the pixels is delivered."""
     root = write_scenes(tmp_path / "pictures", {"dark": 5, "grey": 5, "light": 5}, size=(30, 20))
     found = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert not found.plan.trains and found.results["steps"] == 0

@@ -45,10 +45,10 @@ def test_each_view_foretells_the_other_as_lightly_has_it():
     with torch.no_grad():  # no copy any more
         for p in [*objective.target_encoder.parameters(), *objective.target_projector.parameters()]:
             p.add_(0.1 * torch.randn_like(p))
-    foretold = [objective.predictor(objective.projector(objective.encoder(view).pooled)) for view in batch.views]
+    predicted = [objective.predictor(objective.projector(objective.encoder(view).pooled)) for view in batch.views]
     targets = [objective.target_projector(objective.target_encoder(view).pooled) for view in batch.views]
     peer = lightly.NegativeCosineSimilarity()
-    expected = 4 + 2 * peer(foretold[0], targets[1]) + 2 * peer(foretold[1], targets[0])
+    expected = 4 + 2 * peer(predicted[0], targets[1]) + 2 * peer(predicted[1], targets[0])
     torch.testing.assert_close(objective(batch, torch.tensor(0.0))["loss"], expected, atol=1e-5, rtol=0)
 
 

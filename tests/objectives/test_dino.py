@@ -231,7 +231,7 @@ def test_entropy_and_divergence_make_up_the_loss():
     [
         ({"prototypes": 0}, "prototypes is 0: it must be at least 1"),
         ({"teacher_temperature": 0.0}, "teacher_temperature is 0.0: it must be above 0"),
-        ({"momentum": 1.5}, "momentum is 1.5: it must lie between 0 and 1"),
+        ({"momentum": 1.5}, "momentum is 1.5: it must be between 0 and 1"),
         ({"freeze_fraction": -0.1}, "freeze_fraction is -0.1"),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_healthy_run_raises_no_concern(tmp_path, capsys):
     [
         ({"prototypes": 0}, "prototypes is 0: it must be at least 1"),
         ({"epsilon": 0.0}, "epsilon is 0.0: it must be above 0"),
-        ({"queue_fraction": 2.0}, "queue_fraction is 2.0: it must lie between 0 and 1"),
+        ({"queue_fraction": 2.0}, "queue_fraction is 2.0: it must be between 0 and 1"),
         ({"queue": -1}, "queue is -1"),
     ],
 )

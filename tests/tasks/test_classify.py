@@ -200,5 +200,5 @@ def test_class_weights_change_the_loss_but_neither_the_weights_on_disk_nor_the_m
         rebuilt = ClassifySettings(class_weights=(3.0, 1.0, 1.0)).build(Pooled(3), CLASSES)
     assert rebuilt.class_weights.device.type == "cpu", "it is not in the file that would fill it"
     for other in ({"class_weights": (1.0, 2.0)}, {"class_weights": (1.0, 1.0, 1.0), "loss": "sigmoid"}):
-        with pytest.raises(UserError, match="one a class and the softmax loss"):
+        with pytest.raises(UserError, match="one per class and the softmax loss"):
             ClassifySettings(**other).build(Pooled(3), CLASSES)

@@ -138,7 +138,7 @@ class Augmentation:
 def _check_chances(part: Any, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(part, name) <= 1:
-            raise UserError(f"{name} is {getattr(part, name)}: a probability lies between 0 and 1")
+            raise UserError(f"{name} is {getattr(part, name)}: a probability is between 0 and 1")
 
 
 def _check_ranges(part: Any, *names: str) -> None:

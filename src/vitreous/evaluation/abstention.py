@@ -65,7 +65,7 @@ def threshold_for(found: LabelledLogits, accuracy: float, temperature: float = 1
     Choose on validation data. None where no threshold does.
     """
     if not 0 < accuracy < 1:
-        raise UserError(f"the wished accuracy is {accuracy}: it must lie between 0 and 1, as 0.99 does")
+        raise UserError(f"the wished accuracy is {accuracy}: it must be between 0 and 1, such as 0.99")
     confidences, right = _surest_first(found, temperature)
     ends = _last_of_equals(confidences)
     num = ends.double() + 1

@@ -56,7 +56,7 @@ class Sets:
 
 def check_coverage(coverage: float) -> None:
     if not 0 < coverage < 1:
-        raise UserError(f"coverage is {coverage}: it must lie between 0 and 1, as 0.9 does")
+        raise UserError(f"coverage is {coverage}: it must be between 0 and 1, such as 0.9")
 
 
 def fit_threshold(val: LabelledLogits, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:

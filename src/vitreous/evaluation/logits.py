@@ -52,9 +52,9 @@ class LabelledLogits:
         return replace(self, logits=self.logits[chosen], labels=self.labels[chosen], ids=self.ids[chosen])
 
     def one_label(self) -> Tensor:
-        """(N,) labels, checked: one a picture, each the number of a class."""
+        """(N,) labels, checked: one per picture, each the number of a class."""
         if self.has_many_labels:
-            raise UserError("these pictures have several labels each; this measure is for one label a picture")
+            raise UserError("these pictures have several labels each; this measure is for one label per picture")
         if len(self) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.logits.shape[1]:
             raise UserError(
                 f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, but the model knows "

@@ -43,7 +43,7 @@ class PixelRegression:
         self.preprocessing = Preprocessing(size_px=(self.px, self.px), crop="squash", mean=(0.0,) * 3, std=(1.0,) * 3)
         began = time.monotonic()
         pixels = self._read(spread_out(train, most))
-        self.answer_s = (time.monotonic() - began) / len(pixels)
+        self.picture_s = (time.monotonic() - began) / len(pixels)
         seen = None if val is None else self._read(val)
         self.head = _fitted(pixels, judges(seen), len(train.classes))
         self.pictures, self.has_many_labels = len(pixels), pixels.labels.ndim == 2

@@ -164,7 +164,7 @@ RIDGE_PENALTIES = tuple(10.0 ** (exponent / 2) for exponent in range(-10, 5))
 
 @dataclass(frozen=True)
 class FewShot:
-    shots: int  # training pictures a class
+    shots: int  # training pictures per class
     mean: float  # accuracy over the seeds
     spread: float  # standard deviation over the seeds, of the draw of pictures
     accuracies: tuple[float, ...]  # by seed
@@ -178,7 +178,8 @@ class FewShot:
 def few_shot(
     train: FeatureSet, test: FeatureSet, shots: tuple[int, ...] = SHOTS, seeds: int = 5
 ) -> tuple[FewShot, ...]:
-    """The paper's protocol (section 4.1): least squares from frozen features of a few pictures a class onto {-1, 1}^K.
+    """The paper's protocol (section 4.1): least squares from frozen features of a few pictures per class onto
+    {-1, 1}^K.
 
     A seed's few pictures are among its many. Numbers of shots that no class has are left out.
     """
@@ -258,7 +259,7 @@ def probes(train: FeatureSet, test: FeatureSet, seeds: int = 5) -> Probes:
 def _num_classes(train: FeatureSet, test: FeatureSet) -> int:
     for part in (train, test):
         if part.labels.ndim != 1:
-            raise UserError("these pictures have several labels each; probes are for one label a picture")
+            raise UserError("these pictures have several labels each; probes are for one label per picture")
         if not len(part):
             raise UserError("a probe needs training and test pictures")
     return int(max(train.labels.max(), test.labels.max())) + 1

@@ -25,7 +25,7 @@ from vitreous.evaluation.metrics import Estimate, wilson
 LabelSets = list[frozenset[int]]  # by picture: the numbers of the classes that are right
 
 
-# ---- Several right labels a picture
+# ---- Several right labels per picture
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SetAccuracy:
 
 
 def read_label_sets(path: Path, classes: tuple[str, ...]) -> LabelSets:
-    """A JSON list with one list of labels a picture, each the number or the name of a class, or nothing."""
+    """A JSON list with one list of labels per picture, each the number or the name of a class, or nothing."""
     rows = _json(path)
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise UserError(f"{path}: expected a list of lists of labels, one for every picture")

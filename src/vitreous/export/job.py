@@ -78,7 +78,7 @@ def _target(where: str, to: Format, precision: Precision, out: str | Path | None
     if ending and path.suffix != ending:
         raise UserError(f"{out}: the name of a file for {to} ends with {ending}")
     if path.is_dir() and (ending or not (path / own.MANIFEST).is_file()):
-        raise UserError(f"{out}: a folder of something else lies there; choose another place")
+        raise UserError(f"{out}: it is a folder of something else; choose another place")
     return path
 
 

@@ -56,7 +56,7 @@ def evaluated(
 def seen(
     task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...], features: FeatureSet | None = None
 ) -> tuple[LabelledLogits, FeatureSet]:
-    """Answers and features; with a linear head both come of one pass over the pictures, and of none where the features
+    """Logits and features; with a linear head both come of one pass over the pictures, and of none where the features
     are there already."""
     world = World.join(recipe.training.device)
     if features is None:

@@ -32,7 +32,7 @@ class Pace:
 
     step_s: float
     start_s: float  # before steps come at that pace: building, compilation, first touches of memory
-    answer_s: float  # a picture's answer
+    picture_s: float  # a picture's answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ Clock = Callable[[], float]  # seconds since the command began
 
 
 def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> Budget:
-    kept_s = FIGURES_S + pace.answer_s * _answers_after(total_s, report, pace)
+    kept_s = FIGURES_S + pace.picture_s * _answers_after(total_s, report, pace)
     return Budget(
         total_s=total_s,
         before_s=before_s,
@@ -66,41 +66,41 @@ def after_s(budget: Budget, *, slower: float, contention: float) -> float:
     return FIGURES_S * contention + (budget.after_s - FIGURES_S) * slower
 
 
-def least_after_s(total_s: float, report: DataReport, answer_s: float) -> float:
+def least_after_s(total_s: float, report: DataReport, picture_s: float) -> float:
     """What comes after a first answer that is kept as it is takes at least."""
     test = report.part("test")
-    probed = sum(min(count, num_probed(total_s, report, answer_s)) for count in report.train_counts)
-    return FIGURES_S + answer_s * (probed + (0 if test is None else test.pictures))
+    probed = sum(min(count, num_probed(total_s, report, picture_s)) for count in report.train_counts)
+    return FIGURES_S + picture_s * (probed + (0 if test is None else test.pictures))
 
 
 def _answers_after(total_s: float, report: DataReport, pace: Pace) -> int:
     val, test = (report.part(name) for name in ("val", "test"))
     held_out = (0 if val is None else VAL_PASSES * val.pictures) + (0 if test is None else test.pictures)
-    probed = sum(min(count, num_probed(total_s, report, pace.answer_s)) for count in report.train_counts)
-    return held_out + probed + num_for_new_head(total_s, report, pace.answer_s)
+    probed = sum(min(count, num_probed(total_s, report, pace.picture_s)) for count in report.train_counts)
+    return held_out + probed + num_for_new_head(total_s, report, pace.picture_s)
 
 
-def num_for_new_head(total_s: float | None, report: DataReport, answer_s: float) -> int:
+def num_for_new_head(total_s: float | None, report: DataReport, picture_s: float) -> int:
     """Training pictures for a new head on features that were trained; 0: the time is too short for one."""
     most = min(NEW_HEAD_PICTURES, report.num_train)
     if total_s is None:
         return most
-    affordable = int(NEW_HEAD_SHARE * total_s / max(answer_s, 1e-9))
+    affordable = int(NEW_HEAD_SHARE * total_s / max(picture_s, 1e-9))
     return min(most, affordable) if affordable >= NEW_HEAD_LEAST * most else 0
 
 
-def num_probed(total_s: float | None, report: DataReport, answer_s: float) -> int:
+def num_probed(total_s: float | None, report: DataReport, picture_s: float) -> int:
     """Training pictures of a class that few-shot probes draw from, at most."""
     if total_s is None:
         return PROBED
-    affordable = PROBED_SHARE * total_s / max(answer_s, 1e-9) / max(1, len(report.classes))
+    affordable = PROBED_SHARE * total_s / max(picture_s, 1e-9) / max(1, len(report.classes))
     return int(min(PROBED, max(1, affordable)))
 
 
-def pace_of(recipe: Recipe, answer_s: float) -> Pace:
+def pace_of(recipe: Recipe, picture_s: float) -> Pace:
     """Foreseen from what an answer takes: exact enough to begin with, where a run is corrected as it goes."""
-    step_s = TRAINING_PASSES * answer_s * recipe.training.batch_size
-    return Pace(step_s=step_s, start_s=1.0 + step_s, answer_s=answer_s)
+    step_s = TRAINING_PASSES * picture_s * recipe.training.batch_size
+    return Pace(step_s=step_s, start_s=1.0 + step_s, picture_s=picture_s)
 
 
 def steps_within(budget: Budget, recipe: Recipe, report: DataReport) -> int:
@@ -117,7 +117,7 @@ def has_validations(budget: Budget, report: DataReport) -> bool:
 def _validations_s(budget: Budget, report: DataReport) -> float:
     """Raw and averaged weights at each validation but the last, which is counted with the rest of the end."""
     val = report.part("val")
-    return 0.0 if val is None else budget.pace.answer_s * val.pictures * 2 * (NUM_VALIDATIONS - 1)
+    return 0.0 if val is None else budget.pace.picture_s * val.pictures * 2 * (NUM_VALIDATIONS - 1)
 
 
 def measured(
@@ -157,5 +157,5 @@ def measured(
     return Pace(
         step_s=step_s,
         start_s=max(0.0, warm - began - (WARM_UP_STEPS + 1) * step_s),
-        answer_s=(now() - before) / len(images),
+        picture_s=(now() - before) / len(images),
     )

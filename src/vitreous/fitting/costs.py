@@ -15,7 +15,7 @@ TIMED = 5  # answers, of which the median counts
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    answer_s: float  # of one picture on the CPU, from pixels to probabilities
+    picture_s: float  # of one picture on the CPU, from pixels to probabilities
     peak_bytes: int | None  # of this process, where the system says
     peak_gpu_bytes: int | None = None  # None: no GPU
 
@@ -28,7 +28,7 @@ def costs(predictor: Predictor, picture: Picture) -> Costs:
         predictor(picture)
         times.append(time.perf_counter() - began)
     return Costs(
-        answer_s=statistics.median(times),
+        picture_s=statistics.median(times),
         peak_bytes=platforms.peak_memory(),
         peak_gpu_bytes=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
     )

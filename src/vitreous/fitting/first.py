@@ -51,7 +51,7 @@ class FirstAnswer:
     val_accuracy: float | None  # on the validation part
     pictures: int  # of train that it was fitted to
     views: int  # altered ones of each, beside the picture itself
-    answer_s: float  # a picture takes
+    picture_s: float  # a picture takes
     ready_s: float  # since the command began
 
     def words(self) -> str:
@@ -84,7 +84,7 @@ def pixel_answer(regression: PixelRegression, out: Path, *, clock: Clock) -> Fir
         val_accuracy=regression.val_accuracy,
         pictures=regression.pictures,
         views=0,
-        answer_s=regression.answer_s,
+        picture_s=regression.picture_s,
         ready_s=round(clock(), 2),
     )
     print(answer.words(), flush=True)
@@ -97,7 +97,7 @@ def first_answer(
     """Saved, and said, as soon as there is one; and again where the next head is better. With the features of the
     validation part. `bar` is the accuracy of what is delivered so far; `seconds` are those of the whole command."""
     encoder, classes = build_encoder(recipe), splits.train.classes
-    found = embed(encoder, recipe, splits, seconds, start.answer_s)
+    found = embed(encoder, recipe, splits, seconds, start.picture_s)
     best: FirstAnswer | None = None
     for head in fitted_heads(found, len(classes), getattr(recipe.objective, "class_weights", ())):
         if best is not None and head.log_loss >= best.log_loss:
@@ -116,7 +116,7 @@ def first_answer(
             val_accuracy=None if said is None else said.score(),
             pictures=len(found.train),
             views=0 if found.views is None else round(len(found.views) / len(found.train)),
-            answer_s=found.answer_s,
+            picture_s=found.picture_s,
             ready_s=round(clock(), 2),
         )
         print(best.words(), flush=True)
@@ -131,18 +131,18 @@ class Embedded:
     train: FeatureSet  # one view of every picture
     views: FeatureSet | None  # altered ones
     val: FeatureSet | None
-    answer_s: float  # a picture took
+    picture_s: float  # a picture took
 
 
-def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, answer_s: float | None = None) -> Embedded:
-    """`seconds` are those of the whole command; `answer_s` is what a picture will take, where that is known: then of
+def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, picture_s: float | None = None) -> Embedded:
+    """`seconds` are those of the whole command; `picture_s` is what a picture will take, where that is known: then of
     too many training pictures some are taken, and fewer where it turns out slower than that."""
     world = World.join(recipe.training.device)
     encoder = encoder.to(world.device)
     train, most_s = splits.train, math.inf
-    if answer_s is not None:
+    if picture_s is not None:
         most_s = MOST_S * seconds
-        train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(most_s / answer_s)))
+        train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(most_s / picture_s)))
         train = Subset(train, np.random.default_rng(0).permutation(len(train)))  # so that any beginning is a fair part
     with autocast(world.device, recipe.training.precision):
         began = time.monotonic()

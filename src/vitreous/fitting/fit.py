@@ -247,7 +247,7 @@ class Job:
         budget = begun.plan.budget
         if budget is None:
             return num_probed(None, self.report, 0.0)
-        return num_probed(budget.total_s, self.report, max(budget.pace.answer_s, begun.first.answer_s))
+        return num_probed(budget.total_s, self.report, max(budget.pace.picture_s, begun.first.picture_s))
 
     def kept(self, begun: Begun, *, trained: bool) -> tuple[Begun, Kept]:
         """Noted before it is evaluated, so that a run that goes on keeps the same."""
@@ -290,7 +290,7 @@ class _Recorded:
 
     def _record(self, recipe: Recipe) -> None:
         words = length(recipe, self.job.report)
-        why = f"{1000 * self.aim.step_s:.0f} ms a step of late; the end is aimed anew as the pace changes"
+        why = f"{1000 * self.aim.step_s:.0f} ms per step recently; the end is moved as the pace changes"
         self.plan = replace(self.plan, recipe=recipe).with_choice("length", words, why)
         write(self.job.out, "plan", settings.to_json(replace(self.begun, plan=self.plan)))
         settings.save(recipe, self.job.out / "recipe.json")

@@ -150,7 +150,7 @@ class PixelJob:
     def _budget(self, seconds: float, pace: Pace) -> Budget:
         val, test = (self.report.part(name) for name in ("val", "test"))
         num_after = (0 if val is None else 2 * val.pictures) + (0 if test is None else test.pictures)
-        before_s, after_s = self.clock(), FIGURES_S + (pace.answer_s + OUTLINES_S) * num_after
+        before_s, after_s = self.clock(), FIGURES_S + (pace.picture_s + OUTLINES_S) * num_after
         return Budget(
             total_s=seconds, before_s=before_s, after_s=after_s, train_s=seconds - before_s - after_s, pace=pace
         )
@@ -223,7 +223,7 @@ class _Recorded:
     def _record(self, recipe: Recipe) -> None:
         steps, batch = recipe.training.steps or 0, recipe.training.batch_size
         words = f"{steps * batch / self.job.report.num_train:.1f} epochs, {steps:,} steps"
-        why = f"{1000 * self.aim.step_s:.0f} ms a step of late; the end is aimed anew as the pace changes"
+        why = f"{1000 * self.aim.step_s:.0f} ms per step recently; the end is moved as the pace changes"
         self.plan = replace(self.plan, recipe=recipe).with_choice("length", words, why)
         begun = PixelsBegun(request=self.job.request, plan=self.plan, pictures=self.job._pictures())
         write(self.job.out, "plan", settings.to_json(begun))

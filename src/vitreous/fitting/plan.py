@@ -71,7 +71,7 @@ def plan(
         choices = _choices(drafted[0], report, hardware, wishes, start, kept=None)
         return Plan(recipe=drafted[0], choices=choices, new_head=num_for_new_head(None, report, 0.0))
     if encoder is not None:
-        recipe, pace = drafted[0], pace_of(drafted[0], encoder.answer_s)
+        recipe, pace = drafted[0], pace_of(drafted[0], encoder.picture_s)
     elif seconds - clock() < FIGURES_S and not wishes.gives_a_length:
         recipe, pace = drafted[0], pace_of(drafted[0], USUAL_S)  # nothing will be trained: measuring would be late, too
     else:
@@ -88,7 +88,7 @@ def plan(
         if not has_validations(kept, report) and not wishes.gives("training.evaluate_every_epochs"):
             recipe = replace(recipe, training=replace(recipe.training, evaluate_every_epochs=0.0))
     choices = _choices(recipe, report, hardware, wishes, start, kept=kept)
-    new_head = num_for_new_head(seconds, report, pace.answer_s)
+    new_head = num_for_new_head(seconds, report, pace.picture_s)
     found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most, new_head=new_head)
     if trains:
         return found
@@ -211,7 +211,7 @@ def _why_length(report: DataReport, wishes: Wishes, kept: Budget | None) -> str:
         return f"the usual number of passes for {report.num_train:,} training pictures; --minutes sets a time instead"
     usual = "" if wishes.seconds is not None else ", the usual time; --minutes sets another"
     return (
-        f"about {1000 * kept.pace.step_s:.0f} ms a step: {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s are "
+        f"about {1000 * kept.pace.step_s:.0f} ms per step: {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s are "
         f"left{usual}, with {kept.before_s:.0f} s gone and {kept.after_s:.0f} s kept for evaluation and report"
     )
 

@@ -41,7 +41,7 @@ class Start:
     digest: str  # sha256 of its tensors, by name
     picture_px: tuple[int, int]
     precision: Precision  # the faster one here
-    answer_s: float  # that a picture takes at that size
+    picture_s: float  # that a picture takes at that size
     is_chosen: bool  # not given by the user: another may be better
 
 
@@ -85,7 +85,7 @@ def reconsidered(
     val = report.part("val")
     if val is None or val.pictures < ENOUGH_TO_JUDGE or report.num_train < ENOUGH_TO_LEARN:
         return start
-    passes = left_s / (TRAINING_PASSES * start.answer_s * report.num_train)
+    passes = left_s / (TRAINING_PASSES * start.picture_s * report.num_train)
     most = TELLING if passes >= ENOUGH_PASSES else TELLING_AT_ONCE
     if 1 - val_accuracy <= most * (1 - pixels_accuracy):
         return start
@@ -107,12 +107,12 @@ def _shipped(
         trained = Trained.load(name, picture_px=TIMED_PX)
         timed_s = _timed(trained, hardware).seconds
         for px in sizes:
-            answer_s = timed_s * (px / TIMED_PX) ** 2
+            picture_s = timed_s * (px / TIMED_PX) ** 2
             is_least = (name, px) == (names[0], sizes[-1])
-            needs_s = _least_s(report, answer_s, left_s)
+            needs_s = _least_s(report, picture_s, left_s)
             if wishes.budget_s is not None and needs_s > left_s and not wishes.gives("model.picture_px"):
                 continue
-            is_short = answer_s * _num_embedded(report) > EMBED_SHARE * left_s
+            is_short = picture_s * _num_embedded(report) > EMBED_SHARE * left_s
             if not is_short or is_least or wishes.gives("model.picture_px"):
                 why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
                 return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)
@@ -122,11 +122,11 @@ def _shipped(
     )
 
 
-def _least_s(report: DataReport, answer_s: float, left_s: float) -> float:
+def _least_s(report: DataReport, picture_s: float, left_s: float) -> float:
     """That a first answer takes: features of some training and all validation and test pictures, and the report."""
     val, some = report.part("val"), min(report.num_train, LEAST_EMBEDDED)
-    embedded_s = answer_s * (some + (0 if val is None else val.pictures))
-    return embedded_s + least_after_s(left_s, report, answer_s)
+    embedded_s = picture_s * (some + (0 if val is None else val.pictures))
+    return embedded_s + least_after_s(left_s, report, picture_s)
 
 
 def _num_embedded(report: DataReport) -> int:
@@ -146,7 +146,7 @@ def _prepared(trained: Trained, why: str, hardware: Hardware, wishes: Wishes) ->
         digest=_digest(trained),
         picture_px=size,
         precision=timed.precision,
-        answer_s=timed.seconds,
+        picture_s=timed.seconds,
         is_chosen=wishes.start is None,
     )
 

@@ -158,7 +158,7 @@ class Placement(nn.Module):
         self, tables: Sequence[Positions], every_layer: bool = False, bias_table: BiasTable | None = None
     ) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(tables)  # none, one, or one a layer
+        self.tables = nn.ModuleList(tables)  # none, one, or one per layer
         self.every_layer = every_layer
         self.bias_table = bias_table
 

@@ -1,4 +1,4 @@
-"""BYOL (Grill et al. 2020): foretell what a slow copy of oneself says of another view. No picture is pushed away.
+"""BYOL (Grill et al. 2020): predict what a slow copy of oneself says of another view. No picture is pushed away.
 
 Nothing in the loss forbids that all pictures get the same output; the predictor, the slow copy and the batch norms keep
 it from happening (section 3.2 and appendix F). So it is watched for.
@@ -22,8 +22,8 @@ from vitreous.objectives.simclr import check_momentum, check_widths, two_views
 @dataclass(frozen=True, kw_only=True)
 class BYOLSettings:
     hidden: int = 4096  # width of the hidden layers of projector and predictor
-    out: int = 256  # width of what is foretold
-    momentum: float = 0.996  # share of its weights that the slow copy keeps a step, at the start; 1 at the end
+    out: int = 256  # width of what is predicted
+    momentum: float = 0.996  # share of its weights that the slow copy keeps per step, at the start; 1 at the end
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "BYOL":
         check_widths(self.hidden, self.out)
@@ -49,9 +49,9 @@ class BYOL(Objective):
         features = self.encoder(views).pooled  # (2 B, D)
         # The heads see one view at a time: their batch norms are over the pictures.
         projected = [self.projector(view) for view in features.chunk(2)]
-        foretold = [self.predictor(view) for view in projected]
+        predicted = [self.predictor(view) for view in projected]
         targets = [self.target_projector(view) for view in self.target_encoder(views).pooled.chunk(2)]
-        first, second = (distance(f, t) for f, t in zip(foretold, reversed(targets), strict=True))
+        first, second = (distance(f, t) for f, t in zip(predicted, reversed(targets), strict=True))
         numbers = spread(features[: len(batch)]) | {"projected_std": spread(projected[0])["feature_std"]}
         return {"loss": first + second} | numbers
 
@@ -70,6 +70,6 @@ class BYOL(Objective):
         return collapsed(numbers, causes) or collapsed(projected, causes)
 
 
-def distance(foretold: Tensor, targets: Tensor) -> Tensor:
+def distance(predicted: Tensor, targets: Tensor) -> Tensor:
     """The mean squared distance of the unit vectors (B, D), which is 2 - 2 cos (equation 2)."""
-    return (2 - 2 * F.cosine_similarity(foretold.float(), targets.float(), dim=1)).mean()
+    return (2 - 2 * F.cosine_similarity(predicted.float(), targets.float(), dim=1)).mean()

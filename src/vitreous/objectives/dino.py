@@ -32,7 +32,7 @@ class DINOSettings:
     teacher_temperature: float = 0.07  # lower is sharper
     teacher_temperature_start: float = 0.04  # rises from here in a straight line
     temperature_fraction: float = 0.1  # share of the run over which it rises: 30 epochs in the paper
-    momentum: float = 0.996  # share of itself that the teacher keeps a step, at the start; it rises to 1 by a cosine
+    momentum: float = 0.996  # share of itself that the teacher keeps per step, at the start; it rises to 1 by a cosine
     centre_momentum: float = 0.9  # share of itself that the centre of the teacher's outputs keeps per step
     freeze_fraction: float = 0.01  # share of the run in which the head's last layer stays as it is: an epoch of 100
 
@@ -45,7 +45,7 @@ class DINOSettings:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
         for name in ("temperature_fraction", "momentum", "centre_momentum", "freeze_fraction"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
+                raise UserError(f"{name} is {getattr(self, name)}: it must be between 0 and 1")
         return DINO(encoder, self)
 
 

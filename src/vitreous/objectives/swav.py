@@ -45,7 +45,7 @@ class SwAVSettings:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
         for name in ("queue_fraction", "freeze_fraction"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
+                raise UserError(f"{name} is {getattr(self, name)}: it must be between 0 and 1")
         if self.queue < 0:
             raise UserError(f"queue is {self.queue}: give a number of pictures, or 0 for none")
         return SwAV(encoder, self)

@@ -111,7 +111,7 @@ def assembled(recipe: Callable[..., Recipe], given: dict[str, Any], changes: dic
     }
     missing = [name for name, one in takes.items() if one.default is one.empty and name not in own | given]
     if missing:
-        raise UserError(f"{recipe.__name__} needs --{missing[0]}; `vitreous train {recipe.__name__} --help` tells more")
+        raise UserError(f"{recipe.__name__} needs --{missing[0]}; `vitreous train {recipe.__name__} --help` says more")
     rest = {name: text for name, text in changes.items() if name not in own}
     return settings.changed(recipe(**given, **own), rest)
 

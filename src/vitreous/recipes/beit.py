@@ -20,7 +20,7 @@ def cifar10_tokeniser(epochs: float = 100.0, picture_px: int = 32) -> Recipe:
     """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells a picture and 1024 words. BEiT learns from it.
 
     Command:  vitreous train cifar10_tokeniser
-    Cost:     1.9 s an epoch on one H200, so 3.2 minutes; 1.8e16 FLOP
+    Cost:     1.9 s per epoch on one H200, so 3.2 minutes; 1.8e16 FLOP
     Score:    none of its own; BEiT learned from one of 41 epochs
     Section:  Ramesh et al. 2021, section 2.1 and appendix A; the recipe is ours
     """
@@ -41,7 +41,7 @@ def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0,
     """BEiT on CIFAR-10: 25 of 64 patches hidden in blocks, their words predicted.
 
     Command:  vitreous train cifar10_beit --teacher runs/cifar10_tokeniser
-    Cost:     0.7 s an epoch on one H200, so 4.8 minutes; 4.5e16 FLOP
+    Cost:     0.7 s per epoch on one H200, so 4.8 minutes; 4.5e16 FLOP
     Score:    112 epochs: k-NN 54.9, linear 67.5, fine-tuned 92.4 % (docs/RESULTS.md)
     Section:  Bao et al. 2021, section 2; the recipe is ours
     """

@@ -1,4 +1,4 @@
-"""CIFAR-10 from scratch: small models, pictures on the GPU, minutes a run."""
+"""CIFAR-10 from scratch: small models, pictures on the GPU, minutes per run."""
 
 from dataclasses import replace
 

@@ -31,7 +31,7 @@ def cifar10_simclr(epochs: float = 520.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: SimCLR finds the other view of a picture among all views of its batch.
 
     Command:  vitreous train cifar10_simclr
-    Cost:     1.0 s an epoch on one H200, so 9 minutes; 9.0e16 FLOP
+    Cost:     1.0 s per epoch on one H200, so 9 minutes; 9.0e16 FLOP
     Score:    519 epochs: k-NN 88.2, linear 91.7, fine-tuned for 20 epochs 95.4 % (docs/RESULTS.md)
     Section:  Chen et al. 2020, 2 and B.9; the recipe is ours
     """
@@ -51,7 +51,7 @@ def cifar10_mocov3(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: MoCo v3 finds a slow copy's key of the other view among the keys of the batch.
 
     Command:  vitreous train cifar10_mocov3
-    Cost:     1.7 s an epoch on one H200, so 11 minutes; 9.4e16 FLOP
+    Cost:     1.7 s per epoch on one H200, so 11 minutes; 9.4e16 FLOP
     Score:    48 epochs: k-NN 77.0, linear 78.0, fine-tuned 90.3 % (docs/RESULTS.md)
     Section:  Chen, Xie and He 2021, 3 and 4; the recipe is ours
     """
@@ -69,7 +69,7 @@ def cifar10_byol(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: BYOL foretells what a slow copy says of the other view, and pushes nothing away.
 
     Command:  vitreous train cifar10_byol
-    Cost:     1.4 s an epoch on one H200, so 9.2 minutes; 9.3e16 FLOP
+    Cost:     1.4 s per epoch on one H200, so 9.2 minutes; 9.3e16 FLOP
     Score:    58 epochs: k-NN 72.8, linear 75.9, fine-tuned 90.5 % (docs/RESULTS.md)
     Section:  Grill et al. 2020, 3; the recipe is ours
     """

@@ -23,7 +23,7 @@ def cifar10_deit(teacher: str = "runs/cifar10_resnet", epochs: float = 200.0) ->
     Command:  vitreous train cifar10_deit --teacher runs/cifar10_resnet --data.val_fraction 0
               to ask the teacher once for many students: vitreous teach cifar10_deit --out TAUGHT, then
               vitreous train cifar10_deit --objective.stored TAUGHT; both with the same data, seed and augmentation
-    Cost:     1.3 s an epoch on one H200, so 4.4 minutes; 2.5e16 FLOP, the teacher's included
+    Cost:     1.3 s per epoch on one H200, so 4.4 minutes; 2.5e16 FLOP, the teacher's included
     Score:    61 epochs: k-NN 92.3, linear 92.2 % (docs/RESULTS.md); its own predictions were not scored yet
     Section:  Touvron et al. 2021, section 4; the recipe is that of cifar10_vit
     """

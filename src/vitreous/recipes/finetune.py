@@ -33,7 +33,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     """Fine-tune any run on any data with the paper's settings, for 10 epochs unless told otherwise.
 
     Command:  vitreous finetune RUN DATA --training.steps 500 --rates 0.003,0.01,0.03
-    Cost:     at 384 in place of 224 px, about 3 times the FLOP a picture
+    Cost:     at 384 in place of 224 px, about 3 times the FLOP per picture
     Score:    paper, Table 5; by task in `paper_finetune`
     Section:  3.2, B.1.1
     """

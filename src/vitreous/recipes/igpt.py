@@ -16,7 +16,7 @@ def cifar10_igpt(picture_px: int = 32, epochs: float = 50.0) -> Recipe:
     """CIFAR-10 without labels, pixel by pixel: an iGPT of 5.1 M parameters.
 
     Command:  vitreous train cifar10_igpt
-    Cost:     1.1e17 FLOP; at 16 px 1.8 s an epoch on one H200, 1.9e16 FLOP in all
+    Cost:     1.1e17 FLOP; at 16 px 1.8 s per epoch on one H200, 1.9e16 FLOP in all
     Score:    at 16 px, 44 epochs: k-NN 46.0, linear 60.2, fine-tuned 75.4 % (docs/RESULTS.md)
     Section:  4.6 (self-supervision); Chen et al. 2020, sections 2 and 3
     """

@@ -20,7 +20,7 @@ def cifar10_masked(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: the mean colours of corrupted patches, as the ViT paper's self-supervision.
 
     Command:  vitreous train cifar10_masked
-    Cost:     0.6 s an epoch on one H200, so 4.1 minutes; 3.5e16 FLOP
+    Cost:     0.6 s per epoch on one H200, so 4.1 minutes; 3.5e16 FLOP
     Score:    131 epochs: k-NN 40.0, linear 51.0, fine-tuned 91.9 % (docs/RESULTS.md)
     Section:  4.6, B.1.2; the numbers are ours
     """
@@ -32,7 +32,7 @@ def cifar10_mae(epochs: float = 460.0, picture_px: int = 32) -> Recipe:
     """CIFAR-10 without labels: a masked autoencoder that sees 16 of 64 patches, with a decoder of two small blocks.
 
     Command:  vitreous train cifar10_mae
-    Cost:     0.5 s an epoch on one H200, so 4 minutes; 1.8e16 FLOP
+    Cost:     0.5 s per epoch on one H200, so 4 minutes; 1.8e16 FLOP
     Score:    456 epochs: k-NN 73.1, linear 79.7, fine-tuned by cifar10_tuned 96.2 % (docs/RESULTS.md)
     Section:  He et al. 2021, 3; the numbers are ours
     """

@@ -22,7 +22,7 @@ def cifar10_dino(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 
     """DINO on CIFAR-10: a plain ViT of 4.8 M parameters agrees with its own momentum teacher, without labels.
 
     Command:  vitreous train cifar10_dino
-    Cost:     2.1 s an epoch on one H200, so 3.6 minutes; 3.3e16 FLOP
+    Cost:     2.1 s per epoch on one H200, so 3.6 minutes; 3.3e16 FLOP
     Score:    56 epochs: k-NN 80.5, linear 81.8 % (docs/RESULTS.md)
     Section:  Caron et al. 2021, section 3; the recipe for 32 px is ours
     """
@@ -42,7 +42,7 @@ def cifar10_swav(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 
     """SwAV on CIFAR-10: the same ViT predicts to which of 512 prototypes the other crops of a picture belong.
 
     Command:  vitreous train cifar10_swav
-    Cost:     1.9 s an epoch on one H200, so 3.2 minutes; 2.6e16 FLOP
+    Cost:     1.9 s per epoch on one H200, so 3.2 minutes; 2.6e16 FLOP
     Score:    78 epochs: k-NN 86.0, linear 87.8, fine-tuned for 20 epochs 93.8 % (docs/RESULTS.md)
     Section:  Caron et al. 2020, section 3; the recipe for 32 px is ours
     """

@@ -92,7 +92,7 @@ def cifar10_tuned(start: str | None = None, epochs: float = 220.0, picture_px: i
     """Fine-tune on CIFAR-10 what learned from its pictures without labels; without a start: the same from scratch.
 
     Command:  vitreous train cifar10_tuned --start runs/cifar10_mae --data.val_fraction 0
-    Cost:     0.9 s an epoch on one H200, so 3.4 minutes
+    Cost:     0.9 s per epoch on one H200, so 3.4 minutes
     Score:    96.2 % after cifar10_mae, and 96.3 % when cifar10_finetune follows at 48 px (docs/RESULTS.md)
     Section:  4.6 (self-supervision); the recipe is ours
     """

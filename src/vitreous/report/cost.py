@@ -36,7 +36,7 @@ def section(result: Fitted) -> Html:
                     f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
                 ("training speed", _pace(seen, results["wall_s"])),
-                ("one answer", f"{1000 * result.costs.answer_s:.1f} ms on the CPU, from pixels to probabilities"),
+                ("one answer", f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from pixels to probabilities"),
                 ("model on disk", f"{large(_model_bytes(result.out / 'model'))}B"),
                 ("peak memory", _memory(result.costs)),
             ]

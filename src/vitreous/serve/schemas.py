@@ -25,7 +25,7 @@ class Prediction(BaseModel):
 
 class Predictions(BaseModel):
     model: str
-    results: list[Prediction] = Field(description="one a picture, in their order")
+    results: list[Prediction] = Field(description="one per picture, in their order")
 
 
 class Share(BaseModel):

@@ -59,7 +59,7 @@ class Inbox:
     """Jobs that are ready for the model; and, for when there are none, pictures to index.
 
     A pass on many cores makes each wait for the slowest at every step, so a pass on a core in each lane gives more
-    answers a second: that is how several pictures are answered. One that is alone is answered soonest by all cores.
+    answers per second: that is how several pictures are answered. One that is alone is answered soonest by all cores.
     """
 
     def __init__(self) -> None:

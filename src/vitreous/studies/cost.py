@@ -117,7 +117,7 @@ class Cost(Study):
         title = f"Inference on the {'GPU' if device == 'cuda' else 'CPU'}"
         drawn = {
             "speed": lines_figure(
-                rows, "px", "model", "pictures_s", title=title, labels=(side, "pictures a second"), log_y=True
+                rows, "px", "model", "pictures_s", title=title, labels=(side, "pictures per second"), log_y=True
             )
         }
         if any("largest_training_batch" in row for row in rows):

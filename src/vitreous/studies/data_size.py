@@ -52,7 +52,7 @@ class DataSize(TransferStudy):
     models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-s", "hybrid-l", "resnet-s", "resnet-l")  # to compare
     fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)  # shares of the training pictures, each part of the next
     regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose among; Figure 4's is medium
-    shots: int = 5  # training pictures a class for the few-shot probe
+    shots: int = 5  # training pictures per class for the few-shot probe
     evaluations: int = 5  # validations during a run, among which early stopping chooses
 
     @classmethod

@@ -80,7 +80,7 @@ def _test_part(where: str) -> Source:
 
 
 def few_shot_accuracy(run: Path, where: str, shots: int, open_data: OpenData, device: str) -> float:
-    """Mean accuracy over draws of `shots` pictures a class, by least squares on the run's frozen features."""
+    """Mean accuracy over draws of `shots` pictures per class, by least squares on the run's frozen features."""
     splits = open_data(
         DataSettings(where=where, val_fraction=0.0, test_split=test_split(where), train_limit=_pool(where, shots))
     )

@@ -59,7 +59,7 @@ def points(rows: Sequence[Row], x: str, value: str) -> list[Point]:
 
 @drawing
 def curves_figure(panels: Sequence[Panel], x: str, x_label: str) -> Figure:
-    """A line a model: colour and marker by family, larger markers for larger models, as in the paper."""
+    """One line per model: colour and marker by family, larger markers for larger models, as in the paper."""
     drawn = figure(3.3 * len(panels) + 1.5, 3.6)
     axes = drawn.subplots(1, len(panels), squeeze=False)[0]
     rows = [row for panel in panels for row in panel.rows]
@@ -183,7 +183,7 @@ def lines_figure(
     log_y: bool = False,
     note: str | None = None,
 ) -> Figure:
-    """A line a series over a logarithmic x; `note` names a column that is written beside each point."""
+    """One line per series over a logarithmic x; `note` names a column that is written beside each point."""
     drawn = figure(5.6, 3.6)
     ax, with_bars = drawn.subplots(), False
     for number, name in enumerate(dict.fromkeys(row[series] for row in rows)):

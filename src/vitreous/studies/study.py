@@ -41,7 +41,7 @@ class Study:
     patch: int | None = None  # patch size of ViTs; none: so that about 8 x 8 patches cover the picture
     seeds: int = 3  # runs of every reported cell
     steps: int = 4000  # optimizer steps of every training run
-    batch_size: int = 256  # pictures a step
+    batch_size: int = 256  # pictures per step
     rate: float = 2e-3  # peak learning rate of the matrices (Muon); of all else, half of it
     weight_decay: float = 0.5  # decoupled
     label_smoothing: float = 0.1  # share of the target spread over all classes

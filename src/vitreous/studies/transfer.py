@@ -46,7 +46,7 @@ class Transfer(Study):
     columns: ClassVar[tuple[str, ...]] = ("start", "group", "task")
     may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "tasks", "start")
 
-    data: str = "offline"  # the tasks: offline, none, a folder with one folder a task, or a JSON file
+    data: str = "offline"  # the tasks: offline, none, a folder with one folder per task, or a JSON file
     tasks: tuple[str, ...] = ()  # further tasks: NAME=PATH, or NAME:GROUP=PATH where VTAB does not know the name
     start: tuple[str, ...] = ()  # runs or weights to transfer; none: `models` are pre-trained first
     models: tuple[str, ...] = ("vit-s", "resnet-s")  # what is pre-trained where nothing is given to start from
@@ -56,7 +56,7 @@ class Transfer(Study):
     finetune_px: int | None = None  # none: as much larger as the paper's 384 is than 224
     transfer_steps: int = 2500  # of fine-tuning, in mode paper
     transfer_rate: float = 0.01  # learning rate of fine-tuning, in mode paper
-    transfer_batch: int = 512  # pictures a step of fine-tuning
+    transfer_batch: int = 512  # pictures per step of fine-tuning
     sweep_rates: tuple[float, ...] = (0.1, 0.01)  # learning rates to choose among
     sweep_steps: tuple[int, ...] = (2500, 10_000)  # lengths to choose among
 

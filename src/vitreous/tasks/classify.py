@@ -41,7 +41,7 @@ class ClassifySettings:
         if self.class_weights and (self.loss == "sigmoid" or len(self.class_weights) != len(classes)):
             raise UserError(
                 f"{len(self.class_weights)} class_weights for {len(classes)} classes and the {self.loss} loss: give "
-                "one a class and the softmax loss, or none at all"
+                "one per class and the softmax loss, or none at all"
             )
         head = self._head(encoder, len(classes))
         if self.loss == "sigmoid":

@@ -32,7 +32,7 @@ class FunctionMatchingSettings(TaughtSettings):
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "FunctionMatching":
         """`teacher`: views in, logits (B, K) or Features out."""
         if not 0 <= self.label_share <= 1:
-            raise UserError(f"objective.label_share is {self.label_share}: a share lies between 0 and 1")
+            raise UserError(f"objective.label_share is {self.label_share}: a share is between 0 and 1")
         if not self.temperature > 0:
             raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
         return FunctionMatching(encoder, teacher, classes, self)

@@ -53,7 +53,7 @@ class MemorySettings:
 class TrainingSettings:
     epochs: float = 100.0  # passes over the training data; ignored where steps is given
     steps: int | None = None  # length of the run in optimizer steps
-    batch_size: int = 512  # pictures a step, over all ranks and accumulated parts
+    batch_size: int = 512  # pictures per step, over all ranks and accumulated parts
     clip: float | None = 1.0  # largest global norm of the gradient
     precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32; auto: on a GPU
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU

@@ -25,14 +25,14 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
-        told = demo(Path(options.out))
-    print(told)
+        text = demo(Path(options.out))
+    print(text)
 
 
 def demo(out: Path) -> str:
     """`fit` from the encoder that ships, and from random weights; and the bar that both have to clear.
 
-    Returns what came of it, to be printed."""
+    Returns a summary to be printed."""
     from vitreous.commands import account_for
     from vitreous.fitting.fit import FitResult, ending, fit, say
 

@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.batch is not None and options.batch < 1:
         raise UserError(f"--batch {options.batch}: at least one picture at a time")
     if not 0 <= options.abstain <= 1:
-        raise UserError(f"--abstain {options.abstain}: a probability lies between 0 and 1")
+        raise UserError(f"--abstain {options.abstain}: a probability is between 0 and 1")
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- stands alone: what it means comes from the standard input")
 

@@ -16,7 +16,7 @@ class ClassCalibration:
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)
         if not all(0 <= number <= 1 for pair in self.sets for number in pair):
-            raise UserError(f"sets is {shown(self.sets)}: coverages and probabilities lie between 0 and 1")
+            raise UserError(f"sets is {shown(self.sets)}: coverages and probabilities are between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class ManyCalibration:
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)
         if not all(0 <= number <= 1 for number in self.thresholds):
-            raise UserError(f"thresholds is {shown(self.thresholds)}: probabilities lie between 0 and 1")
+            raise UserError(f"thresholds is {shown(self.thresholds)}: probabilities are between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
