@@ -1,17 +1,22 @@
 """Segmenter's decoders and loss: against formulas of their own, and torch's cross-entropy."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from vitreous.batch import IGNORED, Batch
+from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.models.base import Features
+from vitreous.prediction.reading import Reading, Windowing
 from vitreous.tasks.pixel_metric import PixelMetric, confusion
 from vitreous.tasks.predictions import PixelLogits
 from vitreous.tasks.segment import LinearDecoder, MaskTransformer, SegmentSettings, pixel_loss
+from vitreous.weights.card import Card
 
 CLASSES = ("sky", "road", "car")
 SMALL = {"picture_px": (16, 24), "patch": 8, "width": 16, "depth": 1, "heads": 2}
@@ -167,3 +172,22 @@ def test_metric_needs_a_label():
     metric = PixelMetric()
     with pytest.raises(UserError, match="not one labelled pixel"):
         metric.compute()
+
+
+# ---- on the card
+
+
+def test_formats_of_others_refuse_it_in_one_line():
+    model = ViTSettings(**SMALL)
+    card = Card(model=model, task=SegmentSettings(), classes=CLASSES, preprocessing=Preprocessing(size_px=(16, 24)))
+    with pytest.raises(UserError, match="hold encoders and classifiers"):
+        _ = card.classifier
+    assert replace(card, task=None).classifier is None
+
+
+def test_windows_are_known_to_whoever_reads_its_outputs():
+    for decoder, cell_px in (("linear", (4, 4)), ("mask-transformer", (8, 8))):
+        settings = SegmentSettings(decoder=decoder, inference="windows", overlap=0.25)
+        model = ResNetSettings(picture_px=(32, 48), depths=(1, 1), base_width=8)
+        card = Card(model=model, task=settings, classes=CLASSES, preprocessing=Preprocessing(size_px=(32, 48)))
+        assert Reading.of(card).windows == Windowing(cell_px=cell_px, overlap=0.25)

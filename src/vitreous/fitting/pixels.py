@@ -38,7 +38,7 @@ LEAST_STEPS = 8
 
 def has_masks(request: Request) -> bool:
     """Whether a fit of these pictures is one of their pixels. Nothing is decoded."""
-    return replace(data_settings(request), keep_gb=0.0).build().train.targets.has_places
+    return replace(data_settings(request), keep_gb=0.0).build().train.targets.task == "segment"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,6 +140,11 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
         check_classes(train)
         if task.task_kind == "classify" and train.targets.task == "label":
             raise UserError(f"{train.name}: its pictures have several labels each: set --objective.loss sigmoid")
+        if train.targets.has_places and recipe.normalise.crop not in ("squash", "letterbox"):
+            raise UserError(
+                f"normalise.crop is {recipe.normalise.crop}, which cuts off a part of every picture, and all of it is "
+                "scored: give --normalise.crop squash, or letterbox"
+            )
     elif recipe.training.keep == "best":
         raise UserError(
             f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"

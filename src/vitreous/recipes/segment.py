@@ -23,8 +23,8 @@ def rendered_segmenter(epochs: float = 8.0) -> Recipe:
     """Shapes drawn from a seed, each pixel with its class: a hybrid of 0.3 M parameters at 64 px, on the CPU.
 
     Command:  vitreous train rendered_segmenter
-    Cost:     minutes on 2 cores
-    Score:    to be measured
+    Cost:     14 minutes on a quarter of one core, that is about 5 minutes of one
+    Score:    mIoU 34.8 % on its 500 test pictures, and still rising: `--epochs 20` learns the shapes better (one seed)
     Section:  Strudel et al. 2021, section 3.2 (mask transformer); the recipe is ours
     """
     # A few convolutions find the edges, which a transformer of this size would need many more pictures for.
@@ -132,7 +132,7 @@ def _on_a_gpu(
 def has_masks(data: str) -> bool:
     """Whether the pictures have them; False where they cannot be opened yet: whoever trains on them will say why."""
     try:
-        return any(source.targets.has_places for source in open_sources(data).values())
+        return any(source.targets.task == "segment" for source in open_sources(data).values())
     except UserError:
         return False
 

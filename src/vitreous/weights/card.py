@@ -34,9 +34,7 @@ class Card:
         """The task, for what knows classifiers and encoders alone, as the formats of others do."""
         if self.task is None or isinstance(self.task, ClassifySettings):
             return self.task
-        raise UserError(
-            f"a model that can {self.task.task_kind} goes into no format of others yet; ours and ONNX hold it"
-        )
+        raise UserError("formats of others hold encoders and classifiers; this model does something else, so keep ours")
 
     @property
     def temperature(self) -> float:
