@@ -152,6 +152,7 @@ def build_app(service: Service, files: dict[str, PageFile]) -> FastAPI:
     )
     _add_errors(app)
     _add_questions(app, service)
+    _add_views_inside(app, service)
     _add_facts(app, service)
     _add_files(app, files)
     return app
@@ -228,6 +229,8 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         results = rows(replies, lambda reply: {"embedding": np.frombuffer(reply.blob, np.float32).tolist()})
         return JSONResponse({"model": asked.name, "width": asked.description["width"], "results": results})
 
+
+def _add_views_inside(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/attention",
         response_class=Response,
@@ -236,7 +239,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
             **schemas.errors(*schemas.ASKING),
         },
         openapi_extra=schemas.body(None),
-        summary="What every token of a picture looks at, in every layer and head, and the answer.",
+        summary="What every token of a picture looks at, in every layer and head, and the prediction.",
     )
     async def attention(
         request: Request, model: Model = None, top: Top = 5, coverage: Coverage = None, abstain: Abstain = None
