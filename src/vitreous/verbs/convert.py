@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="resize its positions for pictures of N px; HxW where they are not square",
     )
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
-    parser.add_argument("--heads", type=int, metavar="N", help="of the attention, where the file does not tell")
+    parser.add_argument("--heads", type=int, metavar="N", help="attention heads, where the file does not say how many")
     parser.add_argument(
         "--approximate",
         action="store_true",
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="hold both sides against the libraries they belong to (timm, transformers, torchvision)",
+        help="compare both sides with the libraries they belong to (timm, transformers, torchvision)",
     )
     parser.add_argument(
         "--picture", action="append", default=[], metavar="FILE", help="compare outputs on this picture too"

@@ -10,7 +10,7 @@ from vitreous.verbs import add_device, add_quiet
 if TYPE_CHECKING:
     from vitreous.jobs.evaluate import Assessment
 
-HELP = "Measure a run: accuracy, calibration, prediction sets, probes, every number with its interval."
+HELP = "Measure a model: its scores, calibration, prediction sets and probes, each with an interval."
 
 
 TAKES_SETTINGS = True
@@ -18,7 +18,7 @@ TAKES_SETTINGS = True
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "How to read other data is set as for training, such as --data.layout.label_column breed."
-    parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or whatever else holds weights")
+    parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or any other weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="other data, of the same classes; for --probe of any")
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
     parser.add_argument("--probe", metavar="NAMES", help="what the frozen features know: knn,linear,fewshot")
@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map", metavar="FILE", help="JSON: the model's classes for each class of the data (ObjectNet)"
     )
-    parser.add_argument("--figures", metavar="DIR", help="draw the figures there")
+    parser.add_argument("--figures", metavar="DIR", help="save the figures there")
     add_device(parser)
     add_quiet(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

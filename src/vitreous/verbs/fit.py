@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--balance",
         choices=("auto", "none", "sampling", "weights"),
         default="auto",
-        help="of classes of unequal size (default: sampling where one has over 3 times the pictures of another)",
+        help="for classes of unequal size (default: sampling where one has over 3 times the pictures of another)",
     )
     add_device(parser)
     add_quiet(parser)

@@ -29,7 +29,7 @@ NUM_SHOWN = 9  # pictures in a figure
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("start", metavar="RUN", help="a finished run, or whatever else holds weights")
+    parser.add_argument("start", metavar="RUN", help="a finished run, or any other weights")
     parser.add_argument("given", nargs="*", metavar="PICTURES", help="files or folders (default: the run's test part)")
     parser.add_argument("--out", metavar="DIR", help="where the figures go (default: runs/inspect- and the run's name)")
     parser.add_argument("--method", choices=("rollout", "product", "raw"), help=METHOD_HELP)

@@ -37,7 +37,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coverage", type=float, metavar="P", help="add the set that holds the right class with this probability"
     )
-    parser.add_argument("--abstain", type=float, default=0.0, metavar="P", help="what is less probable is not said")
+    parser.add_argument(
+        "--abstain",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help='say "not sure" where the best class is less probable than this',
+    )
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
     parser.add_argument(
         "--out",

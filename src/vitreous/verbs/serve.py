@@ -5,7 +5,7 @@ import argparse
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet
 
-HELP = "Answer questions about pictures over HTTP, with a page to look inside the model."
+HELP = "Serve predictions over HTTP, with a page that looks inside the model."
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,9 @@ TAKES_SETTINGS = True
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Students learn from them with --objective.stored DIR. {SETTINGS_HELP}"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
-    parser.add_argument("--epochs", type=int, metavar="N", help="of so many epochs (default: all of the recipe's)")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="how many epochs of views (default: all of the recipe's)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where the predictions go (default: runs/RECIPE-taught)")
     add_device(parser)
     add_quiet(parser)
