@@ -120,7 +120,8 @@ def confusion(scores: Scores | PixelScores) -> Figure:
             colour = "white" if share > 0.35 else INK
             axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=colour)
     ticks = (0, 0.02, 0.1, 0.25, 0.5, 1)
-    bar = drawn.colorbar(image, ax=axes, shrink=0.8, label="share of the label's pictures", ticks=ticks)
+    counted = "pixels" if isinstance(scores, PixelScores) else "pictures"
+    bar = drawn.colorbar(image, ax=axes, shrink=0.8, label=f"share of the label's {counted}", ticks=ticks)
     bar.ax.set_yticklabels([f"{100 * tick:g} %" for tick in ticks])
     bar.outline.set_visible(False)
     return drawn
