@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from many_labels import write_squares
 from scenes import encoded, recompressed, scene, write_scenes
 from vitreous import settings
+from vitreous.commands import account_for
 from vitreous.errors import UserError
 from vitreous.fitting import after
 from vitreous.fitting.fit import ending, fit
 from vitreous.fitting.keep import BETWEEN, FINE_TUNED, FIRST_ANSWER, FROM_SCRATCH, NEW_HEAD, ON_PIXELS
+from vitreous.fitting.stored import stored
+from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.recipe import Recipe
@@ -157,6 +161,33 @@ def test_large_pictures_are_kept_small_and_the_recipe_says_so(tmp_path):
     train(settings.load(Recipe, tmp_path / "out" / "recipe.json"), tmp_path / "again")
     ours, again = (Trained.load(tmp_path / name).weights for name in ("out/trained", "again"))
     assert all(torch.equal(ours[name], again[name]) for name in ours)
+
+
+def test_a_part_of_the_test_pictures_is_scored_where_the_time_is_short(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("vitreous.fitting.budget.LEAST_SCORED", 24)
+    monkeypatch.setattr("vitreous.fitting.budget.SCORED_SHARE", 0.0)
+    found = fit(str(folder), tmp_path, minutes=5.0, changes={**TINY, "training.epochs": "1"})
+    account_for(found)
+    assert len(found.test) == len(found.splits.test) == found.evaluation.scores.pictures == 24
+    assert len({found.splits.test.where(index) for index in range(24)}) == 24
+    assert "24 of 60 pictures" in capsys.readouterr().out and "on 24 of 60 test pictures" in ending(found, 10.0)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (results["test_scored"], results["test_pictures"]) == (24, 60)
+    page = (tmp_path / "report.html").read_text()
+    assert "Scored on a part." in page and f"vitreous evaluate {tmp_path}" in page
+    again = stored(tmp_path)
+    assert again.splits.test.labels.tolist() == found.test.labels.tolist() and again.on_a_part == found.on_a_part
+    resumed = fit(str(folder), tmp_path, minutes=5.0, changes={**TINY, "training.epochs": "1"})
+    assert resumed.resumed and resumed.evaluation.to_json() == found.evaluation.to_json()
+    assert evaluate(tmp_path).evaluation.scores.pictures == 60, "all, whenever that is asked for"
+
+
+def test_several_labels_whose_heads_do_not_converge_keep_the_ones_they_have(run, tmp_path, monkeypatch):
+    table = write_squares(tmp_path / "squares", train=60, val=20, test=20)
+    monkeypatch.setattr("vitreous.fitting.first.logistic_head", lambda *given, **options: None)
+    found = fit(str(table), tmp_path / "run", start=str(run.out), changes={"training.epochs": "1"})
+    assert [one.name for one in found.candidates] == [ON_PIXELS, FINE_TUNED]
+    assert found.first.start == "pixels" and found.plan.recipe.start == str(run.out)
 
 
 def test_starting_from_weights(run, folder, tmp_path, capsys):

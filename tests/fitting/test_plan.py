@@ -10,7 +10,8 @@ from vitreous import settings
 from vitreous.data.check import DataReport, Part, check
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
-from vitreous.fitting.budget import Budget, Pace, measured
+from vitreous.fitting.budget import Budget, Pace, measured, pace_of
+from vitreous.fitting.budget import budget as fitting_budget
 from vitreous.fitting.plan import Plan, plan
 from vitreous.fitting.transfer import Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
@@ -262,6 +263,45 @@ def test_a_new_head_is_fitted_to_as_many_pictures_as_the_time_allows(picture_s, 
     assert found.new_head == expected
     assert found.budget.after_s >= 7.0 + picture_s * expected, "its time is kept"
     assert planned(measure=never, changes={"training.epochs": "3"}).new_head == 4000
+
+
+@pytest.mark.parametrize(
+    ("picture_s", "gone_s", "expected"),
+    [
+        (0.001, 40.0, None),  # all 10,000 within 30 % of 90 s
+        (0.004, 40.0, 6750),  # those 30 %
+        (0.004, 73.0, 1830),  # what is left, but for 7 s of figures and 670 pictures of few-shot probes
+        (0.04, 40.0, 1000),  # the least
+        (0.001, 89.0, 1000),
+    ],
+)
+def test_as_many_test_pictures_are_scored_as_there_is_time_for(picture_s, gone_s, expected):
+    parts = report().parts
+    large = report(parts=(*parts[:2], replace(parts[2], pictures=10_000)))
+    budget = fitting_budget(90.0, large, pace_of(planned().recipe, picture_s), gone_s)
+    assert budget.scored == expected
+    least = fitting_budget(90.0, report(), budget.pace, gone_s)
+    assert least.scored is None, "there are no more than 1,000"
+    assert budget.after_s - least.after_s == pytest.approx(picture_s * ((expected or 10_000) - 1000)), (
+        "its time is kept"
+    )
+
+
+def test_a_part_of_the_test_pictures_is_a_choice_that_is_told():
+    parts = report().parts
+    large = report(parts=(*parts[:2], replace(parts[2], pictures=10_000)))
+    pace = Pace(step_s=0.01, start_s=1.0, picture_s=0.001)
+    found = planned(large, measure=lambda *_: pace, seconds=90.0)
+    assert found.scored is None and found.choices[-1].what == "balance"
+    slow = plan(
+        *(large, DataSettings(where="made"), CPU, Wishes(changes={}, seconds=90.0), SCRATCH),
+        measure=lambda *_: pace,
+        clock=lambda: 10.0,
+        first_s=0.01,  # the first model may be what is kept
+    )
+    assert slow.scored == 2700 and slow.choices[-1].value == "2,700 of 10,000 pictures"
+    assert settings.from_json(Plan, json.loads(json.dumps(settings.to_json(slow)))) == slow
+    assert planned(large, measure=never, changes={"training.epochs": "3"}).scored is None, "without a time all are"
 
 
 def test_what_is_late_measures_nothing():

@@ -59,13 +59,38 @@ def test_the_largest_that_the_time_allows(side, ms, expected, encoders, monkeypa
     assert (found.where, found.picture_px[0]) == expected and found.is_chosen and len(found.digest) == 64
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(60.0, "vitreous-s"), (25.0, "vitreous-xs"), (12.0, None)])
-def test_the_whole_of_a_first_answer_has_to_fit_into_the_time(seconds, expected, encoders, monkeypatch):
-    """200 training pictures, but 1,000 to validate and 1,000 to test on, and the report."""
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, "vitreous-s"), (25.0, "vitreous-xs"), (9.0, None)])
+def test_the_features_of_a_first_answer_have_to_fit_into_the_time(seconds, expected, encoders, monkeypatch):
+    """200 training pictures, but 1,000 to validate on, and the report."""
     found = start(report(num=200), monkeypatch, {"vitreous-s": 0.02, "vitreous-xs": 0.005}, seconds=seconds)
     assert (found.where if isinstance(found, Start) else None) == expected
     if expected is None:
-        assert "12 s are left; --minutes gives more" in found.why
+        assert "9 s are left; --minutes gives more" in found.why
+
+
+@pytest.mark.parametrize("picture_s", [0.01, 0.02, 0.04])
+def test_however_large_the_test_part_is_an_encoder_is_tried(picture_s, encoders, monkeypatch):
+    """Half of 90 s is gone, and 10,000 test pictures alone would take longer than all of it."""
+    pace = {"vitreous-s": 3 * picture_s, "vitreous-xs": picture_s}
+    train, val, test = report(num=4500, side=32).parts
+    parts = (train, replace(val, pictures=500), replace(test, pictures=10_000))
+    found = start(report(side=32, parts=parts), monkeypatch, pace, seconds=45.0)
+    assert (found.where, found.picture_px[0]) == ("vitreous-xs", 48)
+
+
+def test_time_for_a_part_of_the_training_pictures_takes_a_part(encoders, tmp_path, monkeypatch, capsys):
+    """As if a picture took 50 ms: 40 % of the time that is left is not enough for all."""
+    root = write_scenes(tmp_path / "pictures", {"dark": 150, "light": 150}, size=(20, 20))
+    timed = transfer._timed
+    monkeypatch.setattr(transfer, "_timed", lambda *given: timed(*given)._replace(seconds=0.05))
+    monkeypatch.setattr(transfer, "LEAST_EMBEDDED", 20)
+    monkeypatch.setattr("vitreous.fitting.stages.Stages.__call__", lambda clock: 40.0)
+    monkeypatch.setattr("vitreous.fitting.first.MOST_S", 0.2)
+    found = fit(str(root), tmp_path / "out", minutes=1.0, changes={"training.device": "cpu"})
+    told = next(one for one in found.plan.choices if one.what == "first answer")
+    assert found.first.start == "vitreous-xs" and told.value == "a head on 80 of 243 training pictures"
+    assert told.value in capsys.readouterr().out
+    assert "of 243 training pictures" in (tmp_path / "out" / "plan.json").read_text()
 
 
 def test_what_the_user_says_goes(encoders, monkeypatch):

@@ -92,6 +92,11 @@ class DataReport:
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
 
+    def size(self, name: str) -> int:
+        """Pictures of a part; 0 where it is not there."""
+        part = self.part(name)
+        return 0 if part is None else part.pictures
+
     @property
     def train_counts(self) -> tuple[int, ...]:
         return self.parts[0].counts

@@ -53,6 +53,14 @@ def evaluated(
     return replace(model, card=card), Measured(task, val, test, evaluation, shots)
 
 
+def scored_part(splits: Splits, num: int | None, seed: int) -> Splits:
+    """With so many of the test pictures, drawn from a seed; None: all. A number that was noted before any is read."""
+    if splits.test is None or num is None:
+        return splits
+    drawn = np.random.default_rng(seed).permutation(len(splits.test))[:num]
+    return replace(splits, test=Subset(splits.test, np.sort(drawn)))
+
+
 def seen(
     task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...], features: FeatureSet | None = None
 ) -> tuple[LabelledLogits, FeatureSet]:

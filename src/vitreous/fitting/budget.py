@@ -17,6 +17,8 @@ from vitreous.training.devices import WARM_UP_STEPS, World, autocast
 FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
 PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from
 PROBED_SHARE = 0.03  # of the time, at most, for embedding them
+LEAST_SCORED = 1000  # test pictures: they tell an accuracy to 3 points or better
+SCORED_SHARE = 0.3  # of the time, at most, for scoring more: all can be scored later, when the model is there
 VAL_PASSES = 5  # after the last step: raw and averaged weights, what is kept of them, the mean of two, a new head
 NEW_HEAD_PICTURES = 4000  # that a head is fitted to anew, at most, once features were trained
 NEW_HEAD_SHARE = 0.15  # of the time, for embedding them
@@ -44,20 +46,24 @@ class Budget:
     after_s: float  # kept for calibration, evaluation, inspection, report
     train_s: float  # what is left for training and its validations; below 0 where the rest is too much already
     pace: Pace
+    scored: int | None = None  # test pictures, drawn at random; None: all
 
 
 Measure = Callable[[Recipe, float], Pace]  # a recipe, and for how many seconds
 Clock = Callable[[], float]  # seconds since the command began
 
 
-def budget(total_s: float, report: DataReport, pace: Pace, before_s: float) -> Budget:
-    kept_s = FIGURES_S + pace.picture_s * _answers_after(total_s, report, pace)
+def budget(total_s: float, report: DataReport, pace: Pace, before_s: float, *, first_s: float = 0.0) -> Budget:
+    """`first_s`: what a picture takes the first model, which may be what is kept."""
+    scored = num_scored(total_s, report, max(pace.picture_s, first_s), before_s)
+    kept_s = FIGURES_S + pace.picture_s * _answers_after(total_s, report, pace, scored)
     return Budget(
         total_s=total_s,
         before_s=before_s,
         after_s=kept_s,
         train_s=total_s - before_s - kept_s,
         pace=pace,
+        scored=scored,
     )
 
 
@@ -68,16 +74,25 @@ def after_s(budget: Budget, *, slower: float, contention: float) -> float:
 
 def least_after_s(total_s: float, report: DataReport, picture_s: float) -> float:
     """What comes after a first answer that is kept as it is takes at least."""
-    test = report.part("test")
-    probed = sum(min(count, num_probed(total_s, report, picture_s)) for count in report.train_counts)
-    return FIGURES_S + picture_s * (probed + (0 if test is None else test.pictures))
+    return FIGURES_S + picture_s * (_all_probed(total_s, report, picture_s) + min(LEAST_SCORED, report.size("test")))
 
 
-def _answers_after(total_s: float, report: DataReport, pace: Pace) -> int:
-    val, test = (report.part(name) for name in ("val", "test"))
-    held_out = (0 if val is None else VAL_PASSES * val.pictures) + (0 if test is None else test.pictures)
-    probed = sum(min(count, num_probed(total_s, report, pace.picture_s)) for count in report.train_counts)
-    return held_out + probed + num_for_new_head(total_s, report, pace.picture_s)
+def _answers_after(total_s: float, report: DataReport, pace: Pace, scored: int | None) -> int:
+    held_out = VAL_PASSES * report.size("val") + (report.size("test") if scored is None else scored)
+    return held_out + _all_probed(total_s, report, pace.picture_s) + num_for_new_head(total_s, report, pace.picture_s)
+
+
+def num_scored(total_s: float, report: DataReport, picture_s: float, before_s: float) -> int | None:
+    """Test pictures that there is time to score, and LEAST_SCORED whatever the time; None: all."""
+    left_s = total_s - before_s - FIGURES_S - picture_s * _all_probed(total_s, report, picture_s)
+    affordable = int(min(left_s, SCORED_SHARE * total_s) / max(picture_s, 1e-9))
+    num = max(LEAST_SCORED, affordable)
+    return num if num < report.size("test") else None
+
+
+def _all_probed(total_s: float, report: DataReport, picture_s: float) -> int:
+    """Training pictures that few-shot probes draw from."""
+    return sum(min(count, num_probed(total_s, report, picture_s)) for count in report.train_counts)
 
 
 def num_for_new_head(total_s: float | None, report: DataReport, picture_s: float) -> int:
@@ -116,8 +131,7 @@ def has_validations(budget: Budget, report: DataReport) -> bool:
 
 def _validations_s(budget: Budget, report: DataReport) -> float:
     """Raw and averaged weights at each validation but the last, which is counted with the rest of the end."""
-    val = report.part("val")
-    return 0.0 if val is None else budget.pace.picture_s * val.pictures * 2 * (NUM_VALIDATIONS - 1)
+    return budget.pace.picture_s * report.size("val") * 2 * (NUM_VALIDATIONS - 1)
 
 
 def measured(

@@ -93,9 +93,10 @@ def pixel_answer(regression: PixelRegression, out: Path, *, clock: Clock) -> Fir
 
 def first_answer(
     start: Start, recipe: Recipe, splits: Splits, out: Path, *, bar: float, seconds: float, clock: Clock
-) -> tuple[FirstAnswer, FeatureSet | None]:
+) -> tuple[FirstAnswer | None, FeatureSet | None]:
     """Saved, and said, as soon as there is one; and again where the next head is better. With the features of the
-    validation part. `bar` is the accuracy of what is delivered so far; `seconds` are those of the whole command."""
+    validation part. None where no head could be fitted. `bar` is the accuracy of what is delivered so far; `seconds`
+    are left of the command."""
     encoder, classes = build_encoder(recipe), splits.train.classes
     found = embed(encoder, recipe, splits, seconds, start.picture_s)
     best: FirstAnswer | None = None
@@ -120,7 +121,6 @@ def first_answer(
             ready_s=round(clock(), 2),
         )
         print(best.words(), flush=True)
-    assert best is not None
     return best, found.val
 
 
@@ -135,7 +135,7 @@ class Embedded:
 
 
 def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, picture_s: float | None = None) -> Embedded:
-    """`seconds` are those of the whole command; `picture_s` is what a picture will take, where that is known: then of
+    """`seconds` are left of the command; `picture_s` is what a picture will take, where that is known: then of
     too many training pictures some are taken, and fewer where it turns out slower than that."""
     world = World.join(recipe.training.device)
     encoder = encoder.to(world.device)

@@ -10,13 +10,13 @@ import torch
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
-from vitreous.data.sources import DataSettings, without
+from vitreous.data.sources import DataSettings, Splits, without
 from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import Baseline, PixelRegression
 from vitreous.evaluation.probes import FewShot
-from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings
+from vitreous.fitting.after import costs_of, evaluated, inspected, inspected_findings, scored_part
 from vitreous.fitting.begun import Begun, Request, begun_before, checked, data_settings, hardware_of, wishes_of, write
 from vitreous.fitting.budget import Pace, measured, num_probed
 from vitreous.fitting.course import Course
@@ -28,7 +28,7 @@ from vitreous.fitting.pixels import PixelFit, PixelJob, has_masks
 from vitreous.fitting.plan import Plan, length, plan
 from vitreous.fitting.stages import Stages, say
 from vitreous.fitting.threads import settled
-from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
+from vitreous.fitting.transfer import Start, reconsidered, starting
 from vitreous.fitting.wishes import DEFAULT_S, Balance
 from vitreous.jobs.train import train
 from vitreous.models.shapes import shapes_only
@@ -92,10 +92,12 @@ def fit(
     begins, results = job.trained(begins, is_resumed=begun is not None)
     clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
     begins, kept = job.kept(begins, trained=bool(results["steps"]))
-    shown, splits = shown_as(begins.plan.recipe, kept.model.card), job.parts.of(begins.plan.recipe)
+    shown, splits = shown_as(begins.plan.recipe, kept.model.card), job.to_score(begins)
     model, found = evaluated(kept.model, kept.val, shown, splits, job.num_probed(begins))
     model.save(out / "model")
     write(out, "evaluation", found.evaluation.to_json())
+    results = {**results, "test_scored": len(found.test), "test_pictures": job.report.size("test")}
+    write(out, "results", results)
     assert splits.test is not None
     baseline = regression.baseline(splits.test)
     print(found.evaluation.summary(), flush=True)
@@ -173,22 +175,37 @@ class Job:
         def measure(recipe: Recipe, seconds: float) -> Pace:
             return measured(recipe, self.parts.of(recipe), seconds)
 
-        chosen = plan(report, self.source, hardware, wishes, start, measure=measure, clock=clock)
+        chosen = plan(
+            report, self.source, hardware, wishes, start, measure=measure, clock=clock, first_s=first.picture_s
+        )
+        chosen = self._with_part_embedded(chosen, first)
         print(table([(one.what, one.value, one.why) for one in chosen.choices], ("choice", "value", "why")), flush=True)
-        chosen = chosen if isinstance(start, Scratch) else self._from_first(chosen, start)
+        chosen = self._from_first(chosen, start) if isinstance(start, Start) and first.digest else chosen
         chosen = replace(chosen, threads=torch.get_num_threads())
         begins = Begun(request=self.request, plan=chosen, first=first, on_pixels=pixels, pictures=self.pictures)
         self.note(begins)
         return begins
 
     def _first(self, start: Start, draft: Recipe, pixels: FirstAnswer) -> FirstAnswer:
-        seconds, splits = wishes_of(self.request).budget_s or DEFAULT_S, self.parts.of(draft)
+        seconds = max(1.0, (wishes_of(self.request).budget_s or DEFAULT_S) - self.clock())
         found, features = first_answer(
-            start, draft, splits, self.out, bar=pixels.accuracy, seconds=seconds, clock=self.clock
+            start, draft, self.parts.of(draft), self.out, bar=pixels.accuracy, seconds=seconds, clock=self.clock
         )
+        if found is None:
+            return pixels
         if features is not None:
             self.seen[FIRST] = features
         return found
+
+    def _with_part_embedded(self, chosen: Plan, first: FirstAnswer) -> Plan:
+        """Noted where the first answer is made of a part of the training pictures."""
+        readable = self.report.num_train - len(self.report.parts[0].unreadable)
+        if not first.digest or first.pictures >= readable:
+            return chosen
+        value = f"a head on {first.pictures:,} of {readable:,} training pictures"
+        return chosen.with_choice(
+            "first answer", value, "spread evenly over the classes; the time is too short for all"
+        )
 
     def _from_first(self, chosen: Plan, start: Start) -> Plan:
         """Fine-tuning starts from the first answer, head and all, where its task is the same."""
@@ -242,6 +259,11 @@ class Job:
             }
             write(self.out, "results", results)
         return results
+
+    def to_score(self, begun: Begun) -> Splits:
+        """With the part of test that was planned."""
+        recipe = begun.plan.recipe
+        return scored_part(self.parts.of(recipe), begun.plan.scored, recipe.data.split_seed)
 
     def num_probed(self, begun: Begun) -> int:
         budget = begun.plan.budget
@@ -306,7 +328,8 @@ def ending(result: Fitted, seconds: float) -> str:
     if result.resumed:  # the time before is not known here
         asked = " since it went on"
     return (
-        f"\nTest {result.evaluation.headline_name} {result.evaluation.headline.percent()}, {duration(seconds)}{asked}. "
+        f"\nTest {result.evaluation.headline_name} {result.evaluation.headline.percent()}{result.on_a_part}, "
+        f"{duration(seconds)}{asked}. "
         f"Saved to {result.out}:\n"
         "  report.html the account   model/ the model, calibrated   plan.json the choices   data.json the check   "
         "evaluation.json the numbers"

@@ -36,11 +36,20 @@ class Fitted:
     def _repr_html_(self) -> str:
         """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
         page = self.out / "report.html"
-        line = tag.p(f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}. Saved to {self.out}.")
+        line = tag.p(
+            f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}{self.on_a_part}. "
+            f"Saved to {self.out}."
+        )
         if not page.is_file():
             return line.markup
         frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
         return together(line, frame).markup
+
+    @property
+    def on_a_part(self) -> str:
+        """In words, where not all test pictures were scored."""
+        num = self.plan.scored
+        return "" if num is None else f" on {num:,} of {self.data.size('test'):,} test pictures"
 
     @property
     def recipe(self) -> Recipe:

@@ -67,7 +67,9 @@ def keep_best(
             made.add(BETWEEN, _between(made.models[FIRST_ANSWER], learned))
         # A head of its own cannot make up for random weights that have learned nothing yet, and takes long to fit.
         if splits.val is not None and new_head and (recipe.start or made.is_near(FROM_SCRATCH, floor)):
-            made.add(NEW_HEAD, *_with_new_head(learned, recipe, splits, new_head))
+            renewed = _with_new_head(learned, recipe, splits, new_head)
+            if renewed is not None:
+                made.add(NEW_HEAD, *renewed)
     best, why = chosen(made.right, floor, is_continued=bool(recipe.start), num_train=len(splits.train))
     candidates = tuple(Candidate(name=name, score=made.score(name), is_kept=name == best) for name in made.models)
     return Kept(made.models[best], made.said[best], candidates, why)
@@ -132,12 +134,18 @@ def _between(first: Trained, trained: Trained) -> Trained:
     return replace(trained, weights={name: torch.lerp(one, other, 0.5) for name, one, other in pairs})
 
 
-def _with_new_head(trained: Trained, recipe: Recipe, splits: Splits, num: int) -> tuple[Trained, FeatureSet | None]:
+def _with_new_head(
+    trained: Trained, recipe: Recipe, splits: Splits, num: int
+) -> tuple[Trained, FeatureSet | None] | None:
     """A linear head fitted to the features that were learned. Briefly trained, features run ahead of the head: its
-    weights are large where features are nearly alike, and follow them slowly."""
+    weights are large where features are nearly alike, and follow them slowly. None where no head could be fitted: the
+    model keeps the one it has."""
     encoder, some = trained.encoder(), spread_out(splits.train, num)
     found = embed(encoder, recipe, replace(splits, train=some), seconds=0.0)
-    head = min(fitted_heads(found, len(splits.train.classes), tolerance=ROUGHLY), key=lambda head: head.log_loss)
+    heads = list(fitted_heads(found, len(splits.train.classes), tolerance=ROUGHLY))
+    if not heads:
+        return None
+    head = min(heads, key=lambda head: head.log_loss)
     return with_head(encoder, head, card_of(recipe, splits.train.classes), trained.where), found.val
 
 

@@ -45,6 +45,11 @@ class Plan:
     new_head: int = 0  # training pictures that a head is fitted to anew when training has ended
     threads: int | None = None  # that torch computes with: others would round differently
 
+    @property
+    def scored(self) -> int | None:
+        """Test pictures that are scored; None: all."""
+        return None if self.budget is None else self.budget.scored
+
     def with_choice(self, what: str, value: str, why: str) -> "Plan":
         """In its place, or as the last."""
         new = Choice(what=what, value=value, why=why)
@@ -62,8 +67,10 @@ def plan(
     *,
     measure: Measure,
     clock: Clock,
+    first_s: float = 0.0,
 ) -> Plan:
-    """What to do with this data. Measures only where a model has to be chosen by the time."""
+    """What to do with this data. Measures only where a model has to be chosen by the time. `first_s`: what a
+    picture takes the first model."""
     encoder = start if isinstance(start, Start) else None
     drafted = drafts(report, data, hardware, wishes, encoder)
     seconds = wishes.budget_s
@@ -76,7 +83,7 @@ def plan(
         recipe, pace = drafted[0], pace_of(drafted[0], USUAL_S)  # nothing will be trained: measuring would be late, too
     else:
         recipe, pace = _largest(drafted, report, wishes, measure, clock)
-    kept = budget(seconds, report, pace, clock())
+    kept = budget(seconds, report, pace, clock(), first_s=first_s)
     steps = steps_within(kept, recipe, report)
     usual = usual_steps(next(draft for draft in drafted if draft.model == recipe.model), report)
     # Trained weights are spoiled by too many passes; random ones learn for as long as they are given.
@@ -177,6 +184,7 @@ def _choices(
             "augmentation",
         ),
         choice("balance", *_balance_words(recipe, report, wishes), "data.balance", "objective.class_weights"),
+        *_scored(report, kept),
     )
 
 
@@ -186,6 +194,15 @@ def _task(report: DataReport) -> tuple[Choice, ...]:
         return ()
     why = "the data gives pictures any number of labels: each is decided for itself (sigmoid loss)"
     return (Choice(what="task", value="several labels per picture", why=why),)
+
+
+def _scored(report: DataReport, kept: Budget | None) -> tuple[Choice, ...]:
+    """Only where it is not the whole test part."""
+    if kept is None or kept.scored is None:
+        return ()
+    value = f"{kept.scored:,} of {report.size('test'):,} pictures"
+    why = "drawn at random, as scoring all would take too much of the time; `vitreous evaluate` scores all"
+    return (Choice(what="test", value=value, why=why),)
 
 
 def _start(start: Found) -> Choice:

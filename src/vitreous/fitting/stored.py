@@ -21,6 +21,7 @@ from vitreous.evaluation.full import evaluation_of
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.pixels import Baseline
 from vitreous.evaluation.probes import FewShot
+from vitreous.fitting.after import scored_part
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fit import Begun, FitResult, inspected_findings
 from vitreous.fitting.keep import shown_as
@@ -90,6 +91,7 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> FitResult | P
     }
     if names_digest(splits.test) != begun.pictures[-1]:  # type: ignore[arg-type]
         raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them anew")
+    splits = scored_part(splits, begun.plan.scored, begun.plan.recipe.data.split_seed)
     model = Trained.load(run)
     shown = shown_as(begun.plan.recipe, model.card)
     return FitResult(

@@ -10,7 +10,7 @@ import torch
 
 from vitreous.data.check import DataReport
 from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
-from vitreous.fitting.budget import TRAINING_PASSES, least_after_s
+from vitreous.fitting.budget import FIGURES_S, TRAINING_PASSES, least_after_s
 from vitreous.fitting.starts import Work, best_start
 from vitreous.fitting.wishes import DEFAULT_S, Hardware, Wishes
 from vitreous.training.devices import Precision, World, autocast
@@ -99,7 +99,8 @@ def _shipped(
     names: tuple[str, ...], why: str, report: DataReport, hardware: Hardware, wishes: Wishes, *, left_s: float
 ) -> Found:
     """The largest pictures that the time allows, then the larger encoder: its features of 64 px are better than the
-    smaller one's of 128, and cheaper. None where there is no time for the features of any."""
+    smaller one's of 128, and cheaper. None where there is no time for the features of any; the time for scoring them is
+    not asked for, as late numbers are better than a model of pixels."""
     largest = MOST_PX if min(report.heights[1], report.widths[1]) > MEDIUM_PX else MEDIUM_PX
     sizes = [px for px in SIZES if px <= largest]
     needs_s = 0.0
@@ -109,29 +110,24 @@ def _shipped(
         for px in sizes:
             picture_s = timed_s * (px / TIMED_PX) ** 2
             is_least = (name, px) == (names[0], sizes[-1])
-            needs_s = _least_s(report, picture_s, left_s)
+            needs_s = _embedded_s(report, picture_s) + (
+                FIGURES_S if is_least else least_after_s(left_s, report, picture_s)
+            )
             if wishes.budget_s is not None and needs_s > left_s and not wishes.gives("model.picture_px"):
                 continue
-            is_short = picture_s * _num_embedded(report) > EMBED_SHARE * left_s
+            is_short = picture_s * (report.num_train + report.size("val")) > EMBED_SHARE * left_s
             if not is_short or is_least or wishes.gives("model.picture_px"):
                 why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
                 return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)
     return Scratch(
-        f"features of {names[0]} would take about {needs_s:.0f} s, evaluation and report included, and {left_s:.0f} s "
+        f"features of {names[0]} would take about {needs_s:.0f} s, the report included, and {left_s:.0f} s "
         "are left; --minutes gives more"
     )
 
 
-def _least_s(report: DataReport, picture_s: float, left_s: float) -> float:
-    """That a first answer takes: features of some training and all validation and test pictures, and the report."""
-    val, some = report.part("val"), min(report.num_train, LEAST_EMBEDDED)
-    embedded_s = picture_s * (some + (0 if val is None else val.pictures))
-    return embedded_s + least_after_s(left_s, report, picture_s)
-
-
-def _num_embedded(report: DataReport) -> int:
-    val = report.part("val")
-    return report.num_train + (0 if val is None else val.pictures)
+def _embedded_s(report: DataReport, picture_s: float) -> float:
+    """That features for a first answer take: of some training pictures and all of the validation part."""
+    return picture_s * (min(report.num_train, LEAST_EMBEDDED) + report.size("val"))
 
 
 def _prepared(trained: Trained, why: str, hardware: Hardware, wishes: Wishes) -> Start:

@@ -43,6 +43,7 @@ def _cautions(result: FitResult) -> Iterator[Html]:
     kind = kind_of(result)
     for heading, *words in (
         *kind.cautions(result),
+        *_about_scoring(result),
         *_about_training(result),
         *_about_data(result),
         *kind.cautions_of_confidence(result),
@@ -52,6 +53,17 @@ def _cautions(result: FitResult) -> Iterator[Html]:
         tag.b("Other pictures."),
         " All numbers hold for pictures like the test pictures: other cameras, places or years may be harder.",
     )
+
+
+def _about_scoring(result: FitResult) -> Iterator[tuple[Content, ...]]:
+    if result.on_a_part:
+        yield (
+            "Scored on a part.",
+            f"All test numbers are measured{result.on_a_part}, drawn at random before any was read: the time was too "
+            "short for all. To score them all: ",
+            tag.code(f"vitreous evaluate {result.out}"),
+            ".",
+        )
 
 
 def _about_training(result: FitResult) -> Iterator[tuple[Content, ...]]:
