@@ -54,6 +54,7 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
     evaluation, account, begun = (
         json.loads((run / f"{part}.json").read_text()) for part in ("evaluation", "fit", "plan")
     )
+    results = json.loads((run / "results.json").read_text())
     return {
         "set": name,
         "start": start,
@@ -64,7 +65,7 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
         "pixels": account["baseline"]["accuracy"],
         "first": begun["first"],
         "candidates": begun["candidates"],
-        "steps": json.loads((run / "results.json").read_text())["steps"],
+        **{part: results[part] for part in ("steps", "test_scored", "test_pictures")},
     }
 
 
