@@ -176,6 +176,7 @@ def test_passes_of_other_threads_are_not_caught():
 
 
 def test_compiled_code_is_unaffected():
+    torch.compiler.reset()  # what other tests compiled would make sizes dynamic, and so a second graph
     compilations = []
 
     def counting(graph, example):

@@ -170,7 +170,7 @@ def test_recipes():
 def test_promises(tmp_path):
     recipe = shrunk(cifar10_igpt(), lr=5e-3)
     model = replace(recipe.model, picture_px=(7, 7), clusters=32, width=32, depth=2, heads=2)
-    augmentation = replace(recipe.augmentation, pad_px=1)
+    augmentation = replace(recipe.augmentation, crop=replace(recipe.augmentation.crop, pad_px=1))
     recipe = replace(recipe, model=model, augmentation=augmentation)
     rows = keep_promises(recipe, tmp_path, falls_to=0.9, finetune=False)
     assert rows[-1]["bits_per_dim"] == pytest.approx(rows[-1]["loss"] / math.log(2) / 3, rel=1e-5)

@@ -77,6 +77,7 @@ def fit(
     clock = Stages(began)
     clock.begin("data", f"Looking at {data}")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
+    RunDirectory(out).check_ours()  # before anything is read
     if has_masks(request):
         return PixelJob.opened(request, out, clock).run()
     begun = begun_before(out, request)
