@@ -17,17 +17,22 @@ from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.optim import AdamWSettings, SGDSettings
+from vitreous.weights.shipped import shipped_folder
 from vitreous.weights.trained import Card, Trained
 
 
 @pytest.fixture(autouse=True)
 def only_cards(monkeypatch):
     """Recipes look at nothing but the card of what they start from: the weights of an L/16 would take a gigabyte."""
+    load_all = Trained.load
 
     def load(where):
+        if shipped_folder(str(where)):  # a few megabytes
+            return load_all(where)
         return Trained(settings.load(Card, Path(where) / "model.json"), {}, str(where))
 
     monkeypatch.setattr(Trained, "load", load)
@@ -218,6 +223,17 @@ def test_tuning_keeps_the_model_and_starts_from_the_run(tmp_path):
 
 
 # ---- other pictures than their own
+
+
+def test_rendered_shapes_are_learned_from_an_encoder_that_ships_unless_told_otherwise():
+    found, scratch = rendered_segmenter(), rendered_segmenter(start=None)
+    shipped = Trained.load("vitreous-xs").card
+    assert (found.start, scratch.start) == ("vitreous-xs", None)
+    assert found.model == replace(shipped.model, picture_px=(64, 64))
+    assert found.normalise.mean == shipped.preprocessing.mean
+    assert isinstance(found.optimizer, AdamWSettings)
+    assert scratch.model.stem is not None
+
 
 # Those that start from a run are of its size.
 UNLABELLED = [

@@ -15,7 +15,7 @@ from vitreous.training.run import RunDirectory
 
 
 def test_what_is_scored_must_be_seen(tmp_path):
-    recipe = rendered_segmenter()
+    recipe = rendered_segmenter(start=None)
     where = str(write_boxes(tmp_path / "boxes", 12))
     cut = replace(recipe, data=replace(recipe.data, where=where), normalise=Preprocessing(crop="centre"))
     with pytest.raises(UserError, match="squash, or letterbox"):
@@ -24,7 +24,7 @@ def test_what_is_scored_must_be_seen(tmp_path):
 
 @pytest.mark.parametrize("decoder", ["linear", "mask-transformer"])
 def test_promises(decoder, tmp_path):
-    recipe = rendered_segmenter()
+    recipe = rendered_segmenter(start=None)
     small = replace(
         recipe,
         data=replace(recipe.data, where=str(write_boxes(tmp_path / "boxes", 48)), val_fraction=0.25),
