@@ -81,32 +81,36 @@ def fit(
     if has_masks(request):
         return PixelJob.opened(request, out, clock).run()
     begun = begun_before(out, request)
-    job = Job.opened(request, out, begun, clock)
+    return _fitted(Job.opened(request, out, begun, clock), begun)
+
+
+def _fitted(job: "Job", begun: Begun | None) -> FitResult:
+    """The stages after the data, for labels."""
     if begun is None:
         settled()
     elif begun.plan.threads is not None:
         torch.set_num_threads(begun.plan.threads)
-    clock.begin("first", "Answering at once: linear heads on pixels and on frozen features")
+    job.clock.begin("first", "Answering at once: linear heads on pixels and on frozen features")
     regression = PixelRegression(job.parts.splits.train, job.parts.splits.val)
     begins = job.planned(regression) if begun is None else begun
-    clock.begin("train", f"Training on {job.report.num_train:,} pictures")
+    job.clock.begin("train", f"Training on {job.report.num_train:,} pictures")
     begins, results = job.trained(begins, is_resumed=begun is not None)
-    clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
+    job.clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
     begins, kept = job.kept(begins, trained=bool(results["steps"]))
     shown, splits = shown_as(begins.plan.recipe, kept.model.card), job.to_score(begins)
     model, found = evaluated(kept.model, kept.val, shown, splits, job.num_probed(begins))
-    model.save(out / "model")
-    write(out, "evaluation", found.evaluation.to_json())
+    model.save(job.out / "model")
+    write(job.out, "evaluation", found.evaluation.to_json())
     results = {**results, "test_scored": len(found.test), "test_pictures": job.report.size("test")}
-    write(out, "results", results)
+    write(job.out, "results", results)
     assert splits.test is not None
     baseline = regression.baseline(splits.test)
     print(found.evaluation.summary(), flush=True)
-    clock.begin("inspect", "Looking inside")
+    job.clock.begin("inspect", "Looking inside")
     findings = inspected_findings(found.task, shown, splits)
     return FitResult(
-        out=out,
-        request=request,
+        out=job.out,
+        request=job.request,
         data=job.report,
         plan=begins.plan,
         splits=splits,
@@ -119,8 +123,8 @@ def fit(
         evaluation=found.evaluation,
         few_shot=found.few_shot,
         findings=findings,
-        timings=clock.timings(),
-        costs=costs_of(out, splits, found.test),
+        timings=job.clock.timings(),
+        costs=costs_of(job.out, splits, found.test),
         baseline=baseline,
         resumed=begun is not None,
     )
