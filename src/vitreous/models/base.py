@@ -30,6 +30,11 @@ class Output(NamedTuple):
     stride: tuple[int, int]  # px of the picture from one place of the map to the next, down and right
 
 
+def pyramid(widths: Sequence[int], patch: int) -> tuple[Output, ...]:
+    """The maps of stages of which each halves the sides of the one before."""
+    return tuple(Output(width, (patch * 2**i, patch * 2**i)) for i, width in enumerate(widths))
+
+
 @dataclass(frozen=True)
 class Features:
     """What every encoder returns."""

@@ -11,7 +11,7 @@ from typing import ClassVar, Self, cast
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, Output, fitting_patch, run
+from vitreous.models.base import Encoder, EncoderSettings, Features, fitting_patch, pyramid, run
 from vitreous.models.names import CONVNEXT_SIZES
 from vitreous.nn.blocks import LayerScale, Mlp, StochasticDepth, depth_rates, small_weights
 
@@ -64,8 +64,7 @@ class ConvNeXt(Encoder):
     def __init__(self, settings: "ConvNeXtSettings") -> None:
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
-        strides = [settings.patch * 2**i for i in range(len(settings.widths))]
-        self.outputs = tuple(Output(width, (px, px)) for width, px in zip(settings.widths, strides, strict=True))
+        self.outputs = pyramid(settings.widths, settings.patch)
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
         self.levels = nn.ModuleList(
             Stage(settings.downsampling(i), [settings.block(i, next(rates)) for _ in range(depth)])

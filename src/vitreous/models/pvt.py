@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, Grid, Output, fitting_patch, run
+from vitreous.models.base import Encoder, EncoderSettings, Features, Grid, fitting_patch, pyramid, run
 from vitreous.models.names import PVT_SIZES
 from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.resizing import Resizing, resize_table
@@ -156,8 +156,7 @@ class PVT(Encoder):
     def __init__(self, settings: "PVTSettings") -> None:
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
-        strides = [settings.patch * 2**i for i in range(len(settings.widths))]
-        self.outputs = tuple(Output(width, (px, px)) for width, px in zip(settings.widths, strides, strict=True))
+        self.outputs = pyramid(settings.widths, settings.patch)
         self.num_prefix = 1 if settings.generation == "v1" else 0
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
         self.levels = nn.ModuleList(

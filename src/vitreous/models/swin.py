@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, Output, fitting_patch, run
+from vitreous.models.base import Encoder, EncoderSettings, Features, fitting_patch, pyramid, run
 from vitreous.models.names import SWIN_SIZES
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
@@ -145,8 +145,7 @@ class Swin(Encoder):
         super().__init__()
         widths = [settings.width * 2**i for i in range(len(settings.depths))]
         self.width, self.channels, self.picture_px = widths[-1], settings.channels, settings.picture_px
-        strides = [settings.patch * 2**i for i in range(len(settings.depths))]
-        self.outputs = tuple(Output(width, (px, px)) for width, px in zip(widths, strides, strict=True))
+        self.outputs = pyramid(widths, settings.patch)
         self.patches = PatchEmbedding(settings.channels, settings.width, (settings.patch, settings.patch))
         self.patch_norm = nn.LayerNorm(settings.width, eps=settings.norm_epsilon)
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))

@@ -3,55 +3,34 @@
 from collections.abc import Iterator
 
 from vitreous.fitting.fit import FitResult
-from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
+from vitreous.report import opening
+from vitreous.report.html import Content, Html, tag
 from vitreous.report.judgement import still_learning
 from vitreous.report.kinds import kind_of
-from vitreous.report.words import counted, percent, short
+from vitreous.report.words import counted
 
 
 def headline(result: FitResult) -> Html:
-    return tag.header(
-        paragraph("Vitreous fit report", class_="eyebrow"),
-        tag.h1(name(title(result))),
-        paragraph(percent(result.evaluation.headline.value), class_="score"),
-        paragraph(kind_of(result).lead(result), class_="lead"),
-        id="answer",
-    )
-
-
-def title(result: FitResult) -> str:
-    return short(result.data.where)
+    return opening.headline(result.data.where, result.evaluation.headline.value, kind_of(result).lead(result))
 
 
 def account(result: FitResult) -> Html:
-    choices = [
-        (one.what, together(tag.b(name(one.value)), tag.div(one.why, class_="why"))) for one in result.plan.choices
-    ]
-    return together(
-        tag.h3("What to be careful about"),
-        bullets(_cautions(result)),
-        tag.h3("What was chosen, and why"),
-        facts(choices),
-        paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
-    )
+    return opening.account(_cautions(result), result.plan.choices)
 
 
 # ---- What to be careful about
 
 
-def _cautions(result: FitResult) -> Iterator[Html]:
+def _cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
     kind = kind_of(result)
-    for heading, *words in (
-        *kind.cautions(result),
-        *_about_scoring(result),
-        *_about_training(result),
-        *_about_data(result),
-        *kind.cautions_of_confidence(result),
-    ):
-        yield together(tag.b(heading), " ", *words)
-    yield together(
-        tag.b("Other pictures."),
-        " All numbers hold for pictures like the test pictures: other cameras, places or years may be harder.",
+    yield from kind.cautions(result)
+    yield from _about_scoring(result)
+    yield from _about_training(result)
+    yield from _about_data(result)
+    yield from kind.cautions_of_confidence(result)
+    yield (
+        "Other pictures.",
+        "All numbers hold for pictures like the test pictures: other cameras, places or years may be harder.",
     )
 
 

@@ -15,11 +15,11 @@ from vitreous.fitting.pixels import PixelFit
 from vitreous.prediction.painted import overlay
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import Predictor
-from vitreous.report import cost, dataset, inside, learning, provenance
+from vitreous.report import cost, dataset, inside, learning, opening, provenance
 from vitreous.report.figures import inline
-from vitreous.report.html import Content, Html, bullets, command, facts, name, paragraph, table, tag, together
+from vitreous.report.html import Content, Html, command, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
-from vitreous.report.words import DASH, caption, counted, interval, percent, share, short
+from vitreous.report.words import DASH, caption, counted, interval, percent, share
 
 SHOWN_PX, OPACITY = 224, 0.55
 NUM_SHOWN = 3  # pictures of each kind: the best, the typical, the worst
@@ -29,7 +29,7 @@ UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the numb
 
 def sections(result: PixelFit) -> tuple[tuple[str, str, Html], ...]:
     return (
-        ("account", "In plain words", account(result)),
+        ("account", "In plain words", opening.account(_cautions(result), result.plan.choices)),
         ("examples", "The best, the typical, the worst", examples(result)),
         ("results", "Results", scores(result)),
         ("confusion", "Confusions", confusions(result)),
@@ -45,34 +45,12 @@ def sections(result: PixelFit) -> tuple[tuple[str, str, Html], ...]:
 
 def headline(result: PixelFit) -> Html:
     scores = _of(result).scores
-    return tag.header(
-        paragraph("Vitreous fit report", class_="eyebrow"),
-        tag.h1(name(title(result))),
-        paragraph(percent(scores.miou.value), class_="score"),
-        paragraph(
-            f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): what the "
-            "model takes for a class and what is labelled so overlap by this share, on average over the classes. Of "
-            f"single pixels, {percent(scores.pixel_accuracy.value)} are right.",
-            class_="lead",
-        ),
-        id="answer",
-    )
-
-
-def title(result: PixelFit) -> str:
-    return short(result.data.where)
-
-
-def account(result: PixelFit) -> Html:
-    choices = [
-        (one.what, together(tag.b(name(one.value)), tag.div(one.why, class_="why"))) for one in result.plan.choices
-    ]
-    return together(
-        tag.h3("What to be careful about"),
-        bullets(together(tag.b(heading), " ", *words) for heading, *words in _cautions(result)),
-        tag.h3("What was chosen, and why"),
-        facts(choices),
-        paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
+    return opening.headline(
+        result.data.where,
+        scores.miou.value,
+        f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): what the "
+        "model takes for a class and what is labelled so overlap by this share, on average over the classes. Of "
+        f"single pixels, {percent(scores.pixel_accuracy.value)} are right.",
     )
 
 
