@@ -115,6 +115,7 @@ def kinds_asked(source: str) -> list[str]:
     """The encoder and model-settings types that `isinstance` asks for."""
     kinds = {
         "Encoder",
+        "PatchEncoder",
         "TokenEncoder",
         "ViT",
         "ResNet",

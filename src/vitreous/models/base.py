@@ -178,19 +178,32 @@ class Encoder(nn.Module):
             )
 
 
-class TokenEncoder(Encoder):
-    """A plain transformer, cut at the one place objectives need: between embedding and encoding.
+class PatchEncoder(Encoder):
+    """An encoder that first embeds the patches of a picture, cut at the one place objectives need: after that.
 
-    MAE drops tokens and BEiT replaces them there, with no flag inside the model.
+    SimMIM replaces tokens there, with no flag inside the model. The cells of their grid have the stride of the first
+    of `outputs`.
     """
 
-    grid: Grid
-    token_width: int  # of a token; `width` differs where the pooled token is projected
-    tokens_overlap: bool  # whether a token, before the blocks, has seen more of the picture than its own cell
+    token_width: int  # of an embedded patch; `width` differs where maps halve, or the pooled token is projected
+
+    def features(self, images: Tensor) -> Features:
+        return self.features_of(*self.embed(images))
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """(B, C, H, W) -> (B, h*w, D) tokens before positions, in reading order, and their grid."""
         raise NotImplementedError
+
+    def features_of(self, tokens: Tensor, grid: Grid) -> Features:
+        """What `embed` gave, or something else in place of some of it -> all that follows."""
+        raise NotImplementedError
+
+
+class TokenEncoder(PatchEncoder):
+    """A plain transformer: MAE drops tokens between embedding and encoding, and BEiT replaces them."""
+
+    grid: Grid
+    tokens_overlap: bool  # whether a token, before the blocks, has seen more of the picture than its own cell
 
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
         """Add prefix tokens and positions, and run the blocks. Positions of another grid than the encoder's own are

@@ -11,7 +11,7 @@ from typing import ClassVar, Self, cast
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, fitting_patch, pyramid, run
+from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import CONVNEXT_SIZES
 from vitreous.nn.blocks import LayerScale, Mlp, StochasticDepth, depth_rates, small_weights
 
@@ -58,12 +58,13 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(blocks)
 
 
-class ConvNeXt(Encoder):
+class ConvNeXt(PatchEncoder):
     """`maps` are the outputs of the stages; `pooled` is the normed mean of the last."""
 
     def __init__(self, settings: "ConvNeXtSettings") -> None:
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
+        self.token_width = settings.widths[0]
         self.outputs = pyramid(settings.widths, settings.patch)
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
         self.levels = nn.ModuleList(
@@ -73,10 +74,15 @@ class ConvNeXt(Encoder):
         self.norm = nn.LayerNorm(self.width, eps=settings.pool_norm_epsilon)
         small_weights(self)
 
-    def features(self, images: Tensor) -> Features:
-        x, maps = images.permute(0, 2, 3, 1), []
-        for level in self._stages():
-            x = run(level.downsampling, x, checkpointing=self.checkpointing)
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        first = self._stages()[0].downsampling
+        x = run(first, images.permute(0, 2, 3, 1), checkpointing=self.checkpointing)
+        return x.flatten(1, 2), Grid(x.shape[1], x.shape[2])
+
+    def features_of(self, tokens: Tensor, grid: Grid) -> Features:
+        x, maps = tokens.view(-1, *grid, self.token_width), []  # (B, h, w, D)
+        for i, level in enumerate(self._stages()):
+            x = x if i == 0 else run(level.downsampling, x, checkpointing=self.checkpointing)
             for block in level.blocks:
                 x = run(block, x, checkpointing=self.checkpointing)
             maps.append(x.permute(0, 3, 1, 2))  # (B, D, h, w)

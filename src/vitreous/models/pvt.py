@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, Grid, fitting_patch, pyramid, run
+from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import PVT_SIZES
 from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.resizing import Resizing, resize_table
@@ -125,18 +125,20 @@ class Stage(nn.Module):
         h, w = ((side + 2 * padding - kernel) // stride + 1 for side in before)
         return Grid(h, w)
 
-    def forward(self, maps: Tensor, checkpointing: bool) -> tuple[Tensor, Grid]:
-        """(B, C, h, w) -> (B, P + h'*w', D)."""
+    def embed(self, maps: Tensor) -> tuple[Tensor, Grid]:
+        """(B, C, h, w) -> (B, h'*w', D)."""
         maps = self.patches(maps)
-        grid = Grid(*maps.shape[-2:])
-        x: Tensor = self.patch_norm(as_tokens(maps))
-        x = x if self.prefix is None else self.prefix(x)
+        return self.patch_norm(as_tokens(maps)), Grid(*maps.shape[-2:])
+
+    def forward(self, tokens: Tensor, grid: Grid, checkpointing: bool) -> Tensor:
+        """(B, h*w, D) -> (B, P + h*w, D)."""
+        x = tokens if self.prefix is None else self.prefix(tokens)
         if self.positions is not None:
             table = resize_table(self.positions(), self.positions.num_prefix, self.positions.grid, grid)
             x = x + table.to(x.dtype)
         for block in self.blocks:
             x = run(block, x, grid, checkpointing=checkpointing)
-        return x if self.norm is None else self.norm(x), grid
+        return x if self.norm is None else self.norm(x)
 
 
 def as_map(tokens: Tensor, grid: Grid) -> Tensor:
@@ -150,12 +152,13 @@ def as_tokens(maps: Tensor) -> Tensor:
     return maps.flatten(2).transpose(1, 2)
 
 
-class PVT(Encoder):
+class PVT(PatchEncoder):
     """`maps` are the outputs of the stages. v1's last one and its class token are normed, v2's all are."""
 
     def __init__(self, settings: "PVTSettings") -> None:
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
+        self.token_width = settings.widths[0]
         self.outputs = pyramid(settings.widths, settings.patch)
         self.num_prefix = 1 if settings.generation == "v1" else 0
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
@@ -166,14 +169,18 @@ class PVT(Encoder):
         small_weights(self)
         self.resize(settings.picture_px)
 
-    def features(self, images: Tensor) -> Features:
-        x, maps = images, []
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        return self._stages()[0].embed(images)
+
+    def features_of(self, tokens: Tensor, grid: Grid) -> Features:
+        maps: list[Tensor] = []
         for level in self._stages():
-            tokens, grid = level(x, self.checkpointing)
+            if maps:
+                tokens, grid = level.embed(maps[-1])
+            tokens = level(tokens, grid, self.checkpointing)
             if level is self.levels[-1] and self.norm is not None:
                 tokens = self.norm(tokens)
-            x = as_map(tokens, grid)
-            maps.append(x)
+            maps.append(as_map(tokens, grid))
         prefix = tokens[:, : self.num_prefix] if self.num_prefix else None
         pooled = tokens.mean(dim=1) if prefix is None else prefix[:, 0]
         return Features(maps=tuple(maps), prefix=prefix, pooled=pooled)

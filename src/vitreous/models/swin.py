@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder, EncoderSettings, Features, fitting_patch, pyramid, run
+from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import SWIN_SIZES
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
@@ -138,13 +138,14 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(blocks)
 
 
-class Swin(Encoder):
+class Swin(PatchEncoder):
     """`maps` are the outputs of the stages; the last one is normed, and its mean is `pooled`."""
 
     def __init__(self, settings: "SwinSettings") -> None:
         super().__init__()
         widths = [settings.width * 2**i for i in range(len(settings.depths))]
         self.width, self.channels, self.picture_px = widths[-1], settings.channels, settings.picture_px
+        self.token_width = settings.width
         self.outputs = pyramid(widths, settings.patch)
         self.patches = PatchEmbedding(settings.channels, settings.width, (settings.patch, settings.patch))
         self.patch_norm = nn.LayerNorm(settings.width, eps=settings.norm_epsilon)
@@ -159,8 +160,14 @@ class Swin(Encoder):
         self.norm = nn.LayerNorm(self.width, eps=settings.norm_epsilon)
         small_weights(self)
 
-    def features(self, images: Tensor) -> Features:
-        x, maps = self._embedded(images), []
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Pictures are padded to whole patches with zeros."""
+        patch, (H, W) = self.patches.patch[0], images.shape[-2:]
+        images = F.pad(images, (0, -W % patch, 0, -H % patch)) if H % patch or W % patch else images
+        return self.patch_norm(self.patches(images)), Grid(math.ceil(H / patch), math.ceil(W / patch))
+
+    def features_of(self, tokens: Tensor, grid: Grid) -> Features:
+        x, maps = tokens.view(-1, *grid, self.token_width), []  # (B, h, w, D)
         for level in self._stages():
             x = x if level.merging is None else run(level.merging, x, checkpointing=self.checkpointing)
             for block in level.blocks:
@@ -172,13 +179,6 @@ class Swin(Encoder):
             prefix=None,
             pooled=maps[-1].mean(dim=(1, 2)),
         )
-
-    def _embedded(self, images: Tensor) -> Tensor:
-        """(B, h, w, D). Pictures are padded to whole patches with zeros."""
-        patch, (H, W) = self.patches.patch[0], images.shape[-2:]
-        images = F.pad(images, (0, -W % patch, 0, -H % patch)) if H % patch or W % patch else images
-        tokens: Tensor = self.patch_norm(self.patches(images))
-        return tokens.view(-1, math.ceil(H / patch), math.ceil(W / patch), tokens.shape[-1])
 
     def _stages(self) -> list[Stage]:
         return [cast(Stage, level) for level in self.levels]

@@ -69,8 +69,12 @@ class ViT(TokenEncoder):
         self.num_registers, self.resizing = settings.num_registers, settings.ends.resizing
         self.num_prefix = settings.num_prefix + settings.num_registers
 
-    def features(self, images: Tensor) -> Features:
-        tokens, grid = self.embed(images)
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        height, width = images.shape[-2:]
+        grid = self.stem.grid((height, width))  # first: it says what is wrong where patches do not fill the picture
+        return self.stem(images, self.checkpointing), grid
+
+    def features_of(self, tokens: Tensor, grid: Grid) -> Features:
         encoded = self.encode(tokens, grid)
         patches = encoded.patches
         pooled = encoded.tokens[:, 0] if self.pool == "class" else patches.mean(dim=1)
@@ -79,11 +83,6 @@ class ViT(TokenEncoder):
             prefix=encoded.prefix if self.num_prefix else None,
             pooled=self.projection(pooled if self.pool_norm == "before" else self.norm(pooled)),
         )
-
-    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
-        height, width = images.shape[-2:]
-        grid = self.stem.grid((height, width))  # first: it says what is wrong where patches do not fill the picture
-        return self.stem(images, self.checkpointing), grid
 
     def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)
