@@ -39,7 +39,7 @@ def test_bit_widths():
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_bb16", "vit_b", "vit_b0", "bit_r51x1", "bit_r50x0", "r50_vit_b14", "resnet50", ""]
+    "name", ["vit_bb16", "vit_b", "vit_b0", "bit_r51x1", "bit_r50x0", "r50_vit_b14", "resnet51", ""]
 )
 def test_unknown_names_are_one_clear_line(name):
     with pytest.raises(UserError, match="no model is called") as error:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitreous.models.pixels import PixelsSettings
     from vitreous.models.pvt import PVTSettings
     from vitreous.models.resnet import ResNetSettings
+    from vitreous.models.resnet_v1 import ResNetV1Settings
     from vitreous.models.stems import ConvStem, ResNetStem
     from vitreous.models.swin import SwinSettings
     from vitreous.models.tokeniser import TokeniserSettings
@@ -26,6 +27,7 @@ __all__ = [
     "PixelsSettings",
     "ResNetSettings",
     "ResNetStem",
+    "ResNetV1Settings",
     "SwinSettings",
     "TokeniserSettings",
     "ViTSettings",

@@ -10,6 +10,7 @@ from vitreous.models.names import parse_name
 from vitreous.models.pixels import PixelsSettings
 from vitreous.models.pvt import PVTSettings
 from vitreous.models.resnet import ResNetSettings
+from vitreous.models.resnet_v1 import ResNetV1Settings
 from vitreous.models.stems import ResNetStem
 from vitreous.models.swin import SwinSettings
 from vitreous.models.tokeniser import TokeniserSettings
@@ -24,6 +25,7 @@ ModelSettings = (
     | SwinSettings
     | ConvNeXtSettings
     | PVTSettings
+    | ResNetV1Settings
 )
 
 
@@ -38,6 +40,7 @@ FAMILIES: dict[str, Callable[..., ModelSettings]] = {
     "swin": SwinSettings,
     "convnext": ConvNeXtSettings,
     "pvt": PVTSettings,
+    "resnet": ResNetV1Settings,
     "igpt": IGPTSettings,
     "tokeniser": TokeniserSettings,
 }

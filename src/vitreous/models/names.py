@@ -84,7 +84,13 @@ PVT_SIZES: Sizes = {
     }
     for size, depths in PVT_V2_DEPTHS.items()
 }
-FIXED = {"swin": SWIN_SIZES, "convnext": CONVNEXT_SIZES, "pvt": PVT_SIZES}
+RESNET_V1_SIZES: Sizes = {  # He et al. 2016, table 1
+    "resnet18": {"unit": "basic", "depths": (2, 2, 2, 2)},
+    "resnet34": {"unit": "basic", "depths": (3, 4, 6, 3)},
+    "resnet50": {"unit": "bottleneck", "depths": (3, 4, 6, 3)},
+    "resnet101": {"unit": "bottleneck", "depths": (3, 4, 23, 3)},
+}
+FIXED = {"swin": SWIN_SIZES, "convnext": CONVNEXT_SIZES, "pvt": PVT_SIZES, "resnet": RESNET_V1_SIZES}
 
 RESNET_DEPTHS = {"r26": (2, 2, 2, 2), "r50": (3, 4, 6, 3), "r101": (3, 4, 23, 3), "r152": (3, 8, 36, 3)}
 
@@ -110,6 +116,10 @@ MODELS = {
     "bit_r50x3": "BiT ResNet-50 of triple width, 217 M parameters",
     "bit_r152x2": "BiT ResNet-152 of double width, 236 M parameters",
     "bit_r152x4": "BiT ResNet-152 of fourfold width, 937 M parameters",
+    "resnet18": "ResNet-18 as torchvision has it, its batch norms fixed, 12 M parameters",
+    "resnet34": "ResNet-34, 22 M parameters",
+    "resnet50": "ResNet-50: the encoder of DETR and Deformable DETR, 26 M parameters",
+    "resnet101": "ResNet-101, 45 M parameters",
     "swin_t": "Swin-T: attention in shifting windows of 7, over maps that halve, 28 M parameters",
     "swin_s": "Swin-S, 50 M parameters",
     "swin_b": "Swin-B, 88 M parameters",

@@ -54,6 +54,29 @@ def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
     return F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2)) if h or w else x
 
 
+class FrozenBatchNorm(nn.Module):
+    """Batch norm whose statistics are fixed, as they were when its weights were trained: a factor and an offset."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, width: int, epsilon: float = 1e-5, learned: bool = True) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        for name, value in (("weight", torch.ones(width)), ("bias", torch.zeros(width))):
+            # What never learns is no parameter: it is not counted as one.
+            self.register_parameter(name, nn.Parameter(value)) if learned else self.register_buffer(name, value)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.weight * (self.variance + self.epsilon).rsqrt()
+        offset = self.bias - self.mean * factor
+        return x * factor[:, None, None].to(x.dtype) + offset[:, None, None].to(x.dtype)
+
+
 def group_norm(width: int, epsilon: float) -> nn.GroupNorm:
     """32 groups, as BiT; fewer where a shrunken width is no multiple of 32."""
     return nn.GroupNorm(math.gcd(32, width), width, eps=epsilon)

@@ -67,12 +67,24 @@ class Format(ABC):
 
 def formats() -> dict[str, Format]:
     """By name, in the order in which they are asked whether a file is theirs: the telling ones first."""
-    from vitreous.weights import clip, convnext, google, original, pvt, swin, timm, torchvision, transformers
+    from vitreous.weights import (
+        clip,
+        convnext,
+        google,
+        original,
+        pvt,
+        resnet_v1,
+        swin,
+        timm,
+        torchvision,
+        transformers,
+    )
 
     found: Sequence[Format] = (
         *swin.FORMATS,
         *convnext.FORMATS,
         *pvt.FORMATS,
+        *resnet_v1.FORMATS,
         *transformers.FORMATS,
         *clip.FORMATS,
         *google.FORMATS,

@@ -1,4 +1,4 @@
-"""Swin, ConvNeXt and PVT as the libraries themselves build and open them: see `peers` and `opening`."""
+"""Swin, ConvNeXt, PVT and ResNet as the libraries themselves build and open them: see `peers` and `opening`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from vitreous.models import ConvNeXtSettings, SwinSettings
+from vitreous.models import ConvNeXtSettings, ResNetV1Settings, SwinSettings
 from vitreous.weights import convnext, formats, swin
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
@@ -56,6 +56,12 @@ def _torchvision(card: Card) -> nn.Module:
             mlp_ratio=float(model.mlp_factor),
             num_classes=num,
         )
+    if isinstance(model, ResNetV1Settings):
+        library = imported("torchvision", "torchvision.models.resnet")
+        unit = library.Bottleneck if model.unit == "bottleneck" else library.BasicBlock
+        module = library.ResNet(unit, list(model.depths), num_classes=max(num, 1))
+        module.fc = module.fc if num else nn.Identity()
+        return module  # type: ignore[no-any-return]
     assert isinstance(model, ConvNeXtSettings)
     library = imported("torchvision", "torchvision.models.convnext")
     widths = [*model.widths, None]
@@ -69,6 +75,6 @@ def _peer(module: Any, name: str, card: Card) -> Peer:
         if card.classifier is not None:
             return {"logits": getattr(found, "logits", found)}
         pooled = getattr(found, "pooler_output", found)
-        return {"pooled": pooled} if isinstance(pooled, Tensor) else {}
+        return {"pooled": pooled.flatten(1)} if isinstance(pooled, Tensor) else {}
 
     return Peer(name, module.eval(), outputs, card.model)

@@ -23,6 +23,7 @@ class Rule:
     read: Change  # theirs -> ours
     write: Change  # ours -> theirs
     optional: bool = False  # where it is absent, nothing is missing
+    otherwise: Change | None = None  # what is written where an optional one of ours is absent
     aside: str | None = None  # pattern of the names that are known, and of no use here
 
 
@@ -58,9 +59,11 @@ def joined(ours: str, theirs: Sequence[str]) -> Rule:
     return Rule((ours,), tuple(theirs), lambda *parts: (torch.cat(parts),), lambda whole: whole.chunk(len(theirs)))
 
 
-def carried(theirs: str) -> Rule:
-    """What our model has no use for (a mask token, a decoder), kept under `extra.` so that it can be written back."""
-    return Rule((f"extra.{theirs}",), (theirs,), _as_it_is, _as_it_is, optional=True)
+def carried(theirs: str, otherwise: Callable[[], Tensor] | None = None) -> Rule:
+    """What our model has no use for (a mask token, a decoder), kept under `extra.` so that it can be written back.
+    Where it never was, `otherwise` is written."""
+    made = None if otherwise is None else lambda: (otherwise(),)
+    return Rule((f"extra.{theirs}",), (theirs,), _as_it_is, _as_it_is, optional=True, otherwise=made)
 
 
 def prefixed(rule: Rule, prefix: str) -> Rule:
@@ -159,6 +162,7 @@ def apply_write(rules: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, 
     for rule in rules:
         absent = [name for name in rule.ours if name not in ours]
         if absent and rule.optional:
+            theirs |= zip(rule.theirs, rule.otherwise(), strict=True) if rule.otherwise else ()
             continue
         if absent:
             raise UserError(f"the model has no {absent[0]}, which this format needs")
