@@ -1,7 +1,13 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+from vitreous.nn import kernels
 from vitreous.nn.deformable import DeformableAttention
 from vitreous.nn.kernels.deformable import weighted_samples
 
@@ -84,3 +90,30 @@ def test_heads_begin_by_looking_in_different_directions() -> None:
     torch.testing.assert_close(steps[0], torch.tensor([[1.0, 0.0], [2.0, 0.0]]), atol=1e-5, rtol=0)
     torch.testing.assert_close(steps[3], torch.tensor([[0.0, -1.0], [0.0, -2.0]]), atol=1e-5, rtol=0)
     assert (weights == 0.25).all()
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason="Triton is not installed")
+def test_the_kernel_in_tritons_interpreter() -> None:
+    code = """
+import torch
+from vitreous.nn.kernels.deformable import weighted_samples_torch
+from vitreous.nn.kernels.deformable_triton import backward, forward
+
+chance = torch.Generator().manual_seed(0)
+shapes = [(5, 7), (3, 4), (1, 2)]
+values = torch.randn(2, 49, 2, 6, generator=chance)
+places = 1.4 * torch.rand(2, 37, 2, 3, 2, 2, generator=chance) - 0.2
+weights = torch.rand(2, 37, 2, 3, 2, generator=chance)
+inputs = [one.requires_grad_() for one in (values, places, weights)]
+expected = weighted_samples_torch(values, shapes, places, weights)
+grad = torch.randn(expected.shape, generator=chance)
+values, places, weights = (one.detach() for one in inputs)
+sides = [5, 7, 3, 4, 1, 2]
+torch.testing.assert_close(forward(values, sides, places, weights), expected, atol=1e-5, rtol=1e-5)
+gradients = backward(grad, values, sides, places, weights)
+for ours, theirs in zip(gradients, torch.autograd.grad(expected, inputs, grad), strict=True):
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+"""
+    paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=300)
