@@ -34,7 +34,7 @@ class CropSettings:
     zoom: tuple[float, float] = (
         0.5,
         2.0,
-    )  # zoom: least and greatest size, 1 covering the view; what is free is padding
+    )  # zoom: least and greatest size, 1 covering the view (letterbox: fitting into it); what is free is padding
     pad_px: int = 4  # pad: width of the border
     padding: Literal["zero", "reflect"] = "zero"  # pad: what the border shows
 
@@ -194,25 +194,27 @@ class View:
             return self._moved(self._fixed.geometry(keys, height, width), keys)
         # Filled on the device: a copy from the host would have no place in a CUDA graph.
         size = torch.stack([torch.full_like(keys, side) for side in (height, width)], dim=1)
-        covering = torch.stack([torch.full_like(keys, side) for side in self._covering(height, width)], dim=1)
-        return self._moved(self._cropped(keys, size, covering), keys)
+        unzoomed = torch.stack([torch.full_like(keys, side) for side in self._unzoomed(height, width)], dim=1)
+        return self._moved(self._cropped(keys, size, unzoomed), keys)
 
     def geometries(self, keys: Tensor, sizes: Sequence[Size]) -> Geometry:
         """The same for pictures of any sizes, on the CPU."""
         if self.cuts_alike:
             found = [self._fixed.geometry(key, *size) for key, size in zip(keys[:, None], sizes, strict=True)]
             return self._moved(together(found), keys)
-        covering = torch.tensor([self._covering(*size) for size in sizes])
-        return self._moved(self._cropped(keys, torch.tensor(sizes), covering), keys)
+        unzoomed = torch.tensor([self._unzoomed(*size) for size in sizes])
+        return self._moved(self._cropped(keys, torch.tensor(sizes), unzoomed), keys)
 
-    def _covering(self, height: int, width: int) -> Size:
-        return placement.covering(self.preprocessing.size_px, (height, width))
+    def _unzoomed(self, height: int, width: int) -> Size:
+        """As large as it is shown in prediction, where all of it is; else as it covers the canvas."""
+        fitted = placement.contained if self.preprocessing.crop == "letterbox" else placement.covering
+        return fitted(self.preprocessing.size_px, (height, width))
 
-    def _cropped(self, keys: Tensor, size: Tensor, covering: Tensor) -> Geometry:
-        """By what is drawn; `size` and `covering` (B, 2)."""
+    def _cropped(self, keys: Tensor, size: Tensor, unzoomed: Tensor) -> Geometry:
+        """By what is drawn; `size` and `unzoomed` (B, 2)."""
         crop, canvas = self.augmentation.crop, self.preprocessing.size_px
         if self.leaves_room:
-            return zoomed(K.uniform(keys, f"{self.crop_name}.crop", 3), crop.zoom, size, covering, canvas)
+            return zoomed(K.uniform(keys, f"{self.crop_name}.crop", 3), crop.zoom, size, unzoomed, canvas)
         return resized_boxes(self._boxes(keys, *size.unbind(1)), canvas)
 
     def _moved(self, found: Geometry, keys: Tensor) -> Geometry:

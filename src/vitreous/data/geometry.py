@@ -79,6 +79,24 @@ class Geometry:
         x = torch.where(mirror > 0, mirror - xy[..., 0], xy[..., 0])
         return torch.stack([(x - to_x) * width / wide + left, (xy[..., 1] - to_y) * height / tall + top], dim=-1)
 
+    def boxes(self, xyxy: Tensor) -> tuple[Tensor, Tensor]:
+        """Boxes in the pictures (B, M, 4) as (x0, y0, x1, y1) -> on the canvas, cut to what it shows of the picture;
+        and the share of each one's area that is left (B, M)."""
+        upright = replace(self, mirror=torch.zeros_like(self.mirror))
+        first, last = (upright.points(corner) for corner in (xyxy[..., :2], xyxy[..., 2:]))
+        begin, end = (side[:, None].flip(-1).to(xyxy.dtype) for side in (self.seen[:, :2], self.extent))
+        low, high = (torch.minimum(torch.maximum(corner, begin), end) for corner in (first, last))
+        share = (high - low).prod(dim=-1) / (last - first).prod(dim=-1).clamp(min=1e-12)
+        (x0, y0), (x1, y1) = low.unbind(-1), high.unbind(-1)
+        mirror = self.mirror[:, None].to(xyxy.dtype)
+        x0, x1 = torch.where(mirror > 0, mirror - x1, x0), torch.where(mirror > 0, mirror - x0, x1)
+        return torch.stack([x0, y0, x1, y1], dim=-1), share
+
+    def boxes_back(self, xyxy: Tensor) -> Tensor:
+        """Boxes on the canvas (B, M, 4) -> in the pictures; what reaches beyond them is not cut."""
+        one, other = (self.points_back(corner) for corner in (xyxy[..., :2], xyxy[..., 2:]))
+        return torch.cat([torch.minimum(one, other), torch.maximum(one, other)], dim=-1)
+
     def _sources(self, axis: int) -> tuple[Tensor, Tensor]:
         """From which row or column of the picture each of the canvas comes (B, n), and whether it comes from one."""
         at = torch.arange(self.canvas[axis], device=self.device)[None]
@@ -106,13 +124,13 @@ def of_placement(placement: Placement, like: Tensor) -> Geometry:
     return Geometry(box, placed, seen, like.new_zeros(len(like)), placement.canvas)
 
 
-def zoomed(draws: Tensor, zoom: tuple[float, float], source: Tensor, covering: Tensor, canvas: Size) -> Geometry:
-    """Pictures of sizes `source` (B, 2), resized by a factor uniform in `zoom`; 1 leads to the size `covering` (B, 2)
-    the canvas. Of a side longer than the canvas a random part is seen; a shorter one leaves padding below or to the
+def zoomed(draws: Tensor, zoom: tuple[float, float], source: Tensor, unzoomed: Tensor, canvas: Size) -> Geometry:
+    """Pictures of sizes `source` (B, 2), resized by a factor uniform in `zoom`; 1 leads to the size `unzoomed` (B, 2).
+    Of a side longer than the canvas a random part is seen; a shorter one leaves padding below or to the
     right. `draws`: (B, 3) uniform."""
     draws = draws.to(widest(draws.device))
     factor = zoom[0] + (zoom[1] - zoom[0]) * draws[:, :1]
-    whole = (covering * factor).round().clamp(min=1).to(torch.int64)  # (B, 2)
+    whole = (unzoomed * factor).round().clamp(min=1).to(torch.int64)  # (B, 2)
     sides = _filled(canvas, whole)
     cut = (draws[:, 1:] * ((whole - sides).clamp(min=0) + 1)).floor().to(torch.int64)
     corner = torch.zeros_like(whole)

@@ -27,7 +27,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from vitreous.data.files import read_regular
+from vitreous.data.files import open_regular, read_regular
 
 try:
     import simplejpeg
@@ -40,6 +40,7 @@ Convert = Callable[[Image.Image], Values]
 
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 3 * MAX_PIXELS + 2**20  # of a file: so many pixels without compression, and a header
+HEAD_BYTES = 2**17  # of a file, which hold nearly every header
 HEIC_SUFFIXES = (".heic", ".heif", ".hif")
 HEIC_NEEDS = "pip install 'vitreous[heic]'"
 HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None  # imported with the first such picture
@@ -97,6 +98,48 @@ def read_orientation(source: bytes | Path) -> int:
         if reader is JpegImageFile:
             return _jpeg_header(data).orientation
         return 1 if reader is TiffImageFile else exif_orientation(reader(io.BytesIO(data)).info.get("exif"))
+
+
+class Shape(NamedTuple):
+    """Of a picture, by its header."""
+
+    height: int  # upright
+    width: int
+    orientation: int  # 1 to 8: how it was turned to be upright
+
+
+def read_shape(source: bytes | Path) -> Shape:
+    """Decodes no pixel, and reads no more of a large file than it must. Raises BadPicture."""
+    with _bad_pictures_only():
+        if isinstance(source, Path):
+            head = _head(source)
+            if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
+                try:
+                    return _shape(head)
+                except (BadPicture, SyntaxError, OSError, ValueError, struct.error):
+                    pass  # a header that is longer than that
+            source = read_regular(source, MAX_BYTES)
+        return _shape(source)
+
+
+def _head(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read(HEAD_BYTES)
+
+
+def _shape(data: bytes) -> Shape:
+    reader = _reader_of(data)
+    if reader is JpegImageFile:
+        header = _jpeg_header(data)
+        width, height, orientation = header.width, header.height, header.orientation
+    else:
+        with _warnings_ignored():
+            image = reader(io.BytesIO(data))
+        # Pillow turns TIFF by itself, and says so in its size.
+        orientation = 1 if reader is TiffImageFile else exif_orientation(image.info.get("exif"))
+        width, height = image.size
+    _check_size(width, height, MAX_PIXELS)
+    return Shape(width, height, orientation) if orientation >= 5 else Shape(height, width, orientation)
 
 
 def _recognised(source: bytes | Path) -> tuple[bytes, type[ImageFile]]:

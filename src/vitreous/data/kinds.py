@@ -2,4 +2,5 @@
 
 from typing import Literal
 
-TaskKind = Literal["classify", "label", "segment"]  # one class per picture, several labels, a class per pixel
+# One class per picture, several labels, a class per pixel, boxes with a class each.
+TaskKind = Literal["classify", "label", "segment", "detect"]

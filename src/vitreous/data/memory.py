@@ -31,6 +31,7 @@ class InMemory(Derived):
         block: Picture | None = None  # all pictures in one array, as long as they are of one size
         loose: list[Picture] = []
         large: list[Large] = []
+        sizes: list[tuple[int, ...]] = []
         decoded = worked(parent, lambda sample: shrunk(sample, parent.targets, shrink_px), f"decoding {parent.name}")
         for index, (picture, beside) in decoded:
             if not kept:
@@ -43,8 +44,11 @@ class InMemory(Derived):
                 loose.append(picture)
             kept.append(index)
             large.append(beside)
+            sizes.append(picture.shape[:2])
         super().__init__(parent, np.array(kept, dtype=np.int64))
         self.targets = self.targets.held(large)
+        if shrink_px is not None:
+            self.targets = self.targets.rescaled(np.array(sizes, dtype=np.int64).reshape(-1, 2))
         self.unreadable = unread(parent, kept)  # where they lie
         self.pictures = None if block is None or max(block.shape[1:3]) > MAX_SIDE else block[: len(kept)]
         self._pictures: Sequence[Picture] | Picture = loose if block is None else block

@@ -97,25 +97,25 @@ TEXTURES = (_plain, _gradient, _stripes, _checks)
 class Scenes:
     """What the pictures of a split show: a ground, and up to MOST shapes on it, later ones on top."""
 
-    def __init__(self, split: str) -> None:
-        num = NUMBERS[split]
-        # Seeds keep splits apart: no picture of test is one of train.
-        keys = K.sample_keys(K.purpose_code(f"rendered segment {split}"), 0, torch.arange(num))
-
-        def uniform(purpose: str, *shape: int, low: float = 0.0, high: float = 1.0) -> Floats:
-            drawn = K.uniform(keys, purpose, int(np.prod(shape))).numpy().astype(np.float64)
-            return low + (high - low) * drawn.reshape(num, *shape)
-
-        self.counts = FEWEST + K.integers(keys, "how many", 1, MOST - FEWEST + 1).numpy()[:, 0]  # (N,)
-        self.shape = K.integers(keys, "shape", MOST, len(SHAPES)).numpy()  # (N, MOST)
+    def __init__(self, split: str, task: str = "segment") -> None:
+        # Seeds keep tasks and splits apart: no picture of test is one of train.
+        self.keys = K.sample_keys(K.purpose_code(f"rendered {task} {split}"), 0, torch.arange(NUMBERS[split]))
+        uniform = self.uniform
+        self.counts = FEWEST + K.integers(self.keys, "how many", 1, MOST - FEWEST + 1).numpy()[:, 0]  # (N,)
+        self.shape = K.integers(self.keys, "shape", MOST, len(SHAPES)).numpy()  # (N, MOST)
         self.centre = uniform("centre", MOST, 2, low=0.08, high=0.92)  # x to the right, y down
         self.size = uniform("size", MOST, low=SIZES[0], high=SIZES[1])
         self.turn = uniform("turn", MOST, high=2 * np.pi)
         # The ground first, then the shapes. It is darker on the whole, but no colour is for shapes alone.
         self.colour = uniform("colour", MOST + 1, 3, low=80, high=225)
         self.colour[:, 0] = uniform("ground", 3, low=30, high=130)
-        self.texture = K.integers(keys, "texture", MOST + 1, len(TEXTURES)).numpy()
+        self.texture = K.integers(self.keys, "texture", MOST + 1, len(TEXTURES)).numpy()
         self.grain = uniform("grain", MOST + 1, high=2 * np.pi)  # the direction of a texture
+
+    def uniform(self, purpose: str, *shape: int, low: float = 0.0, high: float = 1.0) -> Floats:
+        """(N, *shape)"""
+        drawn = K.uniform(self.keys, purpose, int(np.prod(shape))).numpy().astype(np.float64)
+        return low + (high - low) * drawn.reshape(len(self.keys), *shape)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -155,13 +155,13 @@ class Scenes:
         """How far every place lies outside of a shape."""
         size, turn = float(self.size[index, number]), float(self.turn[index, number])
         right, down = x - self.centre[index, number, 0], y - self.centre[index, number, 1]
-        along, across = _turned(right / size, down / size, turn)
+        along, across = turned(right / size, down / size, turn)
         distance: Floats = list(SHAPES.values())[self.shape[index, number]](along, across)
         return size * distance
 
     def _paint(self, index: int, layer: int, x: Floats, y: Floats) -> Floats:
         """(side, side, 3) the ground or a shape, as if it filled the picture."""
-        along, across = _turned(x, y, self.grain[index, layer])
+        along, across = turned(x, y, self.grain[index, layer])
         texture = TEXTURES[self.texture[index, layer]](along, across)
         painted: Floats = self.colour[index, layer] + CONTRAST * texture[..., None]
         return painted
@@ -173,7 +173,7 @@ def _centres(side: int) -> tuple[Floats, Floats]:
     return middle[None, :], middle[:, None]
 
 
-def _turned(x: Floats, y: Floats, angle: float) -> tuple[Floats, Floats]:
+def turned(x: Floats, y: Floats, angle: float | Floats) -> tuple[Floats, Floats]:
     cos, sin = np.cos(angle), np.sin(angle)
     return cos * x + sin * y, cos * y - sin * x
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
+from vitreous.data.coco import open_coco, open_coco_file
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
@@ -21,7 +22,7 @@ from vitreous.data.segmented import open_segmented
 from vitreous.data.splits import Splits, carve, limited, strata
 from vitreous.data.table import open_table
 from vitreous.data.tar import open_tar
-from vitreous.data.targets import ManyLabels, NoTargets, Targets
+from vitreous.data.targets import NoTargets, Targets
 from vitreous.errors import UserError, did_you_mean
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 
 FASHION = Path(__file__).parent / "fashion"
 # Looked for in the folder that VITREOUS_DATA names.
-SHARED = ("cifar10", "imagenette224", "oxford_pets", "pets_trimaps", "camvid", "tiny_imagenet")
+SHARED = ("cifar10", "imagenette224", "oxford_pets", "pets_trimaps", "camvid", "tiny_imagenet", "bccd", "coco_small")
 OWN = ("fashion",)  # comes with the package
 # Of the pixels of Oxford's pets. What lies between a pet and the background is "not classified", says the set itself.
 PETS = (Entry("pet", 1), Entry("background", 2), Entry(None, 3))
@@ -180,7 +181,9 @@ def check_classes(train: Source) -> None:
         raise UserError(f"{train.name}: its pictures have no labels, which this needs. Name others that have.")
     counts = train.targets.counts(len(train.classes))
     present = np.arange(len(train.classes)) if counts is None else np.flatnonzero(counts)
-    if len(present) < 2 and not isinstance(train.targets, ManyLabels):
+    if len(present) < train.targets.least_classes:
+        if not len(present):
+            raise UserError(f"{train.name}: not one of its pictures has an object to learn from.")
         name = train.classes[present[0]]
         raise UserError(f"{train.name}: one class only ({name}). What learns from labels needs two or more.")
 
@@ -190,7 +193,7 @@ def without(train: Source, numbers: Iterable[int]) -> Source:
     stay = np.flatnonzero(~np.isin(train.numbers(np.arange(len(train))), list(numbers)))
     num_classes = len(train.classes)
     gone = np.setdiff1d(_occurring(train.targets, num_classes), _occurring(train.targets.take(stay), num_classes))
-    if len(gone):
+    if len(gone) and not train.targets.may_miss_classes:
         raise UserError(
             f"{train.name}: all pictures of the class {train.classes[gone[0]]!r} would be left out. Add others to it."
         )
@@ -249,6 +252,8 @@ def _occurring(targets: Targets, num_classes: int) -> NDArray[np.int64]:
 
 
 def _check_covered(part: Source, train: Source) -> None:
+    if train.targets.may_miss_classes:  # the data check names them
+        return
     num_classes = len(train.classes)
     unknown = np.setdiff1d(_occurring(part.targets, num_classes), _occurring(train.targets, num_classes))
     if len(unknown):
@@ -290,6 +295,8 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
         return open_parquet(path, _without_pattern(where, layout))
     if suffix == ".tar":
         return open_tar(path, _without_columns(where, layout))
+    if suffix == ".json":
+        return open_coco_file(path)
     if suffix in (".csv", ".tsv"):
         return open_table(path, layout)
     if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):
@@ -310,6 +317,10 @@ def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
         return open_parquet(path / "data", _without_pattern(str(path), layout))
     if ".tar" in suffixes:
         return open_tar(path, _without_columns(str(path), layout))
+    with_objects = open_coco(path)
+    if with_objects:
+        _without_columns(str(path), layout)
+        return with_objects
     with_masks, notes = open_segmented(path, _without_columns(str(path), layout))
     if with_masks:
         return with_masks

@@ -1,7 +1,8 @@
 """What a source knows about its pictures beside the pixels, one file per kind."""
 
 from vitreous.data.targets.base import NoTargets, Targets
+from vitreous.data.targets.boxes import Boxes
 from vitreous.data.targets.labels import ClassLabels, ManyLabels
 from vitreous.data.targets.pixels import Masks, PixelLabels
 
-__all__ = ["ClassLabels", "ManyLabels", "Masks", "NoTargets", "PixelLabels", "Targets"]
+__all__ = ["Boxes", "ClassLabels", "ManyLabels", "Masks", "NoTargets", "PixelLabels", "Targets"]

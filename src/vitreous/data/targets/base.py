@@ -29,6 +29,8 @@ class Targets(ABC):
     """Of N pictures, in the order of their source."""
 
     task: ClassVar[TaskKind | None] = None  # what a model of such pictures does; None: nothing is asked of it
+    least_classes: ClassVar[int] = 2  # that training pictures must have
+    may_miss_classes: ClassVar[bool] = False  # whether training pictures may lack a class that others have
     has_places = False  # whether they lie somewhere in the picture, and so must move with its pixels
     large: tuple[str, ...] = ()  # names of those that are read with the picture
 
@@ -70,6 +72,10 @@ class Targets(ABC):
 
     def held(self, large: Sequence[Large]) -> Self:
         """The same, with what was read of every picture kept in memory."""
+        return self
+
+    def rescaled(self, sizes: Indices) -> Self:
+        """Of the same pictures, resized to these heights and widths (N, 2), as far as it is not read with them."""
         return self
 
     def stacked(self) -> dict[str, Tensor] | None:

@@ -52,6 +52,7 @@ class ManyLabels(Targets):
     """Any number of classes per picture, none included."""
 
     task: ClassVar[TaskKind] = "label"
+    least_classes: ClassVar[int] = 1
 
     def __init__(self, labels: Any) -> None:
         self.labels: NDArray[np.bool_] = np.asarray(labels).astype(np.bool_)  # (N, K)

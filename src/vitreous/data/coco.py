@@ -1,0 +1,221 @@
+"""COCO: pictures, objects and classes in one JSON file per split (Lin et al. 2014).
+
+Boxes are x, y, width and height; outlines are polygons or runs of pixels, and are kept. Pictures that a file names and
+gives no object are pictures without objects; those that lie beside and are not named were never labelled, and are left
+out.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.data.base import Source
+from vitreous.data.detected import UNKNOWN, Classes, with_boxes
+from vitreous.data.files import open_regular, read_regular
+from vitreous.data.names import ALL, merged_trainval, split_of
+from vitreous.data.objects import Annotated
+from vitreous.data.outlines import bounds
+from vitreous.data.pairs import IMAGES
+from vitreous.data.skipped import OWN, Skipped, listed
+from vitreous.data.walk import entries, pictures_under, subfolders
+from vitreous.errors import UserError, first_line, shown
+
+MAX_BYTES = 4 * 2**30  # of a file
+PEEK_BYTES = 2**16
+PROBED = 5  # pictures that are looked for, to find their folder
+KEYS = ("images", "annotations", "categories")
+OTHERS = ("captions", "person_keypoints", "stuff", "panoptic", "image_info")  # what COCO has beside its instances
+
+
+@dataclass
+class CocoFile:
+    path: Path
+    images: list[dict[str, Any]]
+    annotations: list[dict[str, Any]]
+    categories: list[dict[str, Any]]
+
+
+def open_coco(folder: Path) -> dict[str, Source]:
+    """The splits of a folder with such files; none where there are none."""
+    return _opened(folder.name, _by_split(folder), folder)
+
+
+def open_coco_file(path: Path) -> dict[str, Source]:
+    """One file, named by itself."""
+    file = _read(path)
+    if file is None:
+        raise UserError(f"{path}: not a COCO file with boxes, which has lists called {', '.join(KEYS)}.")
+    return _opened(path.stem, {ALL: file}, path.parent)
+
+
+def _opened(name: str, files: Mapping[str, CocoFile], root: Path) -> dict[str, Source]:
+    folders = {split: _folder(file, root) for split, file in files.items()}
+    splits: dict[str, Annotated] = {}
+    classes: dict[str, Classes] = {}
+    for split, file in files.items():
+        known = _categories(file)
+        numbers = {called: number for number, called in reversed(known.items())}
+        names = tuple(dict.fromkeys(known.values()))
+        classes[split] = Classes(names, tuple(numbers[called] for called in names))
+        places = {number: names.index(called) for number, called in known.items()}
+        splits[split] = _annotated(file, folders[split], places)
+        splits[split].notes.insert(0, f"{file.path}: read as pictures with boxes (COCO)")
+    _note_unlabelled(splits, folders)
+    return with_boxes(name, splits, classes)
+
+
+# ---- Which files
+
+
+def _by_split(folder: Path) -> dict[str, CocoFile]:
+    """By the names of files, or of the folders they lie in; a lone file is not split."""
+    found: dict[str, list[CocoFile]] = {}
+    for path in _candidates(folder):
+        file = _read(path)
+        if file is not None:
+            found.setdefault(_split_in(path.stem) or _split_in(path.parent.name) or ALL, []).append(file)
+    for split, files in found.items():
+        if len(files) > 1:
+            both = " and ".join(str(file.path.relative_to(folder)) for file in files[:2])
+            raise UserError(f"{folder}: two COCO files of {split}: {both}. Keep one, or name the one you mean.")
+    if ALL in found and len(found) > 1:
+        path = found[ALL][0].path
+        raise UserError(f"{path}: cannot tell which split this COCO file is of; have train, val or test in its name.")
+    known = {split: one for split, (one,) in found.items()}
+    return {ALL: next(iter(known.values()))} if len(known) == 1 else merged_trainval(known)
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    inside = subfolders(folder, Skipped(""))
+    places = [folder, *(path for path in inside if path.name.lower() == "annotations" or _split_in(path.name))]
+    for place in places:
+        for entry in entries(place):
+            is_other = entry.name in OWN or entry.name.startswith((".", *OTHERS))
+            if entry.name.lower().endswith(".json") and not is_other and entry.is_file():
+                yield place / entry.name
+
+
+def _split_in(name: str) -> str | None:
+    """instances_train2017 -> train"""
+    words = re.findall(r"[A-Za-z]+", name)
+    return next((split for word in words if (split := split_of(word)) is not None), None)
+
+
+def _read(path: Path) -> CocoFile | None:
+    """None where it is some other JSON file."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(PEEK_BYTES)
+        looks_like = head.lstrip().startswith(b"{") and re.search(rb'"(images|annotations|categories|info)"\s*:', head)
+        if not looks_like:
+            return None
+        document = json.loads(read_regular(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({first_line(error)}).") from None
+    parts: list[Any] = [document.get(key) for key in KEYS] if isinstance(document, dict) else [None]
+    if not all(isinstance(part, list) and all(isinstance(one, dict) for one in part) for part in parts):
+        return None
+    images, annotations, categories = parts
+    has_objects = not annotations or any("bbox" in one or "segmentation" in one for one in annotations)
+    return CocoFile(path, images, annotations, categories) if has_objects else None
+
+
+# ---- What they hold
+
+
+def _categories(file: CocoFile) -> dict[int, str]:
+    """The name of every class by its number, in their order."""
+    known: dict[int, str] = {}
+    for one in file.categories:
+        match one:
+            case {"id": int(number), "name": str(name)}:
+                known[number] = name
+            case _:
+                raise UserError(f"{file.path}: a category without a number and a name: {shown(one)}.")
+    if not known:
+        raise UserError(f"{file.path}: has no categories: name the classes there.")
+    return dict(sorted(known.items()))
+
+
+def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int]) -> Annotated:
+    """`folder`: where the pictures lie; `numbers`: the place of a class by its number in the file."""
+    found = Annotated()
+    places: dict[int | str, int] = {}
+    for one in file.images:
+        match one:
+            case {"id": int() | str() as number, "file_name": str(name)} if number not in places:
+                places[number] = len(found)
+                found.pictures.append(str(folder / name))
+                found.ids.append(number)
+                found.sizes.append(_size(one))
+            case _:
+                raise UserError(f"{file.path}: an image without a file_name and an id of its own: {shown(one)}.")
+    for one in file.annotations:
+        where = f"{file.path}: annotation {shown(one.get('id'))}"
+        image, category, outline = one.get("image_id"), one.get("category_id"), one.get("segmentation") or None
+        if not isinstance(image, int | str) or image not in places:
+            raise UserError(f"{where}: there is no image {shown(image)}. Remove it, or add the image.")
+        if not isinstance(category, int) or category not in numbers:
+            raise UserError(f"{where}: there is no category {shown(category)}. Remove it, or add the category.")
+        text = json.dumps(outline) if outline else ""
+        box = _box(one, outline, where)
+        found.add(places[image], box, numbers[category], crowd=bool(one.get("iscrowd")), outline=text)
+    return found
+
+
+def _size(image: Mapping[str, Any]) -> tuple[int, int]:
+    """What the boxes refer to; where it is not told, the picture itself, which is still to be looked at."""
+    match image:
+        case {"height": int(height), "width": int(width)} if height > 0 and width > 0:
+            return height, width
+    return UNKNOWN
+
+
+def _box(annotation: Mapping[str, Any], outline: Any, where: str) -> tuple[float, ...]:
+    """x0 y0 x1 y1"""
+    match annotation.get("bbox"):
+        case [x, y, width, height] if all(isinstance(one, int | float) for one in (x, y, width, height)):
+            return x, y, x + width, y + height
+        case None if outline is not None:
+            try:
+                found = bounds(outline)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise UserError(f"{where}: its segmentation cannot be read ({first_line(error)}).") from None
+            return found or (0.0, 0.0, 0.0, 0.0)
+        case other:
+            raise UserError(f"{where}: its bbox is {shown(other)}, not x, y, width and height.")
+
+
+# ---- Where the pictures lie
+
+
+def _folder(file: CocoFile, root: Path) -> Path:
+    """That holds the first pictures which are named."""
+    names = [one["file_name"] for one in file.images[:PROBED] if isinstance(one.get("file_name"), str)]
+    split = _split_in(file.path.stem) or _split_in(file.path.parent.name)
+    inside = subfolders(root, Skipped(""))
+    alike = [path for path in inside if split is not None and _split_in(path.name) == split]
+    within = [path for path in inside if path.name.lower() in IMAGES]
+    deeper = [path for one in within for path in subfolders(one, Skipped("")) if _split_in(path.name) == split]
+    candidates = [file.path.parent, *alike, *(path / "images" for path in alike), *deeper, *within, root, root.parent]
+    for folder in candidates:
+        if any((folder / name).is_file() for name in names):
+            return folder
+    if not names:
+        return file.path.parent
+    looked = listed([str(path) for path in dict.fromkeys(candidates) if path.is_dir()], 4)
+    raise UserError(f"{file.path}: its pictures ({names[0]}, ...) are in none of {looked}.")
+
+
+def _note_unlabelled(splits: Mapping[str, Annotated], folders: Mapping[str, Path]) -> None:
+    """Pictures that lie beside, and that no file names."""
+    known = {picture for annotated in splits.values() for picture in annotated.pictures}
+    for folder in dict.fromkeys(folders.values()):
+        beside = [path for path in pictures_under(folder, Skipped("")) if path not in known]
+        if beside:
+            names = listed([Path(path).name for path in beside], 3)
+            split = next(split for split, one in folders.items() if one == folder)
+            splits[split].notes.append(f"{folder}: never labelled, left out: {len(beside):,} pictures ({names})")

@@ -1,0 +1,105 @@
+"""Exact shapes of objects as COCO writes them: polygons, or runs of pixels (RLE), plain or compressed."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.base import PathList
+from vitreous.data.images import turned
+from vitreous.data.objects import Flags, Numbers, Outlines
+
+Points = NDArray[np.float64]  # (P, 2): x to the right, y down
+
+
+class WrittenOutlines(Outlines):
+    """As JSON, read when they are wanted: those of a large set would fill the memory as Python's lists."""
+
+    def __init__(self, texts: Sequence[str], sizes: Numbers, orientations: Numbers) -> None:
+        """`sizes` (T, 2): heights and widths of the pictures they were made for; `orientations` (T,): how these were
+        turned to be upright."""
+        self._texts, self._sizes, self._orientations = PathList(texts), sizes, orientations
+
+    def mask(self, number: int, height: int, width: int) -> Flags | None:
+        text = self._texts[number]
+        if not text:
+            return None
+        orientation = int(self._orientations[number])
+        stored = (width, height) if orientation >= 5 else (height, width)
+        return turned(outline_mask(json.loads(text), self._sizes[number], stored), orientation)
+
+
+def outline_mask(outline: Any, annotated: Sequence[float] | Numbers, size: tuple[int, int]) -> Flags:
+    """Of an outline in coordinates of a picture of the height and width `annotated`, the pixels at `size`."""
+    height, width = size
+    if isinstance(outline, dict):
+        return _nearest(run_mask(outline), size)
+    factors = np.array([width / annotated[1], height / annotated[0]])
+    mask = np.zeros(size, dtype=np.bool_)
+    for ring in outline:
+        mask |= polygon_mask(np.asarray(ring, dtype=np.float64).reshape(-1, 2) * factors, height, width)
+    return mask
+
+
+def polygon_mask(points: Points, height: int, width: int) -> Flags:
+    """(height, width): the pixels whose centres lie inside."""
+    following = np.roll(points, -1, axis=0)
+    middle = np.arange(height)[:, None] + 0.5  # (H, 1)
+    crosses = (points[:, 1] <= middle) != (following[:, 1] <= middle)  # (H, P): whether an edge meets the row
+    rise = np.where(following[:, 1] == points[:, 1], 1.0, following[:, 1] - points[:, 1])
+    x = points[:, 0] + (middle - points[:, 1]) * (following[:, 0] - points[:, 0]) / rise
+    first = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)  # the first pixel right of the crossing
+    turns = np.zeros((height, width + 1), dtype=np.int64)
+    rows, edges = np.nonzero(crosses)
+    np.add.at(turns, (rows, first[rows, edges]), 1)
+    inside: Flags = np.cumsum(turns[:, :width], axis=1) % 2 == 1
+    return inside
+
+
+def run_mask(outline: dict[str, Any]) -> Flags:
+    """Runs of pixels outside and inside in turn, column after column."""
+    height, width = outline["size"]
+    counts = outline["counts"]
+    runs = np.asarray(uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
+    if runs.sum() != height * width:
+        raise ValueError(f"runs of {runs.sum():,} pixels for a picture of {height * width:,}")
+    inside = np.arange(len(runs)) % 2 == 1
+    return np.repeat(inside, runs).reshape(width, height).T
+
+
+def uncompressed(text: str) -> list[int]:
+    """COCO's text: numbers of 5 bits a letter, the lowest first; from the fourth on, what is added to the last but
+    one."""
+    runs: list[int] = []
+    at = 0
+    while at < len(text):
+        value, shift, more = 0, 0, True
+        while more:
+            letter = ord(text[at]) - 48
+            value |= (letter & 31) << shift
+            more, shift, at = bool(letter & 32), shift + 5, at + 1
+        if letter & 16:  # the sign
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+    return runs
+
+
+def bounds(outline: Any) -> tuple[float, float, float, float] | None:
+    """x0 y0 x1 y1 of an outline; None where it holds nothing."""
+    if isinstance(outline, dict):
+        rows, columns = (np.flatnonzero(run_mask(outline).any(axis=axis)) for axis in (1, 0))
+        return (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1) if len(rows) else None
+    points = np.concatenate(
+        [np.asarray(ring, dtype=np.float64).reshape(-1, 2) for ring in outline] or [np.empty((0, 2))]
+    )
+    return (*points.min(axis=0).tolist(), *points.max(axis=0).tolist()) if len(points) else None
+
+
+def _nearest(mask: Flags, size: tuple[int, int]) -> Flags:
+    if mask.shape == size:
+        return mask
+    rows, columns = ((2 * np.arange(out) + 1) * side // (2 * out) for side, out in zip(mask.shape, size, strict=True))
+    found: Flags = mask[rows][:, columns]
+    return found

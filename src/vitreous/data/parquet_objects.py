@@ -1,0 +1,174 @@
+"""Objects in parquet files of the Hugging Face layout: a column `objects` with lists of boxes and classes per picture.
+
+A picture without objects has empty lists. Where the whole cell is null, the picture was never labelled: it is left out.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vitreous.data.objects import Annotated, BoxArray, checked
+from vitreous.data.outlines import WrittenOutlines
+from vitreous.data.targets import Boxes
+from vitreous.errors import UserError, shown
+
+COLUMN = "objects"
+BOXES = ("bbox", "boxes", "bboxes", "box")
+CLASSES = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
+OUTSIDE_PX = 2.0  # by which a box that is read in the wrong way leaves its picture
+
+Format = Literal["xyxy", "xywh"]
+
+
+class Known(NamedTuple):
+    """Of one split."""
+
+    targets: Boxes  # of all rows
+    classes: tuple[str, ...]
+    labelled: NDArray[np.int64]  # the rows that are
+    notes: tuple[str, ...]
+
+
+def has_objects(schema: pa.Schema) -> bool:
+    return COLUMN in schema.names and bool(pa.types.is_nested(schema.field(COLUMN).type))
+
+
+def read_objects(
+    cells: Sequence[Any], sizes: NDArray[np.int64], schema: pa.Schema, ids: Sequence[int | str] | None, where: str
+) -> Known:
+    """`cells`: of the column, one per picture; `sizes` (N, 2): heights and widths."""
+    rows = [_columns(cell, where) for cell in cells]
+    labelled = np.flatnonzero([row is not None for row in rows])
+    box_name, class_name = (
+        _present(rows, usual, what, where) for usual, what in ((BOXES, "boxes"), (CLASSES, "classes"))
+    )
+    found, marks = _gathered(rows, box_name, class_name, where)
+    classes, numbers = _numbered(marks, schema, class_name, where)
+    boxes = np.array(found.boxes, dtype=np.float32).reshape(-1, 4)
+    owner = np.array(found.owner, dtype=np.int64)
+    written, how = _format(boxes, sizes[owner], schema)
+    if written == "xywh":
+        boxes = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    objects = checked(owner, boxes, numbers, found.crowd, sizes)
+    turns = np.ones(len(owner), dtype=np.int64)
+    outlines = WrittenOutlines(found.outlines, sizes[owner], turns) if any(found.outlines) else None
+    notes = [f"{where}: read as pictures with boxes (the column {COLUMN}; {how})"]
+    if len(labelled) < len(rows):
+        notes.append(f"{where}: never labelled, left out: {len(rows) - len(labelled):,} pictures ({COLUMN} is null)")
+    category_ids = _listed_in(schema, b"coco_category_ids", int)
+    numbers_of = category_ids if category_ids is not None and len(category_ids) == len(classes) else None
+    return Known(Boxes(objects, sizes, outlines, ids=ids, category_ids=numbers_of), classes, labelled, tuple(notes))
+
+
+def _columns(cell: Any, where: str) -> dict[str, Sequence[Any]] | None:
+    """A record of lists; also of a list of records."""
+    if cell is None:
+        return None
+    if isinstance(cell, list):
+        if not all(isinstance(one, dict) for one in cell):
+            raise UserError(f"{where}: column {COLUMN!r} holds {shown(cell)}: expected records of a box and a class.")
+        return {name: [one[name] for one in cell] for name in (cell[0] if cell else ())}
+    return {name: values for name, values in cell.items() if isinstance(values, list)}
+
+
+def _present(rows: Sequence[Mapping[str, Any] | None], usual: Sequence[str], what: str, where: str) -> str:
+    names = {name for row in rows if row for name in row}
+    for name in usual:
+        if name in names:
+            return name
+    if not names:
+        return usual[0]  # not one picture has an object
+    raise UserError(f"{where}: column {COLUMN!r} has no {what} ({', '.join(usual)}) among {', '.join(sorted(names))}.")
+
+
+def _gathered(
+    rows: Sequence[Mapping[str, Any] | None], box_name: str, class_name: str, where: str
+) -> tuple[Annotated, list[Any]]:
+    """All objects, and what their classes are called."""
+    found, marks = Annotated(), []
+    for at, row in enumerate(rows):
+        if not row:
+            continue
+        boxes, names = row.get(box_name, []), row.get(class_name, [])
+        crowd, outlines = row.get("iscrowd") or [0] * len(boxes), row.get("segmentation") or [None] * len(boxes)
+        if not len(boxes) == len(names) == len(crowd) == len(outlines):
+            raise UserError(f"{where}: row {at}: {len(boxes)} boxes, but {len(names)} classes.")
+        for box, name, is_crowd, outline in zip(boxes, names, crowd, outlines, strict=True):
+            if box is None or len(box) != 4 or any(side is None for side in box) or name is None:
+                raise UserError(
+                    f"{where}: row {at}: the box {shown(box)} of {shown(name)} is not four numbers and a class."
+                )
+            found.add(at, box, 0, crowd=bool(is_crowd), outline=_as_text(outline))
+            marks.append(name)
+    return found, marks
+
+
+def _as_text(outline: Any) -> str:
+    return "" if not outline else outline if isinstance(outline, str) else json.dumps(outline)
+
+
+def _numbered(
+    marks: Sequence[Any], schema: pa.Schema, class_name: str, where: str
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The names of the classes, and the number of each object's."""
+    names = _listed_in(schema, b"classes", str) or _names_inside(schema, class_name)
+    if names is not None and all(isinstance(mark, int) for mark in marks):
+        wrong = next((mark for mark in marks if not 0 <= mark < len(names)), None)
+        if wrong is not None:
+            raise UserError(f"{where}: class {wrong}, but only {len(names)} class names in the file's metadata.")
+        return tuple(names), np.array(marks, dtype=np.int64)
+    unique, inverse = np.unique(np.array(marks) if marks else np.array([], dtype=np.int64), return_inverse=True)
+    return tuple(map(str, unique)) or ("object",), inverse.astype(np.int64).reshape(-1)
+
+
+def _listed_in(schema: pa.Schema, key: bytes, kind: type) -> list[Any] | None:
+    """A list in the file's own metadata."""
+    try:
+        values = json.loads((schema.metadata or {}).get(key, b"null"))
+    except ValueError:
+        return None
+    return values if isinstance(values, list) and values and all(isinstance(one, kind) for one in values) else None
+
+
+def _names_inside(schema: pa.Schema, class_name: str) -> list[str] | None:
+    """The names of classes in the hub's metadata, wherever they stand below the column."""
+    try:
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"][COLUMN]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return _names_below(_field(about, class_name))
+
+
+def _field(about: Any, name: str) -> Any:
+    while isinstance(about, dict) and name not in about and "feature" in about:
+        about = about["feature"]
+    about = about[0] if isinstance(about, list) and about else about
+    return about.get(name) if isinstance(about, dict) else None
+
+
+def _names_below(about: Any) -> list[str] | None:
+    while isinstance(about, dict | list) and about:
+        about = about[0] if isinstance(about, list) else about
+        if isinstance(about, dict) and isinstance(about.get("names"), list):
+            return [str(name) for name in about["names"]]
+        about = about.get("feature") if isinstance(about, dict) else about
+    return None
+
+
+def _format(boxes: BoxArray, sizes: NDArray[np.int64], schema: pa.Schema) -> tuple[Format, str]:
+    """How boxes are written, and how that is known: the file says so, or only one way makes sense. Where both do, as
+    in COCO, which the hub's own documentation follows."""
+    said = (schema.metadata or {}).get(b"bbox_format", b"").decode(errors="replace").lower()
+    for name in ("xyxy", "xywh"):
+        if name in said:
+            return name, f"boxes are {name}, as the file says"
+    edge = sizes[:, ::-1] + OUTSIDE_PX
+    fits_xyxy = bool((boxes[:, 2:] >= boxes[:, :2]).all())
+    fits_xywh = bool((boxes[:, :2] + boxes[:, 2:] <= edge).all())
+    if fits_xyxy and not fits_xywh:
+        return "xyxy", "boxes are taken as xyxy: as xywh they would leave their pictures"
+    return "xywh", "boxes are taken as xywh"
