@@ -6,9 +6,6 @@ import pytest
 import torch
 
 from vitreous.errors import UserError
-from vitreous.export.graph import Graph
-from vitreous.export.parts import write_task
-from vitreous.export.program import write_program
 from vitreous.models import IGPTSettings, model_settings
 from vitreous.models.base import Grid
 from vitreous.models.flops import num_parameters
@@ -226,17 +223,3 @@ def test_sizes_of_the_paper(name, width, depth, heads, millions):
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(UserError, match=message):
         TINY.changed(**changes).build()
-
-
-def test_an_onnx_file_is_refused_in_one_line_and_a_program_is_not(tmp_path):
-    task = ClassifySettings().build(random_model(), ("a", "b")).eval()
-    torch.nn.init.normal_(task.head.weight)
-    with pytest.raises(UserError, match="IGPT has no ONNX form yet; --to torch-export takes every model") as error:
-        write_task(task, Graph(), "tensors")
-    assert "\n" not in str(error.value)
-    write_program(task, (4, 6), torch.float32, tmp_path / "igpt.pt2")
-    images = torch.randn(3, 3, 4, 6)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            torch.export.load(tmp_path / "igpt.pt2").module()(images), task.predict(images).logits
-        )

@@ -186,7 +186,7 @@ def result_facts(files: Sequence[Path]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "torch": torch.__version__, "vitreous": __version__}
-    for name in ("onnx", "onnxruntime"):
+    for name in ("onnx", "onnxruntime", "onnxscript"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -42,6 +42,12 @@ class Graph:
         self.nodes.append(helper.make_node(kind, inputs, outputs, name=name, **attributes))
         return outputs
 
+    def copy(self, node: onnx.NodeProto, *inputs: str) -> list[str]:
+        """A node of another graph, with inputs of this one."""
+        outputs = self.ops(node.op_type, len(node.output), *inputs)
+        self.nodes[-1].attribute.extend(node.attribute)
+        return outputs
+
     def constant(self, values: NDArray[Any] | Sequence[int] | int | float) -> str:
         array = np.asarray(values, None if isinstance(values, np.ndarray | float) else np.int64)
         if isinstance(values, float):

@@ -1,4 +1,4 @@
-"""Every part of our models as nodes of an ONNX graph. A new part is one function here.
+"""The parts of plain ViTs, hybrids and ResNets as nodes of an ONNX graph. A part that is not here is traced by torch.
 
 All that does not depend on the picture is computed now: position tables, standardised filters, LayerScale and the
 attention's 1/sqrt(d), which go into weights. What no answer needs is left out: where the class token alone is read,
@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.errors import UserError
 from vitreous.export.graph import Graph
 from vitreous.models.base import Encoder
 from vitreous.models.pixels import Pixels
@@ -43,10 +42,14 @@ def write_task(task: nn.Module, graph: Graph, x: str) -> str:
     return write(head, graph, write(encoder, graph, x))
 
 
+class NotByHandError(Exception):
+    """Of a part whose nodes nobody has written here: torch traces the model."""
+
+
 @singledispatch
 def write(part: nn.Module, graph: Graph, x: str) -> str:
-    """The nodes of a part; answers the name of what it answers."""
-    raise UserError(f"{type(part).__name__} has no ONNX form yet; --to torch-export takes every model")
+    """The nodes of a part; returns the name of its output."""
+    raise NotByHandError(type(part).__name__)
 
 
 def array(tensor: Tensor | nn.Parameter) -> Array:
@@ -130,7 +133,7 @@ def write_maps(encoder: Encoder, graph: Graph, x: str) -> list[tuple[str, tuple[
         tokens, P, grid = _write_encoded(encoder, graph, x), encoder.num_prefix, encoder.grid
         return [(graph.part(tokens, P, P + grid.cells), grid)]
     if not isinstance(encoder, ResNet):
-        raise UserError(f"the maps of {type(encoder).__name__} have no ONNX form yet; --to torch-export takes all")
+        raise NotByHandError(type(encoder).__name__)
     found = []
     with torch.no_grad():
         sizes = [one.shape for one in encoder(torch.zeros(1, encoder.channels, *encoder.picture_px)).maps]
@@ -368,7 +371,7 @@ def _(part: ResNet, graph: Graph, x: str) -> str:
 def _(part: Pixels, graph: Graph, x: str) -> str:
     kernel = [side // cells for side, cells in zip(part.picture_px, part.grid, strict=True)]
     if part.picture_px != tuple(size * cells for size, cells in zip(kernel, part.grid, strict=True)):
-        raise UserError(f"pictures of {part.picture_px} px are no whole multiple of {part.grid} cells: not in ONNX")
+        raise NotByHandError(f"pictures of {part.picture_px} px, no whole multiple of {part.grid} cells")
     if kernel != [1, 1]:
         x = graph.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
     return graph.reshape(x, 0, part.width)

@@ -23,9 +23,13 @@ class Predicting(nn.Module):
         return next(iter(found.values())) if len(found) == 1 else found
 
 
-def write_program(task: Task, size_px: tuple[int, int], dtype: torch.dtype, path: Path) -> None:
+def trace(task: Task, size_px: tuple[int, int], dtype: torch.dtype) -> torch.export.ExportedProgram:
+    """For any number of pictures of this size."""
     example = torch.zeros(2, 3, *size_px)  # two, so that the batch is not taken for a constant
     batch = torch.export.Dim("batch", min=1, max=4096)
     with torch.no_grad():
-        program = torch.export.export(Predicting(task, dtype), (example,), dynamic_shapes={"tensors": {0: batch}})
-    torch.export.save(program, path)
+        return torch.export.export(Predicting(task, dtype), (example,), dynamic_shapes={"tensors": {0: batch}})
+
+
+def write_program(task: Task, size_px: tuple[int, int], dtype: torch.dtype, path: Path) -> None:
+    torch.export.save(trace(task, size_px, dtype), path)

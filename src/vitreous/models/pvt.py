@@ -144,7 +144,7 @@ class Stage(nn.Module):
 def as_map(tokens: Tensor, grid: Grid) -> Tensor:
     """(B, P + h*w, D) -> (B, D, h, w), without the prefix."""
     cells = tokens[:, tokens.shape[1] - grid.cells :]
-    return cells.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return cells.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def as_tokens(maps: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ class MaskTransformer(nn.Module):
         patches = features.maps[-1]  # (B, D, h, w)
         grid = patches.shape[-2:]
         tokens = self.project_in(patches.flatten(2).transpose(1, 2))
-        classes = self.classes.to(tokens.dtype).expand(len(tokens), -1, -1)
+        classes = self.classes.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([classes, tokens], dim=1)  # (B, K + h*w, D)
         for block in self.blocks:
             tokens = block(tokens)
@@ -127,7 +127,7 @@ class MaskTransformer(nn.Module):
         found = F.normalize(self.project_classes(tokens[:, :num]), dim=-1)
         places = F.normalize(self.project_patches(tokens[:, num:]), dim=-1)
         masks: Tensor = self.factor * (found @ places.transpose(1, 2))
-        return masks.view(len(masks), num, *grid)  # (B, K, h, w)
+        return masks.view(-1, num, *grid)  # (B, K, h, w)
 
 
 Decoder = LinearDecoder | MaskTransformer

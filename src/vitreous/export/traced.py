@@ -1,0 +1,112 @@
+"""Any task as nodes of an ONNX graph, traced by torch: for families whose parts nobody has written by hand.
+
+torch's nodes are copied one by one into a graph of ours, without its notes on where each came from, so that one model
+always becomes the same bytes. Dense layers and convolutions among them are written as those of other models are: int8
+and bf16 mean the same in both kinds of file.
+"""
+
+import hashlib
+import importlib.util
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from vitreous.errors import UserError, first_line
+from vitreous.export.graph import OPSET, Graph
+from vitreous.export.program import trace
+from vitreous.tasks.base import Task
+
+Array = NDArray[np.float32]
+
+
+def write_traced(task: Task, graph: Graph, x: str) -> tuple[str, tuple[int, ...]]:
+    """(B, 3, h, w) normalised -> (B, K, ...) logits, and the sides that follow K."""
+    traced = Traced(task)
+    return traced.write(graph, x), traced.shape[2:]
+
+
+class Traced:
+    """A task as torch's exporter writes it."""
+
+    def __init__(self, task: Task) -> None:
+        graph = _exported(task)
+        self.nodes: Sequence[onnx.NodeProto] = graph.node
+        self.values: dict[str, NDArray[Any]] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        (given,), (found,) = graph.input, graph.output
+        self.input, self.output = given.name, found.name
+        self.shape = tuple(side.dim_value for side in found.type.tensor_type.shape.dim)
+        learned = {_content(each.detach().numpy()) for each in task.parameters() if each.ndim == 2}
+        # A product with any other table, such as one that resizes maps, is not learned, and is never rounded.
+        dense = {node.output[0]: self._weight(node) for node in self.nodes if node.op_type in ("MatMul", "Gemm")}
+        self.dense = {name: one for name, one in dense.items() if one is not None and _content(one) in learned}
+
+    def write(self, graph: Graph, x: str) -> str:
+        exact, names = self.ends(), {self.input: x, "": ""}  # an input without a name is one that is left out
+        for node in self.nodes:
+            if node.output[0] in self.dense:
+                weight, is_exact = self.dense[node.output[0]], node.output[0] in exact
+                bias = self.values[node.input[2]] if len(node.input) > 2 else None
+                names[node.output[0]] = graph.linear(names[node.input[0]], weight, bias, is_exact)
+                continue
+            for place, name in enumerate(node.input):
+                if name not in names:
+                    is_filter = node.op_type == "Conv" and place == 1
+                    names[name] = (graph.weight if is_filter else graph.constant)(self.values[name])
+            names.update(zip(node.output, graph.copy(node, *(names[name] for name in node.input)), strict=True))
+        return names[self.output]
+
+    def _weight(self, node: onnx.NodeProto) -> Array | None:
+        """(outputs, inputs), as torch has it, of x @ weight.T or x @ weight.T + bias."""
+        options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        is_turned = not options.pop("transB", 0)
+        if any(value != (name != "transA") for name, value in options.items()):  # of all others 1 is the plain one
+            return None
+        if not all(name in self.values for name in node.input[1:]) or self.values[node.input[1]].ndim != 2:
+            return None
+        return self.values[node.input[1]].T if is_turned else self.values[node.input[1]]
+
+    def ends(self) -> set[str]:
+        """The outputs of the layers before which there is none, and of those after which there is none."""
+        layers = {*self.dense, *(node.output[0] for node in self.nodes if node.op_type == "Conv")}
+        forward = [(node.output[0], node.input, node.output) for node in self.nodes]
+        backward = [(name, after, before) for name, before, after in reversed(forward)]
+        return _outermost(forward, layers) | _outermost(backward, layers)
+
+
+def _outermost(steps: Iterable[tuple[str, Iterable[str], Iterable[str]]], layers: set[str]) -> set[str]:
+    """Those layers which a walk over (name, values before, values after) meets before any other."""
+    found, behind = set(), set[str]()
+    for name, before, after in steps:
+        is_behind = not behind.isdisjoint(before)
+        if name in layers and not is_behind:
+            found.add(name)
+        if name in layers or is_behind:
+            behind.update(after)
+    return found
+
+
+def _content(matrix: NDArray[Any]) -> tuple[tuple[int, ...], bytes]:
+    return matrix.shape, hashlib.sha256(matrix.tobytes()).digest()
+
+
+def _exported(task: Task) -> onnx.GraphProto:
+    family = type(task.encoder).__name__
+    if importlib.util.find_spec("onnxscript") is None:
+        raise UserError(f"{family} as an onnx file needs onnxscript: pip install 'vitreous[export]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's are about its own insides
+        try:
+            program = trace(task, task.encoder.picture_px, torch.float32)
+            written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False)
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = first_line(error.__cause__ or error)
+            raise UserError(f"{family}: torch cannot write it as ONNX ({reason}); --to torch-export takes it") from None
+    assert written is not None
+    graph: onnx.GraphProto = written.model_proto.graph
+    return graph
