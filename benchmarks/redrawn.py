@@ -4,7 +4,7 @@
 
 The first pictures of the test part, or all of a folder: --pictures docs/images/pictures.
 
-mae         what the encoder saw, what was painted, and the original
+mae, simmim what the encoder saw, what was painted, and the original
 tokeniser   the picture, the word of each cell as a colour (equal words, equal colours, which mean nothing else), and
             what is drawn from the words
 igpt        the upper half that was given, some samples of the rest, and the original
@@ -33,6 +33,7 @@ from vitreous.jobs.build import build_objective
 from vitreous.objectives.base import Objective
 from vitreous.objectives.igpt import NextPixel
 from vitreous.objectives.mae import MAE
+from vitreous.objectives.simmim import SimMIM
 from vitreous.objectives.tokeniser import VisualTokens
 from vitreous.prediction.pictures import picture_files
 from vitreous.recipes.recipe import read_recipe
@@ -76,7 +77,7 @@ def pictures_in(folder: Path, preprocessing: Preprocessing) -> Batch:
 def rows(objective: Objective, batch: Batch, preprocessing: Preprocessing) -> dict[str, Tensor]:
     """Pictures (B, H, W, 3) in 0..1 by what they show."""
     original = levels(batch.images, preprocessing)
-    if isinstance(objective, MAE):
+    if isinstance(objective, MAE | SimMIM):
         whole, kept = objective.reconstruction(batch.images, batch.keys)
         kept = kept.permute(0, 2, 3, 1)
         seen = original * kept + GREY * (1 - kept)
@@ -84,7 +85,7 @@ def rows(objective: Objective, batch: Batch, preprocessing: Preprocessing) -> di
     if isinstance(objective, VisualTokens):
         codes, again = objective.reconstruct(batch.images)
         return {"original": original, "words": coloured(codes), "drawn": levels(again, preprocessing)}
-    raise UserError(f"{type(objective).__name__} draws no pictures: give a run of mae, a tokeniser or igpt")
+    raise UserError(f"{type(objective).__name__} draws no pictures: give a run of mae, simmim, a tokeniser or igpt")
 
 
 def levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:

@@ -141,7 +141,7 @@ def test_encoders_are_asked_rather_than_told_apart():
     """What suits a family, its settings say; formats and graphs alone are about one family each."""
     rooms = [path for path in FILES if folder_of(path) not in ("weights", "export")]
     asked = {str(path.relative_to(SOURCES)): kinds_asked(path.read_text()) for path in rooms}
-    assert sum(map(len, asked.values())) <= 8, {path: names for path, names in asked.items() if names}
+    assert sum(map(len, asked.values())) <= 9, {path: names for path, names in asked.items() if names}
     assert kinds_asked("isinstance(a, ViT | nn.Module) and isinstance(b, SwinSettings)") == ["ViT", "SwinSettings"]
 
 

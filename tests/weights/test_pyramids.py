@@ -214,6 +214,15 @@ def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier():
         assert_close_relative(ours_of(card, weights).predict(images).logits, peer.logits(images), 1e-9)
     assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
 
+    # SimMIM's own: the same below `encoder`, with a mask token and a linear decoder in place of the head.
+    painter = {name.replace("model.", "model.encoder.", 1): t for name, t in theirs.items() if ".head." not in name}
+    beside = {"model.encoder.mask_token": torch.zeros(1, 1, 8), "model.decoder.0.weight": torch.zeros(192, 16, 1, 1)}
+    given = Given(painter | beside, {}, "file")
+    assert formats.recognised(given).name == "swin"
+    card, again, report = formats.read(given, format, (64, 64), strict=True)
+    assert card.task is None and sorted(report.aside) == sorted(beside)
+    assert_bit_equal(again, {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")})
+
 
 def test_the_original_convnext_is_timm_by_other_names():
     peer = timm("convnext_tiny", (64, 64), depths=DEPTHS, dims=WIDTHS)

@@ -21,7 +21,7 @@ from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp
 from vitreous.nn.tokens import SineCosinePositions, position_rows
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_ratio, cut, of_cells, on_cells, patch_px, plain_tokens
+from vitreous.objectives.masked import check_ratio, cut, of_cells, on_cells, pasted, patch_px, plain_tokens
 
 EPSILON = 1e-6  # added to a patch's variance: an even patch has none
 
@@ -151,13 +151,6 @@ def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
     """(B, n, 1) each: a patch's mean and standard deviation, over all its values, the variance unbiased."""
     variance, mean = torch.var_mean(patches.float(), dim=-1, keepdim=True)
     return mean, (variance + EPSILON).sqrt()
-
-
-def pasted(patches: Tensor, grid: Grid, patch: tuple[int, int]) -> Tensor:
-    """(B, h*w, C * ph * pw) -> (B, C, H, W): the way back from `cut`."""
-    (ph, pw), B = patch, len(patches)
-    maps = patches.reshape(B, grid.h, grid.w, -1, ph, pw).permute(0, 3, 1, 4, 2, 5)  # (B, C, h, ph, w, pw)
-    return maps.reshape(B, -1, grid.h * ph, grid.w * pw)
 
 
 def flops(model: ViTSettings, settings: MAESettings) -> int:

@@ -172,6 +172,13 @@ def cut(images: Tensor, grid: Grid) -> Tensor:
     return patches.reshape(B, grid.cells, -1)
 
 
+def pasted(patches: Tensor, grid: Grid, patch: tuple[int, int]) -> Tensor:
+    """(B, h*w, C * ph * pw) -> (B, C, H, W): the way back from `cut`."""
+    (ph, pw), B = patch, len(patches)
+    maps = patches.reshape(B, grid.h, grid.w, -1, ph, pw).permute(0, 3, 1, 4, 2, 5)  # (B, C, h, ph, w, pw)
+    return maps.reshape(B, -1, grid.h * ph, grid.w * pw)
+
+
 def of_cells(tokens: Tensor, cells: Tensor) -> Tensor:
     """(B, N, D) and (B, n) -> (B, n, D): of each picture the tokens of its cells."""
     return tokens.gather(1, _wide(cells, tokens.shape[-1]))

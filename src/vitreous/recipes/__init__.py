@@ -8,7 +8,15 @@ from typing import Any
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
 from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser, tokeniser_imagenet
-from vitreous.recipes.cifar10 import cifar10_finetune, cifar10_hybrid, cifar10_resnet, cifar10_vit
+from vitreous.recipes.cifar10 import (
+    cifar10_convnext,
+    cifar10_finetune,
+    cifar10_hybrid,
+    cifar10_pvt,
+    cifar10_resnet,
+    cifar10_swin,
+    cifar10_vit,
+)
 from vitreous.recipes.contrastive import cifar10_byol, cifar10_mocov3, cifar10_simclr, mocov3_imagenet
 from vitreous.recipes.distill import cifar10_deit, cifar10_matching, deit_imagenet
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
@@ -17,6 +25,7 @@ from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
 from vitreous.recipes.masked import (
     cifar10_mae,
     cifar10_masked,
+    cifar10_simmim,
     mae_imagenet,
     masked_patch_paper,
 )
@@ -35,6 +44,9 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         cifar10_vit,
         cifar10_hybrid,
         cifar10_resnet,
+        cifar10_swin,
+        cifar10_convnext,
+        cifar10_pvt,
         cifar10_finetune,
         cifar10_simclr,
         cifar10_mocov3,
@@ -45,6 +57,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         dino_imagenet,
         cifar10_masked,
         cifar10_mae,
+        cifar10_simmim,
         masked_patch_paper,
         mae_imagenet,
         cifar10_igpt,

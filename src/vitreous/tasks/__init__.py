@@ -8,6 +8,7 @@ from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
 from vitreous.objectives.moco import MoCoV3Settings
 from vitreous.objectives.simclr import SimCLRSettings
+from vitreous.objectives.simmim import SimMIMSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
@@ -22,6 +23,7 @@ ObjectiveSettings = (
     | FunctionMatchingSettings
     | MaskedSettings
     | MAESettings
+    | SimMIMSettings
     | SimCLRSettings
     | MoCoV3Settings
     | BYOLSettings

@@ -150,8 +150,9 @@ class SwinFormat(Pyramid):
                 rules += layer(f"encoder.levels.{i}.merging.linear", f"{merging}.reduction", bias=False)
             for j in range(depth):
                 rules += self._block(f"encoder.levels.{i}.blocks.{j}.", names.stage(names.block, i, j), swin.window)
-        # Masks of shifted windows, and indices that follow from the window, which some versions saved.
-        return [*rules, aside(r".*\.(attn_mask|relative_position_index)$")]
+        # Masks of shifted windows, and indices that follow from the window, which some versions saved; SimMIM's head.
+        besides = r".*\.(attn_mask|relative_position_index|mask_token)$|(model\.)?decoder\.0\.(weight|bias)$"
+        return [*rules, aside(besides)]
 
     def _block(self, ours: str, theirs: str, window: int) -> list[Rule]:
         names = self.names
@@ -221,5 +222,11 @@ FORMATS = (
     SwinFormat(
         name="torchvision-swin", title="torchvision: swin_t to swin_b", library="torchvision", names=TORCHVISION
     ),
-    SwinFormat(name="swin", title="Swin's own checkpoints", library="original", names=ORIGINAL, starts=("model.", "")),
+    SwinFormat(
+        name="swin",
+        title="Swin's own checkpoints, and SimMIM's of a Swin",
+        library="original",
+        names=ORIGINAL,
+        starts=("model.", "", "model.encoder.", "encoder."),
+    ),
 )
