@@ -195,7 +195,7 @@ def test_the_core_needs_no_extras(tmp_path):
     code = """
 import sys
 
-extras = "simplejpeg pillow_heif torchvision tensorboard timm transformers datasets scipy sklearn"
+extras = "simplejpeg pillow_heif torchvision tensorboard timm transformers datasets scipy sklearn hotcoco"
 for name in extras.split():
     sys.modules[name] = None  # importing it fails, as if it were not installed
 from vitreous.cli import main

@@ -35,6 +35,18 @@ class PixelLogits(Prediction):
     logits: Tensor  # (B, K, h, w)
 
 
+@dataclass(frozen=True)
+class Detections(Prediction):
+    """Objects, at most one per query.
+
+    With one logit per class, each class is decided for itself (sigmoid). With one more, the classes exclude each other
+    (softmax), and the last logit is for no object.
+    """
+
+    logits: Tensor  # (B, Q, K) or (B, Q, K + 1)
+    boxes: Tensor  # (B, Q, 4): centre and size (cx, cy, w, h), 0 to 1 of the canvas' picture part
+
+
 def class_logits(prediction: Prediction) -> Tensor:
     """(B, K), for what is about classes of whole pictures alone."""
     if not isinstance(prediction, ClassLogits):
