@@ -87,6 +87,7 @@ def test_captured_in_a_cuda_graph(augmentation):
     gpu = loader(augmentation, "cuda")
     held = [tensor.clone() for tensor in next(gpu.inputs(0, 1))]
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # the inputs are still being written
     with torch.cuda.stream(stream):
         gpu.prepare(*held)
     torch.cuda.synchronize()
@@ -153,6 +154,7 @@ def test_masks_in_a_cuda_graph(in_memory):
     gpu = masked_loader("cuda", in_memory)
     held = [tensor.clone() for tensor in next(gpu.inputs(0, 1))]
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # the inputs are still being written
     with torch.cuda.stream(stream):
         gpu.prepare(*held)
     torch.cuda.synchronize()

@@ -299,6 +299,7 @@ def test_a_step_is_one_cuda_graph(chosen):
             optimizer.zero_grad()
 
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())  # the inputs are still being written
         with torch.cuda.stream(stream):
             for _ in range(3):
                 step()
