@@ -20,10 +20,10 @@ from vitreous.studies.data_size import FIXED, DataSize, chosen_regularisation
 from vitreous.studies.downstream import distinct_slugs, without_overlap
 from vitreous.studies.grid import Grid
 from vitreous.studies.head import Head, best_rates
-from vitreous.studies.models import STUDY_MODELS, study_model
+from vitreous.studies.models import STUDY_MODELS, size_of, study_model
 from vitreous.studies.optimizer import OptimizerChoice
 from vitreous.studies.positions import Positions
-from vitreous.studies.scaling import Scaling, transfer_means
+from vitreous.studies.scaling import ALL_SIZES, Scaling, transfer_means
 from vitreous.studies.study import TransferStudy, run_study
 from vitreous.studies.transfer import Transfer
 from vitreous.verbs import VERBS
@@ -51,15 +51,20 @@ def test_quick_settings_make_valid_cells(name, pictures, tmp_path):
     assert settings.changed(study, {"seeds": "5"}).seeds == 5
 
 
-@pytest.mark.parametrize("name", [*STUDY_MODELS, "vit_ti16", "r26_vit_s32", "bit_r50x1"])
+@pytest.mark.parametrize("name", [*STUDY_MODELS, "vit_ti16", "r26_vit_s32", "bit_r50x1", "swin_t"])
 def test_models_of_studies(name):
     px = 32 if name in STUDY_MODELS else 64
     found = study_model(name, px)
-    family = {"v": "ViT", "h": "hybrid", "r": "hybrid" if "_" in name else "ResNet", "b": "ResNet"}[name[0]]
-    assert found.family == family
-    with torch.device("meta"):
-        encoder = found.settings.build()
-        assert encoder(torch.empty(1, 3, px, px)).pooled.shape == (1, encoder.width)
+    families = {"vit": "ViT", "resnet": "ResNet", "bit": "ResNet", "swin": "Swin", "pvt": "PVT", "convnext": "ConvNeXt"}
+    assert found.family == families.get(name.replace("_", "-").split("-")[0], "hybrid") == found.settings.family
+    flops = size_of(found.settings)[1] / 3  # of a forward pass, with which the model shows that it runs
+    alike = {"s": 0.16e9, "m": 0.42e9, "l": 0.84e9}.get(name[-1], flops) if name in STUDY_MODELS else flops
+    assert 0.9 * alike < flops < 1.35 * alike  # a size costs about the same in every family
+
+
+def test_pyramids_for_patches_of_any_size():
+    steps = {patch: study_model("swin-t", 4 * patch, patch).settings.patch for patch in (1, 2, 4, 7, 16)}
+    assert steps == {1: 1, 2: 1, 4: 2, 7: 2, 16: 8}
 
 
 def test_a_mistyped_name():
@@ -211,6 +216,22 @@ def test_scaling_to_its_end(pictures, tmp_path):
     assert (tmp_path / "study/figure5.png").is_file()
     (drawn,) = study.figures(grid.rows).values()
     assert [panel.get_title() for panel in drawn.axes] == [f"tested on {pictures}", f"fine-tuned on {other}"]
+
+
+def test_scaling_draws_every_family_and_those_it_never_heard_of():
+    names = [*(name for name in ALL_SIZES if name.endswith("-s")), "igpt_s"]
+    rows = [
+        {**study_model(name, 32).facts, "seed": 0, "accuracy": 0.5 + 0.1 * n, "pretraining_flops": 10.0 ** (12 + n)}
+        for name in names
+        for n in range(4)
+    ]
+    study = Scaling(transfer=())
+    (drawn,) = study.figures(rows).values()
+    words = words_of(drawn)
+    assert all(name in words for name in names)
+    assert set(study.curves(rows)) == {row["family"] for row in rows} >= {"Swin", "PVT", "ConvNeXt", "iGPT"}
+    colours = {line.get_color() for line in drawn.axes[0].lines if len(line.get_xdata()) == 100}  # the fitted ones
+    assert len(colours) == len(names)
 
 
 def words_of(drawn):

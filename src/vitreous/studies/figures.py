@@ -15,7 +15,14 @@ from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.studies.curve import PowerLaw
 from vitreous.studies.grid import Row
 
-LOOK = {"ViT": (SERIES[0], "o"), "hybrid": (SERIES[1], "D"), "ResNet": (SERIES[2], "s")}
+LOOK = {
+    "ViT": (SERIES[0], "o"),
+    "hybrid": (SERIES[1], "D"),
+    "ResNet": (SERIES[2], "s"),
+    "Swin": (SERIES[3], "^"),
+    "PVT": (SERIES[4], "v"),
+    "ConvNeXt": (SERIES[5], "P"),
+}
 MARKERS = "osD^vP*X"
 BARS = "standard deviation over the seeds"  # what error bars are
 NOTE_PLACES = ((0, 9), (0, -9), (13, 0), (-13, 0))  # beside a point, in points: series often share one
@@ -97,7 +104,7 @@ def scaling_figure(panels: Sequence[Panel], curves: Sequence[dict[str, PowerLaw]
         for family, law in laws.items():
             reached = [row["pretraining_flops"] for row in panel.rows if row["family"] == family]
             compute = np.geomspace(min(reached), max(reached), 100)
-            ax.plot(compute, 1 - law.error(compute), color=LOOK[family][0], linewidth=1.2, alpha=0.8, zorder=1)
+            ax.plot(compute, 1 - law.error(compute), color=_look(family)[0], linewidth=1.2, alpha=0.8, zorder=1)
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         ax.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(99, 99)))
@@ -110,7 +117,7 @@ def scaling_figure(panels: Sequence[Panel], curves: Sequence[dict[str, PowerLaw]
 
 
 def _errorbar(ax: Axes, some: Sequence[Point], family: str, size: float, joined: bool) -> None:
-    colour, marker = LOOK.get(family, (SERIES[6], "o"))
+    colour, marker = _look(family)
     ax.errorbar(
         [point.x for point in some],
         [point.mean for point in some],
@@ -127,6 +134,11 @@ def _errorbar(ax: Axes, some: Sequence[Point], family: str, size: float, joined:
     )
 
 
+def _look(family: str) -> tuple[str, str]:
+    """Colour and marker."""
+    return LOOK.get(family, (SERIES[6], "X"))
+
+
 def _marker_sizes(rows: Sequence[Row]) -> dict[str, float]:
     """By the logarithm of the number of parameters."""
     parameters = {row["model"]: float(row["encoder_parameters"]) for row in rows}
@@ -139,13 +151,14 @@ def _marker_sizes(rows: Sequence[Row]) -> dict[str, float]:
 
 def _model_legend(drawn: Figure, rows: Sequence[Row], sizes: dict[str, float], fitted: bool = False) -> None:
     models = {row["model"]: row for row in rows}
-    order = sorted(models, key=lambda model: (list(LOOK).index(models[model]["family"]), sizes[model]))
+    families = [*LOOK, *(row["family"] for row in rows)]
+    order = sorted(models, key=lambda model: (families.index(models[model]["family"]), sizes[model]))
     handles = [
         Line2D(
             [],
             [],
-            color=LOOK[models[model]["family"]][0],
-            marker=LOOK[models[model]["family"]][1],
+            color=_look(models[model]["family"])[0],
+            marker=_look(models[model]["family"])[1],
             markersize=sizes[model],
             markeredgecolor="white",
             linewidth=0.0 if fitted else 1.2,

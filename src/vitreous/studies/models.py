@@ -1,18 +1,27 @@
-"""The families of the paper at sizes for small pictures: ViT, hybrid and BiT ResNet of like cost, size by size."""
+"""The families at sizes for small pictures, of like cost from size to size: the paper's three, and the pyramids."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models import ModelSettings, ResNetSettings, ViTSettings, model_settings
+from vitreous.models import (
+    ConvNeXtSettings,
+    ModelSettings,
+    PVTSettings,
+    ResNetSettings,
+    SwinSettings,
+    ViTSettings,
+    model_settings,
+)
 from vitreous.models.flops import num_parameters, training_flops
 from vitreous.models.names import MODELS
 from vitreous.models.shapes import shapes_only
 from vitreous.models.stems import ConvStem
 from vitreous.recipes.cifar10 import plain_vit
 
-FAMILIES = ("ViT", "hybrid", "ResNet")
 # name -> width and depth. At 32 px and patches of 4: 0.02, 0.16, 0.42, 0.84 GFLOP a picture
 VITS = {"vit-t": (64, 3), "vit-s": (128, 6), "vit-m": (192, 7), "vit-l": (256, 8)}
 # name -> width, depth, residual layers of the stem; 0.02, 0.17, 0.52, 1.07 GFLOP
@@ -29,15 +38,33 @@ RESNETS = {
     "resnet-m": (36, (2, 2, 2, 2)),
     "resnet-l": (48, (2, 2, 2, 2)),
 }
-STUDY_MODELS = (*VITS, *HYBRIDS, *RESNETS)
+# Three stages whose maps have twice the ViT's places a side, as many, and half.
+# name -> width of the first stage, blocks in each stage; 0.02, 0.16, 0.42, 0.85 GFLOP
+SWINS = {
+    "swin-t": (32, (1, 1, 1)),
+    "swin-s": (64, (2, 2, 2)),
+    "swin-m": (96, (2, 3, 2)),
+    "swin-l": (128, (2, 4, 2)),
+}
+# 0.03, 0.16, 0.41, 0.82 GFLOP
+PVTS = {"pvt-t": (32, (1, 1, 1)), "pvt-s": (64, (1, 3, 1)), "pvt-m": (96, (2, 3, 1)), "pvt-l": (128, (2, 4, 1))}
+# 0.02, 0.15, 0.41, 0.86 GFLOP
+CONVNEXTS = {
+    "convnext-t": (32, (1, 2, 1)),
+    "convnext-s": (64, (2, 4, 2)),
+    "convnext-m": (96, (2, 6, 2)),
+    "convnext-l": (128, (3, 6, 3)),
+}
 HEAD_WIDTH = 32
+WINDOW = 4  # of Swin: a quarter of the first map's side
+RATE = 0.1  # of stochastic depth
 CELLS = 8  # patches a side, about, where nothing else is asked for
 
 
 @dataclass(frozen=True)
 class StudyModel:
     label: str
-    family: str  # one of FAMILIES
+    family: str  # one of FAMILIES, or another of the catalogue
     settings: ModelSettings
 
     @property
@@ -55,22 +82,11 @@ def size_of(model: ModelSettings) -> tuple[int, int]:
 
 
 def study_model(name: str, picture_px: int, patch: int | None = None) -> StudyModel:
-    """One of the small models above, or any model of the catalogue (vit_b16, r50_vit_b16, bit_r50x1)."""
-    size = (picture_px, picture_px)
+    """One of the small models above, or any model of the catalogue (vit_b16, swin_t, bit_r50x1)."""
     patch = patch or patch_for(picture_px)
-    if name in VITS:
-        width, depth = VITS[name]
-        vit = replace(plain_vit(), picture_px=size, patch=patch, width=width, depth=depth, heads=width // HEAD_WIDTH)
-        return StudyModel(name, "ViT", vit)
-    if name in HYBRIDS:
-        width, depth, residuals = HYBRIDS[name]
-        return StudyModel(name, "hybrid", _hybrid(size, patch, width, depth, residuals))
-    if name in RESNETS:
-        width, depths = RESNETS[name]
-        # The tiny one is for two CPU cores: it leaves full resolution at once.
-        root = "small" if picture_px <= 64 and name != "resnet-t" else "imagenet"
-        resnet = ResNetSettings(picture_px=size, depths=depths, base_width=width, root=root)  # type: ignore[arg-type]
-        return StudyModel(name, "ResNet", resnet)
+    for family, (sizes, made) in FAMILIES.items():
+        if name in sizes:
+            return StudyModel(name, family, made((picture_px, picture_px), patch, *sizes[name]))
     if "-" in name:
         raise UserError(
             f"no model of a study is called {name!r}.{did_you_mean(name, (*STUDY_MODELS, *MODELS))} "
@@ -80,20 +96,80 @@ def study_model(name: str, picture_px: int, patch: int | None = None) -> StudyMo
     return StudyModel(name, found.family, found)
 
 
+def _vit(size: tuple[int, int], patch: int, width: int, depth: int) -> ViTSettings:
+    return replace(plain_vit(), picture_px=size, patch=patch, width=width, depth=depth, heads=width // HEAD_WIDTH)
+
+
 def _hybrid(size: tuple[int, int], patch: int, width: int, depth: int, residuals: tuple[int, int, int]) -> ViTSettings:
     """The stem halves the picture up to three times; patches of its map do the rest."""
     halvings = min(3, int(math.log2(patch)))
     strides = (1,) * (3 - halvings) + (2,) * halvings
     stem = ConvStem(widths=(width // 4, width // 2, width), strides=strides, residuals=residuals)
-    return replace(
-        plain_vit(),
+    return replace(_vit(size, max(1, patch // 2**halvings), width, depth), stem=stem)
+
+
+def _resnet(size: tuple[int, int], patch: int, width: int, depths: tuple[int, ...]) -> ResNetSettings:
+    # The tiny one is for two CPU cores: it leaves full resolution at once.
+    root = "small" if max(size) <= 64 and len(depths) > 3 else "imagenet"
+    return ResNetSettings(picture_px=size, depths=depths, base_width=width, root=root)  # type: ignore[arg-type]
+
+
+def _swin(size: tuple[int, int], patch: int, width: int, depths: tuple[int, ...]) -> SwinSettings:
+    heads = tuple(each // HEAD_WIDTH for each in _widths(width, depths))
+    return SwinSettings(
         picture_px=size,
-        stem=stem,
-        patch=max(1, patch // 2**halvings),
+        patch=_first_step(patch),
         width=width,
-        depth=depth,
-        heads=width // HEAD_WIDTH,
+        depths=depths,
+        heads=heads,
+        window=WINDOW,
+        stochastic_depth=RATE,
     )
+
+
+def _pvt(size: tuple[int, int], patch: int, width: int, depths: tuple[int, ...]) -> PVTSettings:
+    widths = _widths(width, depths)
+    return PVTSettings(
+        picture_px=size,
+        patch=_first_step(patch),
+        widths=widths,
+        depths=depths,
+        heads=tuple(each // HEAD_WIDTH for each in widths),
+        mlp_factors=(4,) * len(depths),
+        reductions=(2,) + (1,) * (len(depths) - 1),  # as many keys as the ViT has tokens
+        stochastic_depth=RATE,
+    )
+
+
+def _convnext(size: tuple[int, int], patch: int, width: int, depths: tuple[int, ...]) -> ConvNeXtSettings:
+    return ConvNeXtSettings(
+        picture_px=size,
+        patch=_first_step(patch),
+        widths=_widths(width, depths),
+        depths=depths,
+        stochastic_depth=RATE,
+    )
+
+
+def _widths(first: int, depths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(first * 2**stage for stage in range(len(depths)))
+
+
+def _first_step(patch: int) -> int:
+    """Of a pyramid: half of a ViT's patch, and a power of two."""
+    return max(1, 1 << int(math.log2(patch)) >> 1)
+
+
+# As figures call them -> their sizes, and what makes a model of one
+FAMILIES: dict[str, tuple[dict[str, Any], Callable[..., ModelSettings]]] = {
+    "ViT": (VITS, _vit),
+    "hybrid": (HYBRIDS, _hybrid),
+    "ResNet": (RESNETS, _resnet),
+    "Swin": (SWINS, _swin),
+    "PVT": (PVTS, _pvt),
+    "ConvNeXt": (CONVNEXTS, _convnext),
+}
+STUDY_MODELS = tuple(name for sizes, _ in FAMILIES.values() for name in sizes)
 
 
 def patch_for(picture_px: int) -> int:

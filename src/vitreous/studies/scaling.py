@@ -16,7 +16,7 @@ from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.models import FAMILIES, size_of
 from vitreous.studies.study import TransferStudy
 
-ALL_SIZES = tuple(f"{family}-{size}" for size in ("s", "m", "l") for family in ("vit", "hybrid", "resnet"))
+ALL_SIZES = tuple(f"{family.lower()}-{size}" for size in ("s", "m", "l") for family in FAMILIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Scaling(TransferStudy):
 
     def curves(self, rows: Sequence[Row]) -> dict[str, PowerLaw]:
         found = {}
-        for family in FAMILIES:
+        for family in dict.fromkeys(row["family"] for row in rows):
             some = [row for row in rows if row["family"] == family and "accuracy" in row]
             law = fit_power_law([row["pretraining_flops"] for row in some], [1 - row["accuracy"] for row in some])
             if law is not None:
