@@ -39,8 +39,10 @@ SHOWN = (
     "vitreous-xs",
     "hybrid (the teacher of ours)",
     "distilled from the hybrid",
+    "SimCLR, then labels, short",
     "labels, short",
     "SimCLR, short",
+    "DINO, short",
     "MAE, short",
 )  # starts, in the figure
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -108,7 +110,8 @@ def comparison(rows: list[dict[str, Any]]) -> Figure:
             points = [(row["px"], row["val_linear"]) for row in rows if (row["set"], row["start"]) == (name, start)]
             style = "-" if start.startswith("vitreous") else "--"
             colour = figures.SERIES[number % len(figures.SERIES)]
-            ax.plot(*zip(*sorted(points), strict=True), style, marker="o", color=colour, label=start)
+            marker = "o" if number < len(figures.SERIES) else "s"  # where colours come round again
+            ax.plot(*zip(*sorted(points), strict=True), style, marker=marker, color=colour, label=start)
         ax.set(title=name, xlabel="picture size, px", xticks=sorted({row["px"] for row in rows}))
     drawn.axes[0].set_ylabel("linear layer on frozen features, %")
     drawn.legend(*drawn.axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
