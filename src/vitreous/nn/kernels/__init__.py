@@ -3,7 +3,24 @@ Triton code are imported where a CUDA tensor asks for them, so that nothing need
 
 from importlib.util import find_spec
 
+import torch
+from torch import Tensor
+
+enabled = find_spec("triton") is not None  # a comparison may switch it off
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
 
 def is_available() -> bool:
     """Whether Triton is installed: torch brings it on Linux with CUDA, and nowhere else."""
-    return find_spec("triton") is not None
+    return enabled
+
+
+def serve(x: Tensor) -> bool:
+    """Whether a kernel may take this tensor in place of the plain form, which exported graphs keep."""
+    return is_available() and x.is_cuda and x.dtype in DTYPES and not torch.compiler.is_exporting()
+
+
+def as_computed(x: Tensor) -> Tensor:
+    """In the type that autocast asks for, as torch's own products and convolutions take it."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

@@ -1,0 +1,72 @@
+"""Depthwise convolution of maps whose channels lie last in memory.
+
+cuDNN is slow at it, most of all at the gradient of the weights; on a GPU nn/kernels/depthwise.py takes its place.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.nn import kernels
+
+
+def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
+    """(B, h, w, D) -> (B, h, w, D): one filter per channel, and the GELU of that if asked for."""
+    if kernels.serve(x) and _is_plain(conv):
+        assert conv.bias is not None
+        taps = conv.weight.flatten(1).T  # (kernel * kernel, D)
+        filters = torch.cat([taps, conv.bias[None]]).float()
+        out: Tensor = convolve(kernels.as_computed(x).contiguous(), filters, gelu)
+        return out
+    mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    return F.gelu(mixed) if gelu else mixed
+
+
+def _is_plain(conv: nn.Conv2d) -> bool:
+    (kernel, width), padding = conv.kernel_size, conv.kernel_size[0] // 2
+    is_same = kernel == width and kernel in (3, 5, 7) and conv.padding == (padding, padding) and conv.stride == (1, 1)
+    is_depthwise = conv.groups == conv.in_channels == conv.out_channels
+    return is_same and is_depthwise and conv.bias is not None and conv.dilation == (1, 1)
+
+
+# ---- The kernel as an operator, so that a compiled graph holds it as one node.
+
+
+@torch.library.custom_op("vitreous::depthwise", mutates_args=())
+def convolve(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
+    """x (B, h, w, D) contiguous; filters (kernel * kernel + 1, D) float32, the last row the bias."""
+    from vitreous.nn.kernels.depthwise import convolved
+
+    return convolved(x, filters, gelu)
+
+
+@convolve.register_fake
+def _(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("vitreous::depthwise_backward", mutates_args=())
+def convolve_backward(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
+    from vitreous.nn.kernels.depthwise import gradients
+
+    return gradients(x, filters, grad.contiguous(), gelu)
+
+
+@convolve_backward.register_fake
+def _(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(filters)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, filters, ctx.gelu = inputs
+    ctx.save_for_backward(x, filters)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    to_x, to_filters = convolve_backward(*ctx.saved_tensors, grad, ctx.gelu)
+    return to_x, to_filters, None
+
+
+convolve.register_autograd(_backward, setup_context=_remember)
