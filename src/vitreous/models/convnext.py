@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import CONVNEXT_SIZES
 from vitreous.nn.blocks import LayerScale, Mlp, StochasticDepth, depth_rates, small_weights
+from vitreous.nn.depthwise import depthwise
 
 KERNEL = 7  # of the depthwise convolutions
 
@@ -30,7 +31,7 @@ class ConvNeXtBlock(nn.Module):
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor) -> Tensor:
-        mixed = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # channels lie last in memory throughout
+        mixed = depthwise(x, self.conv)  # channels lie last in memory throughout
         out: Tensor = x + self.stochastic_depth(self.scale(self.mlp(self.norm(mixed))))
         return out
 

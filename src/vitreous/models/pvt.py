@@ -18,6 +18,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import PVT_SIZES
 from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
+from vitreous.nn.depthwise import depthwise
 from vitreous.nn.resizing import Resizing, resize_table
 from vitreous.nn.tokens import LearnedPositions, Prefix
 
@@ -70,8 +71,8 @@ class ConvMlp(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         hidden = self.expand(x)
-        hidden = as_tokens(self.conv(as_map(F.relu(hidden) if self.linear else hidden, grid)))
-        out: Tensor = self.contract(F.gelu(hidden))
+        maps = (F.relu(hidden) if self.linear else hidden).unflatten(1, grid)  # (B, h, w, mlp width)
+        out: Tensor = self.contract(depthwise(maps, self.conv, gelu=True).flatten(1, 2))
         return out
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import SWIN_SIZES
+from vitreous.nn import window_attention
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
 from vitreous.nn.relative import BiasTable
@@ -40,16 +41,23 @@ class Windows:
         down, right = (n * size - side for n, size, side in zip(self.count, self.size, self.grid, strict=True))
         return down, right
 
-    def rolled(self, x: Tensor) -> Tensor:
-        """(B, h, w, D), padded to whole windows and rolled."""
+    def padded(self, x: Tensor) -> Tensor:
+        """(B, h, w, D), to whole windows."""
         down, right = self.padding
-        x = F.pad(x, (0, 0, 0, right, 0, down)) if down or right else x
+        return F.pad(x, (0, 0, 0, right, 0, down)) if down or right else x
+
+    def cropped(self, x: Tensor) -> Tensor:
+        """The way back."""
+        return x[:, : self.grid[0], : self.grid[1]] if any(self.padding) else x
+
+    def rolled(self, x: Tensor) -> Tensor:
+        """Padded and rolled."""
+        x = self.padded(x)
         return torch.roll(x, (-self.shift[0], -self.shift[1]), (1, 2)) if any(self.shift) else x
 
     def unrolled(self, x: Tensor) -> Tensor:
         """The way back."""
-        x = torch.roll(x, self.shift, (1, 2)) if any(self.shift) else x
-        return x[:, : self.grid[0], : self.grid[1]] if any(self.padding) else x
+        return self.cropped(torch.roll(x, self.shift, (1, 2)) if any(self.shift) else x)
 
     def hidden(self, like: Tensor) -> Tensor | None:
         """(windows, 1, N, N) to add to the logits: -inf where two places of a window came together by rolling."""
@@ -83,13 +91,23 @@ class WindowAttention(Attention):
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, h, w, D) -> (B, h, w, D). Who calls has nothing to add: the windows follow from the map."""
         windows = Windows((x.shape[1], x.shape[2]), self.bias_table.grid[0], self.shifted)
+        is_fused = window_attention.serves(x, self.width // self.heads, windows.size)
+        attended = self._fused(x, windows) if is_fused else self._plain(x, windows)
+        out: Tensor = self.dropout(self.project_out(attended))
+        return out
+
+    def _fused(self, x: Tensor, windows: Windows) -> Tensor:
+        """By one kernel that reads and writes shifted windows where they lie: the map is padded and never rolled."""
+        cut = (*windows.size, *windows.shift, *self.bias_table.grid)
+        projected = self.project_in(windows.padded(x))
+        return windows.cropped(window_attention.attend(projected, self.bias_table.table.float(), cut))
+
+    def _plain(self, x: Tensor, windows: Windows) -> Tensor:
         # Projected before cutting, so that windows and heads become one axis in the only copy: what is added to the
         # logits is then the same for every picture, and is never repeated for a batch.
         q, k, v = self._cut(self.project_in(windows.rolled(x)), windows)  # (B, windows * heads, N, d) each
-        added = self._added_in(windows, q)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-        out: Tensor = self.dropout(self.project_out(windows.unrolled(self._joined(attended, windows))))
-        return out
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added_in(windows, q))
+        return windows.unrolled(self._joined(attended, windows))
 
     def _cut(self, projected: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         (rows, columns), (h, w) = windows.count, windows.size

@@ -9,8 +9,8 @@ The gradient of the weights is summed by each program over its share of the colu
 fixed order: two runs give the same bits.
 """
 
-# mypy: disable-error-code="assignment, import-not-found, no-untyped-def, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, PLR0917, RUF005 (Triton has its own types, and its own idea of Python)
+# mypy: disable-error-code="assignment"
+# ruff: noqa: RUF005 (Triton knows tuples, and no unpacking)
 
 import math
 

@@ -6,9 +6,6 @@ registers. On the way back all of it is computed again from queries, keys and va
 summed by each program over its windows, and these sums are added up in a fixed order: two runs give the same bits.
 """
 
-# mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, PLR0917 (Triton has its own types)
-
 import torch
 import triton
 import triton.language as tl
