@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.batch import Batch
@@ -45,6 +46,21 @@ def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool
     )
     loop.prepare = data.prepare
     return loop.step
+
+
+def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+    """The same of a plain module, as its users would write it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    forward = torch.compile(model, dynamic=False) if compiled else model
+
+    def step() -> None:
+        with torch.autocast(images.device.type, dtype=torch.bfloat16):
+            loss = F.cross_entropy(forward(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
 def seconds(step: Callable[[], None], times: int, device: torch.device) -> float:

@@ -10,7 +10,6 @@ Ours is the step of the real training loop, with its gradient norm and its watch
 import argparse
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 
 import timm
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from one_step import seconds, step_of
+from one_step import seconds, step_of, their_step
 from vitreous import create_model
 from vitreous.cli import one_line_errors
 from vitreous.models.flops import flops
@@ -28,20 +27,6 @@ from vitreous.weights.formats import Given
 from vitreous.weights.timm import Timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
-
-
-def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    forward = torch.compile(model, dynamic=False) if compiled else model
-
-    def step() -> None:
-        with torch.autocast(images.device.type, dtype=torch.bfloat16):
-            loss = F.cross_entropy(forward(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
 
 
 def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
