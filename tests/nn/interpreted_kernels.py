@@ -1,0 +1,66 @@
+"""Run as a program in Triton's interpreter: the kernels of window attention and depthwise convolution against their
+plain forms, alone and inside whole models, which are traced without a break."""
+
+import torch
+from torch import nn
+
+from vitreous.models.convnext import ConvNeXtSettings
+from vitreous.models.pvt import PVTSettings
+from vitreous.models.swin import SwinSettings, WindowAttention
+from vitreous.nn import kernels
+from vitreous.nn.depthwise import depthwise
+
+serve = kernels.serve
+
+
+def with_gradients(call, x, module, is_fused):
+    kernels.serve = (lambda _: True) if is_fused else serve
+    x = x.detach().requires_grad_()
+    out = call(x)
+    chance = torch.Generator().manual_seed(1)
+    grads = torch.autograd.grad(out, [x, *module.parameters()], torch.randn(out.shape, generator=chance))
+    return [out, *grads]
+
+
+def assert_the_same(call, x, module):
+    pairs = zip(*(with_gradients(call, x, module, is_fused) for is_fused in (True, False)), strict=True)
+    for ours, plain in pairs:
+        torch.testing.assert_close(ours, plain, atol=2e-5 * float(plain.abs().max()), rtol=1e-4)
+
+
+def windows(grid, window, shifted, samples):
+    attention = WindowAttention(32, 2, window, shifted)
+    nn.init.normal_(attention.bias_table.table)
+    assert_the_same(attention, torch.randn(samples, *grid, 32), attention)
+
+
+def convolutions(samples, height, width, channels, kernel, gelu):
+    conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+    assert_the_same(lambda x: depthwise(x, conv, gelu), torch.randn(samples, height, width, channels), conv)
+
+
+def models():
+    swin = SwinSettings(picture_px=(32, 40), width=32, depths=(2,), heads=(2,), window=4)
+    convnext = ConvNeXtSettings(picture_px=(32, 24), widths=(16,), depths=(1,))
+    sizes = {"widths": (16,), "depths": (1,), "heads": (1,), "mlp_factors": (2,), "reductions": (2,)}
+    for settings in (swin, convnext, PVTSettings(picture_px=(32, 24), **sizes)):
+        encoder = settings.build()
+        compiled = torch.compile(lambda x, encoder=encoder: encoder(x).pooled, backend="aot_eager", fullgraph=True)
+        torch.compiler.reset()  # what was traced before knows another answer to `serve`
+        kernels.serve = lambda _: True
+        x = torch.randn(1, 3, *settings.picture_px)
+        fused = compiled(x)
+        kernels.serve = serve
+        torch.testing.assert_close(fused, encoder(x).pooled, atol=1e-5, rtol=1e-4)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    windows((8, 12), 4, shifted=True, samples=2)
+    windows((7, 9), 4, shifted=True, samples=1)  # padded
+    windows((5, 14), 7, shifted=True, samples=1)  # windows that shrink to the map on one axis, and shift on the other
+    windows((14, 7), 7, shifted=False, samples=1)
+    convolutions(1, 9, 5, 16, 7, gelu=False)
+    convolutions(2, 9, 4, 24, 3, gelu=True)
+    convolutions(1, 8, 3, 80, 3, gelu=False)
+    models()
