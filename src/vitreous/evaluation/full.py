@@ -8,6 +8,7 @@ from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError
 from vitreous.evaluation.abstention import Abstention, Silence, abstention, silence
+from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.evaluation.calibration import Calibration, fit_temperature
 from vitreous.evaluation.calibration import calibration as measured_calibration
 from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, fit_threshold, measure_sets
@@ -65,12 +66,12 @@ class ClassEvaluation:
         return together(one.html() for one in self.tables()).markup
 
 
-Evaluation = ClassEvaluation | ManyEvaluation | PixelEvaluation
+Evaluation = ClassEvaluation | ManyEvaluation | PixelEvaluation | BoxEvaluation
 
 
 def evaluation_of(document: Any, where: str) -> Evaluation:
     """What `to_json` of one of them gave."""
-    known: tuple[type[Evaluation], ...] = (ClassEvaluation, ManyEvaluation, PixelEvaluation)
+    known: tuple[type[Evaluation], ...] = (ClassEvaluation, ManyEvaluation, PixelEvaluation, BoxEvaluation)
     kinds = {settings.kind(one): one for one in known}
     if not isinstance(document, dict) or document.get("kind") not in kinds:
         raise UserError(f"{where}: of no kind of evaluation that this version knows; evaluate the model anew")

@@ -92,7 +92,8 @@ def confusions(result: FitResult) -> Html:
 def mistakes(result: FitResult) -> Html:
     test = result.splits.test
     assert test is not None
-    worst = {one.id: one for one in confident_mistakes(result.test, NUM_MISTAKES, result.evaluation.temperature)}
+    temperature = result.evaluation.calibration.temperature
+    worst = {one.id: one for one in confident_mistakes(result.test, NUM_MISTAKES, temperature)}
     cards = [
         tag.figure(
             picture(pixels, test.where(index), most_px=MISTAKE_PX),

@@ -42,7 +42,29 @@ class PixelCalibration:
         _check_temperature(self.temperature)
 
 
-Calibration = ClassCalibration | ManyCalibration | PixelCalibration
+@dataclass(frozen=True, kw_only=True)
+class BoxCalibration:
+    """Of objects. A score becomes the probability that an object of its class is there, with an overlap of at least one
+    half. Both as logits, the second is a line of the first that bends at knots."""
+
+    temperature: float = 1.0  # logits of the model are divided by it before they become scores
+    shift: float = 0.0  # where the first piece of the line crosses zero
+    slopes: tuple[float, ...] = (1.0,)  # of each piece
+    knots: tuple[float, ...] = ()  # where one piece meets the next, in logits of scores
+    threshold: float = 0.5  # from this probability on, an object is shown
+    thresholds: tuple[tuple[float, float], ...] = ()  # (share of what is shown that is right, least probability)
+
+    def __post_init__(self) -> None:
+        _check_temperature(self.temperature)
+        if not all(map(math.isfinite, (self.shift, *self.slopes, *self.knots))) or not min(self.slopes, default=0) > 0:
+            raise UserError(f"slopes is {shown(self.slopes)}: each must be above 0, and all numbers must be finite")
+        if len(self.knots) != len(self.slopes) - 1 or list(self.knots) != sorted(self.knots):
+            raise UserError(f"{len(self.slopes)} slopes meet at {len(self.slopes) - 1} knots, in ascending order")
+        if not all(0 <= number <= 1 for number in (self.threshold, *(n for pair in self.thresholds for n in pair))):
+            raise UserError(f"thresholds is {shown(self.thresholds)}: shares and probabilities are between 0 and 1")
+
+
+Calibration = ClassCalibration | ManyCalibration | PixelCalibration | BoxCalibration
 
 
 def _check_temperature(temperature: float) -> None:

@@ -1,0 +1,112 @@
+"""Scores of detections made probabilities, and thresholds for a wished precision: both fitted on validation pictures.
+
+A detection is right where it finds an object of its class, with an overlap of at least one half, as the first.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.tasks.box_precision import Floats
+from vitreous.weights.calibration import BoxCalibration
+
+WISHED = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of what is shown that are to be right
+SHOWN_FOR = 0.8  # the one that decides what is shown, where nothing else is asked for
+LARGEST_LOGIT = 14.0  # of a score; beyond there is no difference to speak of
+PIECES, RIGHT_PER_PIECE = 6, 30  # of the line: at most, and how many right detections each needs
+FLATTEST = 0.02  # slope: the order of scores stays as it was
+CAUTION = 2.0  # in standard deviations
+PRIOR = 1.0  # how much the line without a bend counts: as much as about that many detections
+
+
+def probabilities(scores: Floats, calibration: BoxCalibration) -> Floats:
+    """As `predict` makes them of scores."""
+    pieces = _pieces(logits_of(scores), np.array(calibration.knots))
+    return _sigmoid(pieces @ np.array(calibration.slopes) + calibration.shift)
+
+
+def fitted(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> BoxCalibration:
+    """Of detections (D,) of pictures that have so many objects in all."""
+    logits = logits_of(scores)
+    num = int(np.clip(right.sum() // RIGHT_PER_PIECE, 1, PIECES))
+    knots = np.unique(np.quantile(logits[right], np.arange(1, num) / num)) if num > 1 else np.zeros(0)
+    slopes, shift = _regression(_pieces(logits, knots), right)
+    curve = BoxCalibration(shift=shift, slopes=tuple(slopes), knots=tuple(knots.tolist()))
+    calibrated = probabilities(scores, curve)
+    thresholds = [(wished, threshold_for(calibrated, right, wished)) for wished in WISHED]
+    reached = {wished: least for wished, least in thresholds if least is not None}
+    shown = reached.get(SHOWN_FOR, best_threshold(calibrated, right, num_objects))
+    return replace(curve, threshold=shown, thresholds=tuple(reached.items()))
+
+
+def logits_of(scores: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        logits: Floats = np.clip(np.log(scores) - np.log1p(-scores), -LARGEST_LOGIT, LARGEST_LOGIT)
+    return logits
+
+
+def threshold_for(scores: Floats, right: NDArray[np.bool_], wished: float, *, caution: float = CAUTION) -> float | None:
+    """The lowest score from which on at least this share of the detections is right; None where there is none. With
+    caution the share is the lower limit of Wilson's interval, since a few that happen to be right promise nothing."""
+    order = np.argsort(-scores, kind="stable")
+    num = np.arange(1, len(order) + 1)
+    share, square = np.cumsum(right[order]) / num, caution**2
+    least = share + square / (2 * num) - caution * np.sqrt(share * (1 - share) / num + square / (4 * num**2))
+    last_of_equals = np.append(np.diff(scores[order]) != 0, True)
+    enough = np.flatnonzero((least / (1 + square / num) >= wished) & last_of_equals)
+    return float(scores[order[enough[-1]]]) if len(enough) else None
+
+
+def best_threshold(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> float:
+    """Of the highest F1."""
+    if not right.any():
+        return 0.5
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(right[order])
+    f1 = 2 * hits / (np.arange(1, len(order) + 1) + num_objects)
+    return float(scores[order[int(f1.argmax())]])
+
+
+def _pieces(logits: Floats, knots: Floats) -> Floats:
+    """(D, pieces): how much of each logit lies on each piece; they sum to it."""
+    if not len(knots):
+        return logits[:, None]
+    first = np.minimum(logits, knots[0])
+    between = np.clip(logits[:, None], knots[:-1], knots[1:]) - knots[:-1]
+    last = np.maximum(logits - knots[-1], 0)
+    return np.column_stack([first, between, last])
+
+
+def _regression(pieces: Floats, right: NDArray[np.bool_]) -> tuple[list[float], float]:
+    """Slopes and shift of the least log-loss, no slope below FLATTEST: Newton's method, projected. A prior around the
+    identity keeps them finite where scores tell right from wrong without an exception, or detections are few."""
+    inputs = np.column_stack([pieces, np.ones(len(pieces))])
+    prior = np.append(np.ones(pieces.shape[1]), 0.0)
+    lowest = np.append(np.full(pieces.shape[1], FLATTEST), -np.inf)
+
+    def loss(found: Floats) -> float:
+        values = inputs @ found
+        return float((np.logaddexp(0, values) - right * values).sum() + PRIOR * ((found - prior) ** 2).sum() / 2)
+
+    found = prior.copy()
+    for _ in range(100):
+        expected = _sigmoid(inputs @ found)
+        slope = inputs.T @ (expected - right) + PRIOR * (found - prior)
+        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + PRIOR * np.eye(len(found))
+        free = (found > lowest) | (slope < 0)
+        step = np.zeros(len(found))
+        step[free] = np.linalg.solve(curvature[np.ix_(free, free)], slope[free])
+        share, before = 1.0, loss(found)
+        while loss(np.maximum(found - share * step, lowest)) > before and share > 1e-6:
+            share /= 2
+        moved = np.maximum(found - share * step, lowest)
+        change, found = float(np.abs(moved - found).max()), moved
+        if change < 1e-10:
+            break
+    return found[:-1].tolist(), float(found[-1])
+
+
+def _sigmoid(values: Floats) -> Floats:
+    limited: Floats = 1 / (1 + np.exp(-np.clip(values, -700, 700)))  # exp(710) overflows
+    return limited

@@ -1,0 +1,114 @@
+"""What became of every detection and of every object, where an overlap (IoU) of one half is enough.
+
+The kinds of error are those of TIDE (Bolya et al. 2020): an object found and called something else (class), found
+roughly (place), both, found again (duplicate), nothing there at all (background), and an object that is missed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.tasks.box_precision import Floats, Found, Numbers, Truth
+
+ENOUGH, HARDLY = 0.5, 0.1  # overlap: of what is found, and of what lies at another place altogether
+RIGHT, CLASS, PLACE, BOTH, DUPLICATE, BACKGROUND, CROWD = range(7)
+KINDS = ("right", "class", "place", "both", "duplicate", "background", "crowd")  # of detections; crowd: does not count
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Matches:
+    kind: Numbers  # (D,) of every detection: a place in KINDS
+    nearest: Numbers  # (D,): the object that it found, or that its error is about; NONE for background
+    overlap: Floats  # (D,): with that object
+    finder: Numbers  # (T,): the detection that found an object, NONE where none did
+    crowd: NDArray[np.bool_]  # (T,)
+
+    @property
+    def is_right(self) -> NDArray[np.bool_]:
+        right: NDArray[np.bool_] = self.kind == RIGHT
+        return right
+
+    def unfound(self, shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(T,): objects that none of the detections `shown` (D,) has found."""
+        shown_finder = np.append(shown, False)[self.finder]  # the last is for NONE
+        unfound: NDArray[np.bool_] = ~shown_finder & ~self.crowd
+        return unfound
+
+    def missed(self, shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(T,): those of them that no error of class or place is about either."""
+        about = np.zeros(len(self.finder), np.bool_)
+        about[self.nearest[shown & np.isin(self.kind, (CLASS, PLACE))]] = True
+        return self.unfound(shown) & ~about
+
+    def counts(self, shown: NDArray[np.bool_]) -> dict[str, int]:
+        """How many errors of each kind the detections `shown` (D,) make."""
+        made = {KINDS[kind]: int((self.kind[shown] == kind).sum()) for kind in range(CLASS, CROWD)}
+        return made | {"missed": int(self.missed(shown).sum())}
+
+
+def matches(truth: Truth, found: Found, measured: Any) -> Matches:
+    """`measured`: what `box_precision.evaluator` returned for them."""
+    finder = np.full(len(truth.picture), NONE)
+    kind, nearest = np.full(len(found.picture), BACKGROUND), np.full(len(found.picture), NONE)
+    overlap = np.zeros(len(found.picture))
+    for entry in measured.eval_imgs:
+        if entry is None or entry["aRng"][0] > 0 or entry["aRng"][1] < 1e9:  # of one size of objects
+            continue
+        for row, at, ignored in zip(entry["dtIds"], entry["dtMatches"][0], entry["dtIgnore"][0], strict=True):
+            if at:
+                kind[row - 1], nearest[row - 1] = CROWD if ignored else RIGHT, at - 1
+                if not ignored:
+                    finder[at - 1] = row - 1
+    for rows, objects in _by_picture(truth, found):
+        shared = overlaps(found.boxes[rows], truth.boxes[objects])
+        said = found.classes[rows][:, None] == truth.classes[objects]
+        about = _errors(shared, said, ~truth.crowd[objects])
+        matched = nearest[rows] != NONE
+        kind[rows] = np.where(matched, kind[rows], about[0])
+        place = np.where(matched, np.searchsorted(objects, nearest[rows]), about[1])
+        is_about = kind[rows] != BACKGROUND
+        nearest[rows] = np.where(is_about, objects[np.clip(place, 0, len(objects) - 1)], NONE)
+        overlap[rows] = np.where(is_about, shared[np.arange(len(rows)), np.clip(place, 0, len(objects) - 1)], 0.0)
+    return Matches(kind, nearest, overlap, finder, truth.crowd)
+
+
+def overlaps(a: Floats, b: Floats) -> Floats:
+    """(n, 4), (m, 4) -> (n, m): intersection over union."""
+    first, last = np.maximum(a[:, None, :2], b[:, :2]), np.minimum(a[:, None, 2:], b[:, 2:])
+    shared = np.prod(np.clip(last - first, 0, None), axis=2)
+    areas = [np.prod(np.clip(one[:, 2:] - one[:, :2], 0, None), axis=1) for one in (a, b)]
+    union = areas[0][:, None] + areas[1] - shared
+    share: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return share
+
+
+def _errors(shared: Floats, same: NDArray[np.bool_], counted: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
+    """For detections that found nothing, by their overlaps (n, m) with the objects of their picture, some of the `same`
+    class: the kind of each error, and the object that it is about."""
+    like, unlike = (np.where(which & counted, shared, 0.0) for which in (same, ~same))
+    best_like, best_unlike = like.max(axis=1), unlike.max(axis=1)
+    conditions = {
+        PLACE: (best_like >= HARDLY) & (best_like < ENOUGH),
+        CLASS: best_unlike >= ENOUGH,
+        DUPLICATE: best_like >= ENOUGH,
+        BACKGROUND: np.maximum(best_like, best_unlike) < HARDLY,
+    }
+    kind = np.select(list(conditions.values()), list(conditions), BOTH)
+    about = np.where(np.isin(kind, (PLACE, DUPLICATE)), like.argmax(axis=1), unlike.argmax(axis=1))
+    return kind, about
+
+
+def _by_picture(truth: Truth, found: Found) -> list[tuple[Numbers, Numbers]]:
+    """Rows of the detections and of the objects of each picture that has both."""
+    pictures = np.intersect1d(truth.picture, found.picture)
+    return list(zip(_rows(found.picture, pictures), _rows(truth.picture, pictures), strict=True))
+
+
+def _rows(owner: Numbers, pictures: Numbers) -> list[Numbers]:
+    order = np.argsort(owner, kind="stable")
+    first = np.searchsorted(owner[order], pictures, side="left")
+    last = np.searchsorted(owner[order], pictures, side="right")
+    return [order[start:end] for start, end in zip(first, last, strict=True)]
