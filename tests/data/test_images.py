@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from vitreous.data import images
-from vitreous.data.images import BadPicture, exif_orientation, read_picture
+from vitreous.data.images import BadPicture, exif_orientation, read_orientation, read_picture, read_shape
 
 
 def picture(height=40, width=56, channels=3, seed=0):
@@ -314,3 +314,28 @@ def test_torch_is_not_needed():
 
     code = "import sys, vitreous.data.images; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_shape_in_a_header_is_that_of_the_picture(tmp_path, kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    extra = {} if kind in ("GIF", "BMP", "PPM") else {"exif": exif}
+    path = tmp_path / "picture"
+    Image.fromarray(np.arange(40 * 70 * 3, dtype=np.uint8).reshape(40, 70, 3)).save(path, kind, **extra)
+    shape = read_shape(path)
+    assert shape[:2] == read_picture(path).shape[:2] and shape == read_shape(path.read_bytes())
+    assert shape.orientation == read_orientation(path)
+
+
+def test_the_shape_of_a_jpeg_with_a_long_header_and_of_no_picture(tmp_path):
+    data = io.BytesIO()
+    Image.new("RGB", (30, 20)).save(data, "JPEG")
+    comment = b"\xff\xfe" + (65_000).to_bytes(2, "big") + bytes(64_998)
+    (tmp_path / "long.jpg").write_bytes(data.getvalue()[:2] + 3 * comment + data.getvalue()[2:])
+    assert read_shape(tmp_path / "long.jpg") == (20, 30, 1)
+    (tmp_path / "none.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing")
+    for name in ("none.jpg", "missing.jpg"):
+        with pytest.raises(BadPicture):
+            read_shape(tmp_path / name)

@@ -76,7 +76,7 @@ def _by_split(folder: Path) -> dict[str, CocoFile]:
     for path in _candidates(folder):
         file = _read(path)
         if file is not None:
-            found.setdefault(_split_in(path.stem) or _split_in(path.parent.name) or ALL, []).append(file)
+            found.setdefault(_split_of(path, folder) or ALL, []).append(file)
     for split, files in found.items():
         if len(files) > 1:
             both = " and ".join(str(file.path.relative_to(folder)) for file in files[:2])
@@ -96,6 +96,11 @@ def _candidates(folder: Path) -> Iterator[Path]:
             is_other = entry.name in OWN or entry.name.startswith((".", *OTHERS))
             if entry.name.lower().endswith(".json") and not is_other and entry.is_file():
                 yield place / entry.name
+
+
+def _split_of(path: Path, root: Path) -> str | None:
+    """By the name of a file, or of the folder it lies in."""
+    return _split_in(path.stem) or (_split_in(path.parent.name) if path.parent != root else None)
 
 
 def _split_in(name: str) -> str | None:
@@ -195,7 +200,7 @@ def _box(annotation: Mapping[str, Any], outline: Any, where: str) -> tuple[float
 def _folder(file: CocoFile, root: Path) -> Path:
     """That holds the first pictures which are named."""
     names = [one["file_name"] for one in file.images[:PROBED] if isinstance(one.get("file_name"), str)]
-    split = _split_in(file.path.stem) or _split_in(file.path.parent.name)
+    split = _split_of(file.path, root)
     inside = subfolders(root, Skipped(""))
     alike = [path for path in inside if split is not None and _split_in(path.name) == split]
     within = [path for path in inside if path.name.lower() in IMAGES]

@@ -15,17 +15,17 @@ MAX_BYTES = 64 * 2**20  # of a list
 Split = tuple[list[int], list[str]]  # the places of its pictures, and notes
 
 
-def listed_splits(root: Path, names: Sequence[str]) -> dict[str, Split]:
+def listed_splits(root: Path, names: Sequence[str], folders: Sequence[str] = FOLDERS) -> dict[str, Split]:
     """The splits that lists in the folder `root` name. `names`: of all pictures, with folders and without suffixes."""
     places: dict[str, int] = {}
     for place, name in enumerate(names):
         places[name.rpartition("/")[2]] = places[name] = place
-    return {split: _listed(path, places) for split, path in _lists(root).items()}
+    return {split: _listed(path, places) for split, path in _lists(root, folders).items()}
 
 
-def _lists(root: Path) -> dict[str, Path]:
+def _lists(root: Path, folders: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for where in FOLDERS:
+    for where in folders:
         folder = _inside(root, where)
         for path in sorted(folder.glob("*.txt")) if folder else ():
             split = split_of(path.stem) if path.stem.isalpha() else None

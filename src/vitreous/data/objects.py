@@ -83,6 +83,17 @@ class Annotated:
     def __len__(self) -> int:
         return len(self.pictures)
 
+    def chosen(self, places: Sequence[int]) -> "Annotated":
+        """Some of the pictures, with their objects."""
+        now = {place: at for at, place in enumerate(places)}
+        rows = [row for row, owner in enumerate(self.owner) if owner in now]
+        found = Annotated(notes=list(self.notes), owner=[now[self.owner[row]] for row in rows])
+        for name in ("pictures", "ids", "sizes"):
+            setattr(found, name, [getattr(self, name)[place] for place in places])
+        for name in ("boxes", "classes", "crowd", "outlines"):
+            setattr(found, name, [getattr(self, name)[row] for row in rows])
+        return found
+
     def add(self, owner: int, box: Sequence[float], number: int, *, crowd: bool = False, outline: str = "") -> None:
         self.owner.append(owner)
         self.boxes.append(box)

@@ -1,6 +1,7 @@
 """Exact shapes of objects as COCO writes them: polygons, or runs of pixels (RLE), plain or compressed."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,15 +46,25 @@ def outline_mask(outline: Any, annotated: Sequence[float] | Numbers, size: tuple
 
 def polygon_mask(points: Points, height: int, width: int) -> Flags:
     """(height, width): the pixels whose centres lie inside."""
-    following = np.roll(points, -1, axis=0)
-    middle = np.arange(height)[:, None] + 0.5  # (H, 1)
-    crosses = (points[:, 1] <= middle) != (following[:, 1] <= middle)  # (H, P): whether an edge meets the row
-    rise = np.where(following[:, 1] == points[:, 1], 1.0, following[:, 1] - points[:, 1])
-    x = points[:, 0] + (middle - points[:, 1]) * (following[:, 0] - points[:, 0]) / rise
-    first = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)  # the first pixel right of the crossing
-    turns = np.zeros((height, width + 1), dtype=np.int64)
-    rows, edges = np.nonzero(crosses)
-    np.add.at(turns, (rows, first[rows, edges]), 1)
+    mask = np.zeros((height, width), dtype=np.bool_)
+    if not len(points):
+        return mask
+    sides = (width, height)
+    left, top = (max(0, math.floor(low)) for low in points.min(axis=0))
+    right, bottom = (min(side, math.ceil(high)) for side, high in zip(sides, points.max(axis=0), strict=True))
+    if left < right and top < bottom:
+        mask[top:bottom, left:right] = _filled(points - (left, top), bottom - top, right - left)
+    return mask
+
+
+def _filled(points: Points, height: int, width: int) -> Flags:
+    (x, y), (next_x, next_y) = points.T, np.roll(points, -1, axis=0).T
+    middle = np.arange(height)[:, None] + 0.5
+    rows, edges = np.nonzero((y <= middle) != (next_y <= middle))  # where edges meet the middle of rows
+    slope = (next_x - x)[edges] / (next_y - y)[edges]
+    crossing = x[edges] + (rows + 0.5 - y[edges]) * slope
+    first = np.clip(np.ceil(crossing - 0.5), 0, width).astype(np.int64)  # the first pixel right of it
+    turns = np.bincount(rows * (width + 1) + first, minlength=height * (width + 1)).reshape(height, width + 1)
     inside: Flags = np.cumsum(turns[:, :width], axis=1) % 2 == 1
     return inside
 

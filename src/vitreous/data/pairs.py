@@ -64,7 +64,7 @@ class Recognised:
 
 def find_pairs(folder: Path) -> Recognised | None:
     """The splits of a folder of pictures and masks; None where no folder is called so."""
-    named = _named_folders(folder)
+    named = named_folders(folder)
     if not named:
         return None
     found = {split: pairs for split, both in named.items() if len(pairs := _paired(*both))}
@@ -84,7 +84,7 @@ def find_pairs(folder: Path) -> Recognised | None:
 # ---- Folders
 
 
-def _named_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
+def named_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Splits, and where their pictures and masks lie, as far as names tell."""
     both = _images_and_masks(folder)
     if both is not None:  # images/train and masks/train, or one folder each

@@ -285,7 +285,9 @@ def _names_inside(schema: pa.Schema, name: str) -> list[str]:
 def _reads_objects(rows: Rows, layout: Layout) -> bool:
     """Whether there are any, and nothing else is asked for."""
     others = layout.label_column or layout.mask_column or set(LABELS) & set(rows.schema.names)
-    return has_objects(rows.schema) and not others
+    if layout.targets == "boxes" and not has_objects(rows.schema):
+        raise UserError(f"{rows.path}: no column {OBJECTS!r} with boxes.")
+    return has_objects(rows.schema) and (layout.targets == "boxes" or (layout.targets is None and not others))
 
 
 def _with_objects(name: str, rows: Rows) -> Source:
@@ -342,7 +344,7 @@ def _mask_column(rows: Rows, layout: Layout) -> str | None:
     names = rows.schema.names
     if layout.mask_column is not None:
         return column(names, layout.mask_column, (), "mask", str(rows.path))
-    if layout.label_column is not None:
+    if layout.label_column is not None or layout.targets == "labels":
         return None
     usual = [name for name in (*LABELS, *MASKS) if name in names]
     return usual[0] if usual and _holds_pictures(rows.schema.field(usual[0]).type) else None

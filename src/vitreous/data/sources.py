@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
-from vitreous.data.coco import open_coco, open_coco_file
+from vitreous.data.boxed import open_boxed, open_boxed_file
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
@@ -295,8 +295,8 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
         return open_parquet(path, _without_pattern(where, layout))
     if suffix == ".tar":
         return open_tar(path, _without_columns(where, layout))
-    if suffix == ".json":
-        return open_coco_file(path)
+    if suffix in (".json", ".yaml", ".yml"):
+        return open_boxed_file(path)
     if suffix in (".csv", ".tsv"):
         return open_table(path, layout)
     if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):
@@ -317,14 +317,21 @@ def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
         return open_parquet(path / "data", _without_pattern(str(path), layout))
     if ".tar" in suffixes:
         return open_tar(path, _without_columns(str(path), layout))
-    with_objects = open_coco(path)
-    if with_objects:
+    return _open_files(path, layout)
+
+
+def _open_files(path: Path, layout: Layout) -> dict[str, Source]:
+    """A folder of pictures: with boxes, with masks, or with labels, by what lies in it."""
+    found: dict[str, Source] = {}
+    notes: tuple[str, ...] = ()
+    if layout.targets in (None, "boxes") and layout.label_pattern is None:
+        found, notes = open_boxed(path, layout)
+    if not found and layout.targets in (None, "masks"):
+        found, more = open_segmented(path, _without_columns(str(path), layout))
+        notes += more
+    if found:
         _without_columns(str(path), layout)
-        return with_objects
-    with_masks, notes = open_segmented(path, _without_columns(str(path), layout))
-    if with_masks:
-        return with_masks
-    found = open_folder(path, layout)
+    found = found or open_folder(path, layout)
     for source in found.values():
         source.notes += notes
     return found

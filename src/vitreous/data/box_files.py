@@ -1,0 +1,129 @@
+"""Boxes written for other programs, from plain arrays: COCO's JSON and YOLO's text files. Knows no torch.
+
+What was read can be written again, and predictions with their scores: boxes are x0 y0 x1 y1 in px of the picture.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.base import Source
+from vitreous.data.targets import Boxes
+from vitreous.errors import UserError
+
+DIGITS = 2  # after the point, of pixels
+SHARE_DIGITS = 6  # and of shares of a side
+
+
+@dataclass(frozen=True)
+class BoxedPicture:
+    """One picture and its boxes."""
+
+    name: str  # of its file, as the data set has it
+    size: tuple[int, int]  # height and width
+    boxes: NDArray[np.floating[Any]]  # (n, 4)
+    classes: NDArray[np.integer[Any]]  # (n,)
+    scores: NDArray[np.floating[Any]] | None = None  # (n,): of predictions
+    id: int | str | None = None  # what the data set calls it; numbered from 1 where it does not
+    crowd: NDArray[np.bool_] | None = None  # (n,)
+
+
+def boxed_pictures(source: Source) -> list[BoxedPicture]:
+    """What a source knows."""
+    targets = source.targets
+    if not isinstance(targets, Boxes):
+        raise UserError(f"{source.name}: its pictures have no boxes.")
+    found = []
+    for index in range(len(source)):
+        objects, (height, width) = targets.of(index), targets.sizes[index].tolist()
+        name, number = PurePosixPath(Path(source.where(index)).as_posix()).name, targets.ids[index].item()
+        found.append(
+            BoxedPicture(name, (height, width), objects.boxes, objects.classes, id=number, crowd=objects.crowd)
+        )
+    return found
+
+
+# ---- COCO
+
+
+def coco_document(
+    pictures: Sequence[BoxedPicture], classes: Sequence[str], category_ids: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """images, categories and annotations, these with a score where they are predictions."""
+    numbers = list(category_ids or range(1, len(classes) + 1))
+    images = [
+        {"id": one, "file_name": picture.name, "height": picture.size[0], "width": picture.size[1]}
+        for one, picture in zip(_ids(pictures), pictures, strict=True)
+    ]
+    categories = [{"id": number, "name": name} for number, name in zip(numbers, classes, strict=True)]
+    found = coco_results(pictures, numbers)
+    crowd = [bool(flag) for picture in pictures for flag in _crowd(picture)]
+    annotations = [
+        {"id": at, **one, "area": round(one["bbox"][2] * one["bbox"][3], DIGITS), "iscrowd": int(is_crowd)}
+        for at, (one, is_crowd) in enumerate(zip(found, crowd, strict=True), 1)
+    ]
+    return {"images": images, "categories": categories, "annotations": annotations}
+
+
+def coco_results(pictures: Sequence[BoxedPicture], category_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """One record per box: what COCO's own evaluation reads as results. Where pictures have no `id`, they are numbered
+    from 1, as in `coco_document`."""
+    found: list[dict[str, Any]] = []
+    for number, picture in zip(_ids(pictures), pictures, strict=True):
+        for at, (x0, y0, x1, y1) in enumerate(np.asarray(picture.boxes, dtype=np.float64).reshape(-1, 4).tolist()):
+            record: dict[str, Any] = {
+                "image_id": number,
+                "category_id": int(category_ids[int(picture.classes[at])]),
+                "bbox": [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)],
+            }
+            if picture.scores is not None:
+                record["score"] = round(float(picture.scores[at]), SHARE_DIGITS)
+            found.append(record)
+    return found
+
+
+def _ids(pictures: Sequence[BoxedPicture]) -> list[int | str]:
+    return [at if picture.id is None else picture.id for at, picture in enumerate(pictures, 1)]
+
+
+def _crowd(picture: BoxedPicture) -> NDArray[np.bool_]:
+    return np.zeros(len(picture.boxes), dtype=np.bool_) if picture.crowd is None else picture.crowd
+
+
+# ---- YOLO
+
+
+def yolo_lines(picture: BoxedPicture) -> str:
+    """The text file of a picture: a line per box, with its score at the end where it is a prediction."""
+    height, width = picture.size
+    lines = []
+    for at, (x0, y0, x1, y1) in enumerate(np.asarray(picture.boxes, dtype=np.float64).reshape(-1, 4).tolist()):
+        shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
+        score = [] if picture.scores is None else [float(picture.scores[at])]
+        lines.append(
+            " ".join([str(int(picture.classes[at])), *(f"{one:.{SHARE_DIGITS}f}" for one in (*shares, *score))])
+        )
+    return "".join(line + "\n" for line in lines)
+
+
+def yolo_files(pictures: Sequence[BoxedPicture]) -> dict[str, str]:
+    """The text of every file by its name; empty for a picture without boxes."""
+    found: dict[str, str] = {}
+    for picture in pictures:
+        name = PurePosixPath(picture.name).with_suffix(".txt").as_posix()
+        if name in found:
+            raise UserError(f"{picture.name}: another picture would have the text file {name} too. Rename one of them.")
+        found[name] = yolo_lines(picture)
+    return found
+
+
+def yolo_names(classes: Sequence[str], folders: Mapping[str, str]) -> str:
+    """A data.yaml: `folders` says where the pictures of every split lie."""
+    lines = [f"{split}: {json.dumps(folder)}" for split, folder in folders.items()]
+    lines += ["names:", *(f"  {number}: {json.dumps(name, ensure_ascii=False)}" for number, name in enumerate(classes))]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,29 @@
+"""Opens whatever holds pictures with boxes: a folder or a file, in any of the formats that are read."""
+
+from pathlib import Path
+
+from vitreous.data.base import Source
+from vitreous.data.coco import open_coco, open_coco_file
+from vitreous.data.names import Layout
+from vitreous.data.pairs import find_pairs
+from vitreous.data.voc import open_voc, voc_folders
+from vitreous.data.yolo import open_yolo, open_yolo_file
+from vitreous.errors import UserError
+
+
+def open_boxed(folder: Path, layout: Layout) -> tuple[dict[str, Source], tuple[str, ...]]:
+    """The splits of a folder; none where it has no boxes. Pascal VOC may have masks too: these are read as long as
+    nothing else is said, and a note tells."""
+    found = open_yolo(folder) or open_coco(folder)
+    if not found and voc_folders(folder):
+        masks = find_pairs(folder) if layout.targets is None else None
+        if masks is not None and masks.splits:
+            return {}, (f"{folder}: has boxes too, which are read with --data.layout.targets boxes",)
+        found = open_voc(folder)
+    if not found and layout.targets == "boxes":
+        raise UserError(f"{folder}: no boxes in it: neither COCO's JSON, a data.yaml with its labels, nor XML files.")
+    return found, ()
+
+
+def open_boxed_file(path: Path) -> dict[str, Source]:
+    return open_coco_file(path) if path.suffix.lower() == ".json" else open_yolo_file(path)
