@@ -16,6 +16,7 @@ from vitreous.nn.deformable_detr import DeformableDetr, DeformableSizes
 from vitreous.nn.detr import Decoded, Detr, Sizes
 from vitreous.nn.pyramid import SimplePyramid
 from vitreous.tasks.base import Metric, Task
+from vitreous.tasks.box_metric import BoxMetric
 from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, objects_of
 from vitreous.tasks.predictions import Detections
 
@@ -52,7 +53,8 @@ class DetectSettings:
         if self.two_stage and not self.refine:
             raise UserError("two_stage needs refine: its first boxes are there to be corrected")
         if self.decoder == "detr":
-            return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), Sizes(**self._sizes())), self)
+            sizes = Sizes(**self._sizes())
+            return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), sizes), self, len(classes))
         num_maps = min(self.levels, MOST_MAPS)
         pyramid, widths = None, [output.width for output in encoder.outputs[-num_maps:]]
         if len(encoder.outputs) == 1:  # a plain ViT
@@ -65,7 +67,7 @@ class DetectSettings:
             "two_stage": self.two_stage,
         }
         head = DeformableDetr(widths, len(classes), DeformableSizes(**self._sizes(), **more))
-        return Detect(encoder, pyramid, head, self)
+        return Detect(encoder, pyramid, head, self, len(classes))
 
     def _sizes(self) -> dict[str, Any]:
         names = ("queries", "width", "heads", "mlp_width", "encoder_depth", "decoder_depth", "dropout")
@@ -74,10 +76,16 @@ class DetectSettings:
 
 class Detect(Task):
     def __init__(
-        self, encoder: Encoder, pyramid: SimplePyramid | None, head: Detr | DeformableDetr, settings: DetectSettings
+        self,
+        encoder: Encoder,
+        pyramid: SimplePyramid | None,
+        head: Detr | DeformableDetr,
+        settings: DetectSettings,
+        num_classes: int,
     ) -> None:
         super().__init__()
-        self.encoder, self.pyramid, self.head, self.settings = encoder, pyramid, head, settings
+        self.encoder, self.pyramid, self.head = encoder, pyramid, head
+        self.settings, self.num_classes = settings, num_classes
 
     def decoded(self, images: Tensor, extent: Tensor | None = None) -> Decoded:
         """What every layer of the decoder says. extent: (B, 2), how many rows and columns of the images are picture."""
@@ -89,8 +97,7 @@ class Detect(Task):
 
     def predict(self, images: Tensor, extent: Tensor | None = None) -> Detections:
         found = self.decoded(images, extent)
-        logits = found.logits[-1]
-        return Detections(log_odds(logits) if isinstance(self.head, Detr) else logits, found.boxes[-1])
+        return Detections(found.logits[-1], found.boxes[-1])
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         objects, settings = objects_of(batch), self.settings
@@ -101,11 +108,4 @@ class Detect(Task):
             )
 
     def metric(self) -> Metric:
-        raise NotImplementedError
-
-
-def log_odds(logits: Tensor) -> Tensor:
-    """(..., K + 1) logits of a softmax, the last for no object -> (..., K), whose sigmoids are the probabilities."""
-    logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)[..., :-1]
-    logs = logs.clamp(max=-1e-6)
-    return logs - (-torch.expm1(logs)).log()
+        return BoxMetric(self.num_classes)
