@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import Source
-from vitreous.data.targets import Boxes
 from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from vitreous.data.base import Source
 
 DIGITS = 2  # after the point, of pixels
 SHARE_DIGITS = 6  # and of shares of a side
@@ -33,8 +34,10 @@ class BoxedPicture:
     crowd: NDArray[np.bool_] | None = None  # (n,)
 
 
-def boxed_pictures(source: Source) -> list[BoxedPicture]:
+def boxed_pictures(source: "Source") -> list[BoxedPicture]:
     """What a source knows."""
+    from vitreous.data.targets import Boxes  # knows torch
+
     targets = source.targets
     if not isinstance(targets, Boxes):
         raise UserError(f"{source.name}: its pictures have no boxes.")

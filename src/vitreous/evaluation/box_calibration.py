@@ -22,8 +22,7 @@ PRIOR = 1.0  # how much the line without a bend counts: as much as about that ma
 
 def probabilities(scores: Floats, calibration: BoxCalibration) -> Floats:
     """As `predict` makes them of scores."""
-    pieces = _pieces(logits_of(scores), np.array(calibration.knots))
-    return _sigmoid(pieces @ np.array(calibration.slopes) + calibration.shift)
+    return calibration.probabilities(logits_of(scores))
 
 
 def fitted(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> BoxCalibration:

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
+from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.reading import Reading
-from vitreous.weights.calibration import ClassCalibration
+from vitreous.weights.calibration import BoxCalibration, ClassCalibration
 
 Record = dict[str, Any]
 MAX_WIDTH = 30  # of the first column of lines
@@ -25,6 +26,8 @@ class Wanted:
     top: int = 5  # how many classes to name
     coverage: float | None = None  # of the prediction set
     abstain: float = 0.0  # what is less probable is not said
+    score: float | None = None  # of objects: the least
+    precision: float | None = None  # of objects: the share that is to be right
 
 
 class Records(ABC):
@@ -168,7 +171,66 @@ class PixelRecords(Records):
         return 0
 
 
-RECORDS: dict[TaskKind, type[Records]] = {"classify": ClassRecords, "label": ManyRecords, "segment": PixelRecords}
+class BoxRecords(Records):
+    """The objects of a picture, the surest first."""
+
+    NONE: ClassVar[str] = "nothing found"
+
+    def __init__(self, reading: Reading, wanted: Wanted) -> None:
+        super().__init__(reading, wanted)
+        if wanted.coverage is not None:
+            raise UserError("prediction sets are for models of one class per picture; this one finds objects")
+        self.least = least_score(reading, wanted)
+
+    def record(self, outcome: Any) -> Record:
+        assert isinstance(outcome, BoxOutcome)
+        objects = [
+            {"label": one.label, "score": round(one.score, 6), "box": [round(side, 2) for side in one.box]}
+            for one in outcome.objects(self.least)
+        ]
+        return {"width": outcome.size[1], "height": outcome.size[0], "objects": objects}
+
+    @property
+    def columns(self) -> list[str]:
+        return ["width", "height", "objects", "labels", "scores", "boxes"]
+
+    def cells(self, record: Record) -> list[Any]:
+        objects = record["objects"]
+        labels, scores = ("|".join(str(one[name]) for one in objects) for name in ("label", "score"))
+        boxes = "|".join(" ".join(map(str, one["box"])) for one in objects)
+        return [record["width"], record["height"], len(objects), labels, scores, boxes]
+
+    def line(self, picture: str, record: Record) -> str:
+        found = [f"{one['label']} {one['score']:.0%}" for one in record["objects"]]
+        more = f" and {len(found) - self.wanted.top} more" if len(found) > self.wanted.top else ""
+        return f"{len(found):3}  {picture}  {', '.join(found[: self.wanted.top]) or self.NONE}{more}"
+
+    @property
+    def width(self) -> int:
+        return 3
+
+
+def least_score(reading: Reading, wanted: Wanted) -> float | None:
+    """The score from which on objects are told; None: as the model's card says."""
+    if wanted.precision is None:
+        return wanted.score
+    known = reading.calibration.thresholds if isinstance(reading.calibration, BoxCalibration) else ()
+    for share, least in known:
+        if abs(share - wanted.precision) < 1e-9:
+            return least
+    shares = ", ".join(f"{share:g}" for share, _ in known)
+    raise UserError(
+        f"this model has no threshold for a precision of {wanted.precision:g}: "
+        + (f"there are {shares}" if known else "they are fitted on a validation part, after training")
+    )
+
+
+RECORDS: dict[TaskKind, type[Records]] = {
+    "classify": ClassRecords,
+    "label": ManyRecords,
+    "segment": PixelRecords,
+    "detect": BoxRecords,
+}
 
 
 def records(reading: Reading, wanted: Wanted) -> Records:

@@ -48,7 +48,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="of a model that classifies pixels: write masks, overlays, polygons and shares there",
+        help="write files there: masks, overlays, polygons and shares; or boxes, drawn and as CSV, COCO and YOLO",
+    )
+    parser.add_argument("--score", type=float, metavar="P", help="of objects: tell those with at least this score")
+    parser.add_argument(
+        "--precision", type=float, metavar="P", help="of objects: tell so many that this share of them is right"
     )
     add_device(parser)
     add_quiet(parser)
@@ -56,7 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.data.images import BadPicture
-    from vitreous.prediction.mask_files import MaskFiles
+    from vitreous.prediction.files import files as files_of
     from vitreous.prediction.predictor import Predictor
     from vitreous.prediction.records import Wanted
     from vitreous.prediction.records import records as records_of
@@ -64,9 +68,15 @@ def run(options: argparse.Namespace) -> None:
 
     _check(options)
     predictor = Predictor.load(options.start, options.device)
-    wanted = Wanted(top=options.top, coverage=options.coverage, abstain=options.abstain)
+    wanted = Wanted(
+        top=options.top,
+        coverage=options.coverage,
+        abstain=options.abstain,
+        score=options.score,
+        precision=options.precision,
+    )
     records = records_of(predictor.reading, wanted)
-    files = None if options.out is None else MaskFiles(Path(options.out), predictor.reading)
+    files = None if options.out is None else files_of(Path(options.out), predictor.reading, wanted)
     from_stdin = options.pictures == ["-"]
     listed = [] if from_stdin else _listed(options.pictures)
     named, read = tee(_from_stdin(sys.stdin.buffer) if from_stdin else listed)
@@ -96,6 +106,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--batch {options.batch}: at least one picture at a time")
     if not 0 <= options.abstain <= 1:
         raise UserError(f"--abstain {options.abstain}: a probability is between 0 and 1")
+    for name in ("score", "precision"):
+        if getattr(options, name) is not None and not 0 <= getattr(options, name) <= 1:
+            raise UserError(f"--{name} {getattr(options, name)}: it is between 0 and 1")
+    if options.score is not None and options.precision is not None:
+        raise UserError("--score and --precision each say which objects are told: give one of them")
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- stands alone: what it means comes from the standard input")
 

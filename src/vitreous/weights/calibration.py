@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitreous.errors import UserError, shown
 
 
@@ -62,6 +65,14 @@ class BoxCalibration:
             raise UserError(f"{len(self.slopes)} slopes meet at {len(self.slopes) - 1} knots, in ascending order")
         if not all(0 <= number <= 1 for number in (self.threshold, *(n for pair in self.thresholds for n in pair))):
             raise UserError(f"thresholds is {shown(self.thresholds)}: shares and probabilities are between 0 and 1")
+
+    def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of scores, given as logits, of any shape."""
+        line = self.shift + self.slopes[0] * logits
+        for knot, before, after in zip(self.knots, self.slopes, self.slopes[1:], strict=False):
+            line = line + (after - before) * np.maximum(logits - knot, 0)
+        probabilities: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(line, -700, 700)))  # exp(710) overflows
+        return probabilities
 
 
 Calibration = ClassCalibration | ManyCalibration | PixelCalibration | BoxCalibration

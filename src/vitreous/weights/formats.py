@@ -70,7 +70,6 @@ def formats() -> dict[str, Format]:
     from vitreous.weights import (
         clip,
         convnext,
-        detr,
         google,
         original,
         pvt,
@@ -86,7 +85,6 @@ def formats() -> dict[str, Format]:
         *convnext.FORMATS,
         *pvt.FORMATS,
         *resnet_v1.FORMATS,
-        *detr.FORMATS,
         *transformers.FORMATS,
         *clip.FORMATS,
         *google.FORMATS,

@@ -1,0 +1,51 @@
+"""What `vitreous predict --out` writes of pictures whose objects were found. Knows no torch.
+
+NAME.boxes.png      the picture with its boxes
+boxes.csv           a row per object
+coco.json           all of them as COCO has them, with scores
+labels/NAME.txt     those of each picture as YOLO has them, with scores
+classes.json        number, name and colour of every class
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitreous.data.box_files import BoxedPicture, coco_document, yolo_lines
+from vitreous.prediction.box_outcomes import BoxOutcome
+from vitreous.prediction.painted import as_png
+from vitreous.prediction.pictures import AnyPicture, pixels
+from vitreous.prediction.reading import Reading
+from vitreous.prediction.written import Written
+from vitreous.storage import atomic
+
+
+class BoxFiles(Written):
+    def __init__(self, folder: Path, reading: Reading, least: float | None = None) -> None:
+        super().__init__(folder, reading, least)
+        self.pictures: list[BoxedPicture] = []
+        self.rows: list[list[str | float]] = []
+        (folder / "labels").mkdir(exist_ok=True)
+
+    def add(self, picture: AnyPicture, outcome: Any) -> None:
+        assert isinstance(outcome, BoxOutcome)
+        given, name = self.names(picture)
+        drawn = as_png(Image.fromarray(outcome.drawn(pixels(picture), self.least)))
+        atomic.write_bytes(drawn, self.folder / f"{name}.boxes.png")
+        objects = outcome.objects(self.least)
+        for one in objects:
+            self.rows.append([given, name, one.label, round(one.score, 6), *(round(side, 2) for side in one.box)])
+        num = len(objects)  # the surest come first
+        boxed = BoxedPicture(given, outcome.size, outcome.boxes[:num], outcome.labels[:num], outcome.scores[:num])
+        self.pictures.append(boxed)
+        atomic.write_bytes(yolo_lines(boxed).encode(), self.folder / "labels" / f"{name}.txt")
+
+    def finish(self) -> None:
+        with (self.folder / "boxes.csv").open("w", newline="", encoding="utf-8", errors="replace") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["picture", "name", "label", "score", "x0", "y0", "x1", "y1"])
+            writer.writerows(self.rows)
+        atomic.write_json(coco_document(self.pictures, self.classes), self.folder / "coco.json")
+        self.write_classes()

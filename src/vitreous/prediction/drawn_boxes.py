@@ -1,0 +1,61 @@
+"""Boxes drawn on the picture they are about, in the colours of their classes. Knows no torch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from vitreous.data.images import Picture
+from vitreous.display.thumbnails import enlarged
+
+LEAST_PX = 320  # of the shorter side: a smaller picture is enlarged, so that words can be read
+Colour = tuple[int, int, int]
+
+
+class Drawn(NamedTuple):
+    box: tuple[float, float, float, float]  # x0 y0 x1 y1 in px of the picture
+    colour: Colour
+    words: str = ""  # above the box; "": none
+
+
+def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX) -> Picture:
+    """The last boxes lie on top."""
+    large = enlarged(picture, least_px)
+    factor, image = large.shape[0] / picture.shape[0], Image.fromarray(large)
+    pen, line = ImageDraw.Draw(image), max(2, round(min(image.size) / 200))
+    font = _font(max(11, round(min(image.size) / 30)))
+    for one in boxes:
+        x0, y0, x1, y1 = (round(factor * side) for side in one.box)
+        # Half a line beyond each border; a box of no width is drawn as a line.
+        pen.rectangle(
+            (x0 - line // 2, y0 - line // 2, max(x1, x0 + 1), max(y1, y0 + 1)), outline=one.colour, width=line
+        )
+        if one.words:
+            _label(pen, one, (x0, y0), font, image.size)
+    return np.asarray(image)
+
+
+def _label(
+    pen: ImageDraw.ImageDraw, one: Drawn, at: tuple[int, int], font: ImageFont.FreeTypeFont, size: tuple[int, int]
+) -> None:
+    """Above the box where there is room, and inside it where there is none."""
+    left, top, right, bottom = pen.textbbox((0, 0), one.words, font=font)
+    wide, tall = round(right - left) + 6, round(bottom - top) + 6
+    x = max(0, min(at[0], size[0] - wide))
+    y = at[1] - tall if at[1] >= tall else at[1]
+    pen.rectangle((x, y, x + wide, y + tall), fill=one.colour)
+    pen.text((x + 3 - left, y + 3 - top), one.words, font=font, fill=_ink(one.colour))
+
+
+def _ink(colour: Colour) -> Colour:
+    """Black or white, whichever is better seen on it."""
+    red, green, blue = colour
+    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
+
+
+def _font(px: int) -> ImageFont.FreeTypeFont:
+    """The one that matplotlib brings: it has the letters of most languages."""
+    from matplotlib import font_manager
+
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), px)
