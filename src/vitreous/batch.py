@@ -22,8 +22,8 @@ class Batch:
     several labels per picture has `labels` (B, K) in place of `label`. One of labels per pixel has `mask` int64, with
     -1 where none counts: in training of the view's pixels (B, h, w), in evaluation of the picture's own (B, H, W), the
     rows and columns beyond its `size` being -1 too. One of objects has `boxes` (B, M, 4) as x0 y0 x1 y1, `classes` (B,
-    M) int64, -1 where there is no object, and `crowd` (B, M) bool, true of what is neither learned nor counted: in
-    training in pixels of the view, cut to what it shows; in evaluation in pixels of the picture itself.
+    M) int64, -1 where there is no object, and `crowd` (B, M) bool, true of what is neither learned nor counted; in
+    pixels of the view, in training cut to what it shows.
     """
 
     views: tuple[Tensor, ...]  # (B, C, h, w) each, normalised; several for multi-crop, global crops first

@@ -272,14 +272,21 @@ def test_the_same_batches_for_any_number_of_workers_and_in_memory(crop):
     assert (found["none"][0].extent is not None) == (crop == "zoom")
 
 
-def test_evaluation_has_boxes_in_pixels_of_the_picture_itself():
-    source = Painted()
-    way = Preprocessing(size_px=CANVAS, crop="letterbox")
-    batches = list(EvalLoader(source, way, 5))
+@pytest.mark.parametrize("fit", ["letterbox", "squash"])
+@pytest.mark.parametrize("shape", [None, (48, 64)])
+def test_evaluation_has_all_boxes_in_pixels_of_the_canvas(fit, shape):
+    source = Painted(shape=shape)
+    source = InMemory(source) if shape else source
+    way = Preprocessing(size_px=(4, 6), crop=fit)  # so small that training would drop some
+    batches, whole = list(EvalLoader(source, way, 5)), source.targets.small()
     boxes = torch.cat([batch.targets["boxes"] for batch in batches])
-    assert torch.equal(boxes, source.targets.small()["boxes"])
-    assert torch.cat([batch.size for batch in batches]).tolist() == source.targets.sizes.tolist()
-    assert batches[0].extent.tolist() == [list(way.placement(*size).extent) for size in source.targets.sizes[:5]]
+    size = torch.cat([batch.size for batch in batches])
+    assert size.tolist() == source.targets.sizes.tolist()
+    extent = torch.tensor([way.placement(*one).extent for one in size.tolist()])
+    assert (batches[0].extent is None) == (fit == "squash")
+    factor = (extent / size).flip(1).repeat(1, 2)[:, None]
+    torch.testing.assert_close(boxes, whole["boxes"] * factor)
+    assert torch.equal(torch.cat([batch.targets["classes"] for batch in batches]), whole["classes"])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.data.augmentation import View
 from vitreous.data.base import Source
-from vitreous.data.geometry import Geometry
+from vitreous.data.geometry import Geometry, together
 from vitreous.data.order import Order
 from vitreous.data.readers import EvalSteps, TrainSteps, checked, note, running, workers
 from vitreous.data.targets import ClassLabels
@@ -210,12 +210,23 @@ class EvalLoader:
             extent = self._extent(found[1])
             yield Batch(
                 views=(self.preprocessing.normalised(images),),
-                targets=_chosen(self._small, ids) | _as_int64(dict(zip(source.targets.large, large, strict=True))),
+                targets=self._targets_of(ids, found[1])
+                | _as_int64(dict(zip(source.targets.large, large, strict=True))),
                 ids=ids,
                 keys=K.sample_keys(0, 0, ids),
                 size=size,
                 extent=None if extent is None else platforms.moved(extent, self.device),
             )
+
+    def _targets_of(self, ids: Tensor, size: Tensor) -> dict[str, Tensor]:
+        """The small ones."""
+        found = _chosen(self._small, ids)
+        if not found or not self._source.targets.has_places:
+            return found
+        one = torch.zeros(1, dtype=torch.int64)
+        geometry = together([self.preprocessing.geometry(one, *sides) for sides in size.tolist()])
+        packed = platforms.moved(geometry.packed(), self.device)
+        return self._source.targets.shown(found, Geometry.unpacked(packed, geometry.canvas))
 
     def _extent(self, size: Tensor) -> Tensor | None:
         if self.preprocessing.crop != "letterbox":

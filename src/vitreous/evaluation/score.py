@@ -12,5 +12,5 @@ from vitreous.tasks.base import Task
 def score(task: Task, batches: Iterable[Batch]) -> dict[str, float]:
     metric = task.metric()
     for batch in batches:
-        metric.update(task.predict(batch.images), batch)
+        metric.update(task.predict(batch.images, batch.extent), batch)
     return metric.compute()

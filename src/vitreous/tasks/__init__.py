@@ -12,6 +12,7 @@ from vitreous.objectives.simmim import SimMIMSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.distill import DistillSettings
 from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.tasks.segment import SegmentSettings
@@ -19,6 +20,7 @@ from vitreous.tasks.segment import SegmentSettings
 ObjectiveSettings = (
     ClassifySettings
     | SegmentSettings
+    | DetectSettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -33,7 +35,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings | SegmentSettings
+TaskSettings = ClassifySettings | SegmentSettings | DetectSettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
@@ -45,6 +47,7 @@ def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
 
 __all__ = [
     "ClassifySettings",
+    "DetectSettings",
     "DistillSettings",
     "ObjectiveSettings",
     "SegmentSettings",

@@ -24,8 +24,11 @@ class Task(Objective):
     def task(self) -> "Task":
         return self
 
-    def predict(self, images: Tensor) -> Prediction:
-        """(B, C, H, W) -> what the task says about each picture, raw."""
+    def predict(self, images: Tensor, extent: Tensor | None = None) -> Prediction:
+        """(B, C, H, W) -> what the task says about each picture, raw.
+
+        extent: (B, 2), how many rows and columns of the images are picture, the rest being padding; none: all. What
+        says nothing of places may pass it over."""
         raise NotImplementedError
 
     def metric(self) -> Metric:

@@ -176,7 +176,7 @@ class Classify(Task):
         factors = torch.tensor(class_weights, device="cpu") if class_weights else None
         self.register_buffer("class_weights", factors, persistent=False)
 
-    def predict(self, images: Tensor) -> ClassLogits:
+    def predict(self, images: Tensor, extent: Tensor | None = None) -> ClassLogits:
         return self.of(self.encoder(images))
 
     def of(self, features: Features) -> ClassLogits:

@@ -144,7 +144,7 @@ class Segment(Task):
         factors = torch.tensor(class_weights, device="cpu") if class_weights else None
         self.register_buffer("class_weights", factors, persistent=False)
 
-    def predict(self, images: Tensor) -> PixelLogits:
+    def predict(self, images: Tensor, extent: Tensor | None = None) -> PixelLogits:
         return PixelLogits(self.head(self.encoder(images)))
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:

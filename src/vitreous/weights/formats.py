@@ -70,6 +70,7 @@ def formats() -> dict[str, Format]:
     from vitreous.weights import (
         clip,
         convnext,
+        detr,
         google,
         original,
         pvt,
@@ -85,6 +86,7 @@ def formats() -> dict[str, Format]:
         *convnext.FORMATS,
         *pvt.FORMATS,
         *resnet_v1.FORMATS,
+        *detr.FORMATS,
         *transformers.FORMATS,
         *clip.FORMATS,
         *google.FORMATS,

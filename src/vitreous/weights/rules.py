@@ -59,6 +59,17 @@ def joined(ours: str, theirs: Sequence[str]) -> Rule:
     return Rule((ours,), tuple(theirs), lambda *parts: (torch.cat(parts),), lambda whole: whole.chunk(len(theirs)))
 
 
+def repeated(ours: Sequence[str], theirs: str) -> Rule:
+    """One of theirs that several layers of ours have, which therefore must be the same to be written."""
+
+    def write(*tensors: Tensor) -> tuple[Tensor, ...]:
+        if not all(one.is_meta or torch.equal(one, tensors[0]) for one in tensors):
+            raise UserError(f"{theirs} is one for all layers, and this model's layers differ in it")
+        return (tensors[0],)
+
+    return Rule(tuple(ours), (theirs,), lambda tensor: (tensor,) * len(ours), write)
+
+
 def carried(theirs: str, otherwise: Callable[[], Tensor] | None = None) -> Rule:
     """What our model has no use for (a mask token, a decoder), kept under `extra.` so that it can be written back.
     Where it never was, `otherwise` is written."""

@@ -217,10 +217,13 @@ def labels(card: Card) -> dict[str, Any]:
     if card.classifier is None:
         return {}
     several = {"problem_type": "multi_label_classification"} if card.classifier.loss == "sigmoid" else {}
+    return {**class_names(card), **several}
+
+
+def class_names(card: Card) -> dict[str, Any]:
     return {
         "id2label": {str(i): name for i, name in enumerate(card.classes)},
         "label2id": {name: i for i, name in enumerate(card.classes)},
-        **several,
     }
 
 

@@ -87,6 +87,10 @@ class Targets(ABC):
         of one size."""
         return targets
 
+    def shown(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
+        """Small ones of B pictures as evaluation shows these: where their pixels went, all of them."""
+        return targets
+
 
 class NoTargets(Targets):
     """Pictures, and nothing else."""

@@ -128,6 +128,10 @@ class Boxes(Targets):
         boxes[at], classes[at], crowd[at] = used.boxes, used.classes, used.crowd
         return {"boxes": torch.tensor(boxes), "classes": torch.tensor(classes), "crowd": torch.tensor(crowd)}
 
+    def shown(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
+        is_object = targets["classes"][..., None] != IGNORED
+        return targets | {"boxes": torch.where(is_object, geometry.boxes(targets["boxes"])[0], 0.0)}
+
     def moved(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
         if not targets:
             return targets

@@ -1,0 +1,32 @@
+"""Boxes: as centre and size (cx, cy, w, h), as models say them, or as corners (x0, y0, x1, y1). (..., 4) each."""
+
+import torch
+from torch import Tensor
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """(cx, cy, w, h) -> (x0, y0, x1, y1)"""
+    middle, half = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat([middle - half, middle + half], dim=-1)
+
+
+def centred(boxes: Tensor) -> Tensor:
+    """(x0, y0, x1, y1) -> (cx, cy, w, h)"""
+    first, last = boxes[..., :2], boxes[..., 2:]
+    return torch.cat([(first + last) / 2, last - first], dim=-1)
+
+
+def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
+    """(...) from -1 to 1, of boxes as corners; shapes are broadcast (Rezatofighi et al. 2019)."""
+    shared = _area(torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:]))
+    hull = _area(torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:]))
+    union = _area(a[..., :2], a[..., 2:]) + _area(b[..., :2], b[..., 2:]) - shared
+    # A model's box may come to nothing: no division by zero then, where it lies on a target that did, too.
+    tiny = torch.finfo(union.dtype).tiny
+    union, hull = union.clamp(min=tiny), hull.clamp(min=tiny)
+    return shared / union - (hull - union) / hull
+
+
+def _area(first: Tensor, last: Tensor) -> Tensor:
+    sides = (last - first).clamp(min=0)
+    return sides[..., 0] * sides[..., 1]

@@ -1,0 +1,111 @@
+"""Detection: boxes with their classes, by DETR (Carion et al. 2020) or Deformable DETR (Zhu et al. 2021).
+
+On any encoder, by its maps. Neither needs anchors, nor anything that removes duplicates: a query says one box, or none.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.errors import UserError
+from vitreous.models.base import Encoder
+from vitreous.nn.deformable_detr import DeformableDetr, DeformableSizes
+from vitreous.nn.detr import Decoded, Detr, Sizes
+from vitreous.nn.pyramid import SimplePyramid
+from vitreous.tasks.base import Metric, Task
+from vitreous.tasks.box_metric import BoxMetric
+from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, objects_of
+from vitreous.tasks.predictions import Detections
+
+MOST_MAPS = 3  # of an encoder that are looked at; coarser ones are made (Deformable DETR, appendix A.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectSettings:
+    task_kind: ClassVar[Literal["detect"]] = "detect"
+
+    decoder: Literal["detr", "deformable"] = "deformable"  # attention to a whole map, or to places of several
+    queries: int = 100  # the most objects that can be found in a picture
+    width: int = 256  # of a token
+    heads: int = 8  # of the attention
+    mlp_width: int = 1024
+    encoder_depth: int = 6
+    decoder_depth: int = 6
+    dropout: float = 0.1
+    levels: int = 4  # deformable: maps that are looked at
+    points: int = 4  # deformable: of each map, by each head
+    refine: bool = True  # deformable: each layer of the decoder corrects the boxes of the one before
+    two_stage: bool = False  # deformable: begin at boxes that the encoder proposes
+    cost: CostSettings = field(default_factory=CostSettings)
+    weights: LossSettings = field(default_factory=LossSettings)
+
+    def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Detect":
+        if not classes:
+            raise UserError("detection needs at least one class")
+        counts = (self.queries, self.width, self.heads, self.mlp_width, self.decoder_depth, self.levels, self.points)
+        if min(counts) < 1 or self.encoder_depth < 0:
+            raise UserError("queries, width, heads, mlp_width, decoder_depth, levels and points must be at least 1")
+        if self.width % self.heads or self.width % 4:
+            raise UserError(f"a width of {self.width} and {self.heads} heads: it must be a multiple of both and of 4")
+        if self.two_stage and not self.refine:
+            raise UserError("two_stage needs refine: its first boxes are there to be corrected")
+        if self.decoder == "detr":
+            sizes = Sizes(**self._sizes())
+            return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), sizes), self, len(classes))
+        num_maps = min(self.levels, MOST_MAPS)
+        pyramid, widths = None, [output.width for output in encoder.outputs[-num_maps:]]
+        if len(encoder.outputs) == 1:  # a plain ViT
+            pyramid = SimplePyramid(widths[0], self.width, (2.0, 1.0, 0.5)[-num_maps:])
+            widths = [self.width] * num_maps
+        more: dict[str, Any] = {
+            "levels": self.levels,
+            "points": self.points,
+            "refine": self.refine,
+            "two_stage": self.two_stage,
+        }
+        head = DeformableDetr(widths, len(classes), DeformableSizes(**self._sizes(), **more))
+        return Detect(encoder, pyramid, head, self, len(classes))
+
+    def _sizes(self) -> dict[str, Any]:
+        names = ("queries", "width", "heads", "mlp_width", "encoder_depth", "decoder_depth", "dropout")
+        return {name: getattr(self, name) for name in names}
+
+
+class Detect(Task):
+    def __init__(
+        self,
+        encoder: Encoder,
+        pyramid: SimplePyramid | None,
+        head: Detr | DeformableDetr,
+        settings: DetectSettings,
+        num_classes: int,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.pyramid, self.head = encoder, pyramid, head
+        self.settings, self.num_classes = settings, num_classes
+
+    def decoded(self, images: Tensor, extent: Tensor | None = None) -> Decoded:
+        """What every layer of the decoder says. extent: (B, 2), how many rows and columns of the images are picture."""
+        maps = self.encoder(images).maps
+        maps = maps if self.pyramid is None else self.pyramid(maps[-1])
+        used = 1 if isinstance(self.head, Detr) else min(self.settings.levels, MOST_MAPS)
+        found: Decoded = self.head(maps[-used:], extent, (images.shape[-2], images.shape[-1]))
+        return found
+
+    def predict(self, images: Tensor, extent: Tensor | None = None) -> Detections:
+        found = self.decoded(images, extent)
+        return Detections(found.logits[-1], found.boxes[-1])
+
+    def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        objects, settings = objects_of(batch), self.settings
+        decoded = self.decoded(batch.images, batch.extent)
+        with torch.autocast(batch.images.device.type, enabled=False):
+            return detection_losses(
+                decoded, objects, settings.cost, settings.weights, softmax=isinstance(self.head, Detr)
+            )
+
+    def metric(self) -> Metric:
+        return BoxMetric(self.num_classes)

@@ -1,0 +1,151 @@
+"""DETR's loss (Carion et al. 2020, section 3.1): each target is matched to a query; then classes and boxes count.
+
+All layers of a decoder are one larger batch: one matrix of costs, one assignment. No shape depends on the data.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.batch import IGNORED, Batch
+from vitreous.errors import UserError
+from vitreous.nn.assignment import assign
+from vitreous.nn.boxes import centred, corners, generalised_iou
+from vitreous.nn.detr import Decoded
+from vitreous.nn.gather import mean_over_ranks
+
+ALPHA, GAMMA = 0.25, 2.0  # of the focal loss (Lin et al. 2017)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """What a query costs a target."""
+
+    classes: float = 2.0  # by how unlikely its class is
+    l1: float = 5.0  # by the distances of centre and sides
+    giou: float = 2.0  # by the generalised IoU
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """Factors of the losses' sum."""
+
+    classes: float = 2.0
+    l1: float = 5.0
+    giou: float = 2.0
+    auxiliary: float = 1.0  # on the losses of all layers of the decoder but the last
+    no_object: float = 0.1  # detr: on the class loss of queries without a target
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The targets of a batch."""
+
+    boxes: Tensor  # (B, M, 4) as (cx, cy, w, h), 0 to 1 of the picture; where not valid, all of it
+    classes: Tensor  # (B, M) int64; where not valid, 0
+    valid: Tensor  # (B, M) bool
+
+    def repeated(self, times: int) -> "Objects":
+        """For so many layers, one behind the other."""
+        return Objects(self.boxes.repeat(times, 1, 1), self.classes.repeat(times, 1), self.valid.repeat(times, 1))
+
+
+def objects_of(batch: Batch) -> Objects:
+    """Of its boxes in px of the canvas. Crowds are nothing to learn from, nor are boxes that came to nothing."""
+    if "boxes" not in batch.targets:
+        raise UserError("these pictures have no boxes, and detection learns from nothing else")
+    boxes, classes = batch.targets["boxes"].float(), batch.targets["classes"]
+    canvas = batch.images.shape[-2:]
+    if batch.extent is None:
+        boxes = torch.stack([boxes[..., i] / canvas[1 - i % 2] for i in range(4)], dim=-1)
+    else:
+        boxes = boxes / batch.extent.flip(1).repeat(1, 2)[:, None].float()  # (B, 1, 4): width, height, width, height
+    valid = (classes != IGNORED) & (boxes[..., 2:] > boxes[..., :2]).all(dim=-1)
+    if "crowd" in batch.targets:
+        valid = valid & ~batch.targets["crowd"]
+    # A box that is none must not be one of no area: the gradients of that are not finite, and 0 times that is not 0.
+    whole = torch.stack([torch.full_like(boxes[..., 0], value) for value in (0.5, 0.5, 1.0, 1.0)], dim=-1)
+    return Objects(torch.where(valid[..., None], centred(boxes), whole), torch.where(valid, classes, 0), valid)
+
+
+def costs(logits: Tensor, boxes: Tensor, objects: Objects, cost: CostSettings, softmax: bool) -> Tensor:
+    """(B, Q, M) of every query for every target of its picture."""
+    if softmax:
+        per_class = -logits.softmax(dim=-1)
+    else:
+        p = logits.sigmoid()
+        per_class = ALPHA * (1 - p) ** GAMMA * -(p + 1e-8).log() - (1 - ALPHA) * p**GAMMA * -(1 - p + 1e-8).log()
+    by_class = per_class.gather(2, objects.classes[:, None].expand(-1, logits.shape[1], -1))
+    apart = sum((boxes[:, :, None, i] - objects.boxes[:, None, :, i]).abs() for i in range(4))
+    overlap = generalised_iou(corners(boxes)[:, :, None], corners(objects.boxes)[:, None])
+    return cost.classes * by_class + cost.l1 * apart - cost.giou * overlap
+
+
+def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: bool, no_object: float) -> Tensor:
+    """(B,) parts of the sum. wanted: (B, Q) int64, the class of each query's target, IGNORED where it has none."""
+    if not softmax:  # sigmoid focal loss
+        targets = (wanted[..., None] == torch.arange(logits.shape[-1], device=wanted.device)).to(logits.dtype)
+        plain = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        p = logits.sigmoid()
+        wrong = p + targets - 2 * p * targets
+        factor = (1 - ALPHA) + (2 * ALPHA - 1) * targets
+        return (factor * wrong**GAMMA * plain).sum(dim=(1, 2)) / num_objects
+    none = logits.shape[-1] - 1
+    labels = torch.where(wanted == IGNORED, none, wanted)
+    losses = logits.logsumexp(dim=-1) - logits.gather(2, labels[..., None])[..., 0]
+    factors = torch.where(labels == none, no_object, 1.0)
+    return (losses * factors).sum(dim=1) / factors.sum()
+
+
+def box_losses(boxes: Tensor, objects: Objects, found: Tensor, num_objects: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) parts of the sums of L1 and 1 - GIoU. found: (B, M), the query of every target or -1."""
+    chosen = boxes.gather(1, found.clamp(min=0)[..., None].expand(-1, -1, 4))  # (B, M, 4)
+    counts = (found >= 0).to(boxes.dtype)
+    l1 = (chosen - objects.boxes).abs().sum(dim=-1)
+    giou = 1 - generalised_iou(corners(chosen), corners(objects.boxes))
+    return (l1 * counts).sum(dim=1) / num_objects, (giou * counts).sum(dim=1) / num_objects
+
+
+def detection_losses(
+    decoded: Decoded, objects: Objects, cost: CostSettings, weights: LossSettings, *, softmax: bool
+) -> dict[str, Tensor]:
+    """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`."""
+    logits, boxes = decoded.logits.float(), decoded.boxes.float()  # (L, B, Q, ...)
+    every = objects.repeated(len(logits))
+    if decoded.proposals is not None:
+        # One layer more, the first: whether there is an object, whatever its class.
+        logits, boxes = (
+            torch.cat([one[None].float(), layers])
+            for one, layers in zip(decoded.proposals, (logits, boxes), strict=True)
+        )
+        every = objects.repeated(len(logits))
+        every.classes[: len(objects.classes)] = 0
+    num_layers, batch_size = logits.shape[:2]
+    logits, boxes = logits.flatten(0, 1), boxes.flatten(0, 1)  # (L B, Q, ...)
+    with torch.no_grad():
+        found = assign(costs(logits, boxes, every, cost, softmax), every.valid)  # (L B, M)
+        num_objects = mean_over_ranks(objects.valid.sum().float()).clamp(min=1)
+    parts = class_loss(logits, wanted_classes(found, every, logits.shape[1]), num_objects, softmax, weights.no_object)
+    # A softmax's loss is a weighted mean over the queries of a layer. Each matches as many targets: all weigh the same.
+    by_layer = {"class": num_layers * parts if softmax else parts}
+    by_layer["l1"], by_layer["giou"] = box_losses(boxes, every, found, num_objects)
+    sums = {name: part.view(num_layers, batch_size).sum(dim=1) for name, part in by_layer.items()}
+    factors = {"class": weights.classes, "l1": weights.l1, "giou": weights.giou}
+    total = sum(factors[name] * layers for name, layers in sums.items())
+    assert isinstance(total, Tensor)
+    auxiliary = weights.auxiliary * total[:-1].sum()
+    return {
+        "loss": total[-1] + auxiliary,
+        **{name: layers[-1] for name, layers in sums.items()},
+        "auxiliary": auxiliary,
+    }
+
+
+def wanted_classes(found: Tensor, objects: Objects, num_queries: int) -> Tensor:
+    """(B, Q) int64: the class of each query's target, IGNORED for none."""
+    wanted = torch.full_like(found[:, :1], IGNORED).expand(-1, num_queries + 1).contiguous()
+    # Targets without a query write into one more place, which is then cut off.
+    places = torch.where(found >= 0, found, num_queries)
+    return wanted.scatter(1, places, objects.classes)[:, :num_queries]
