@@ -60,7 +60,7 @@ def test_everything_a_report_needs(run, folder):
     assert run.evaluation.scores.top1.value > 0.6, "brightness is easily learned"
     assert len(run.test) == 60 and len(run.val) == 25
     assert run.few_shot[0].shots == 1
-    assert run.findings.maps.shape[0] == 8
+    assert run.findings.attention.maps.shape[0] == 8
     assert list(run.timings) == ["data", "first", "plan", "train", "evaluate", "inspect"]
     assert run.baseline.accuracy > 0.6 and run.baseline.px == 20
     assert [one.name for one in run.candidates] == [ON_PIXELS, FROM_SCRATCH, NEW_HEAD]
@@ -199,10 +199,11 @@ def test_starting_from_weights(run, folder, tmp_path, capsys):
     assert f"{run.out} (sha256 {found.first.digest[:12]})" in capsys.readouterr().out
 
 
-def test_a_network_without_attention_has_no_findings(folder, tmp_path):
+def test_of_a_network_without_attention_the_receptive_field_is_found(folder, tmp_path):
     changes = {"model": "bit_r50x1", "model.depths": "1,1", "model.base_width": "16", "training.steps": "2"}
     found = fit(str(folder), tmp_path, changes=changes)
-    assert isinstance(found.findings, str)
+    assert "no attention over patches" in found.findings.attention
+    assert [one.name for one in found.findings.receptive.fields] == ["stage 1", "stage 2"]
 
 
 # ---- Bad input: one line

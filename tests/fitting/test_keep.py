@@ -53,7 +53,7 @@ def test_pixels_that_are_kept_are_a_model_like_another(tmp_path):
     found = fit(str(root), tmp_path / "run", start="none", changes={**changes, "training.device": "cpu"})
     assert [one.name for one in found.candidates if one.is_kept] == [ON_PIXELS]
     assert found.evaluation.scores.top1.value == found.baseline.accuracy > 0.9
-    assert isinstance(found.findings, str) and isinstance(Trained.load(found.out).card.model, PixelsSettings)
+    assert isinstance(found.findings.attention, str) and isinstance(Trained.load(found.out).card.model, PixelsSettings)
     export(found.out, out=tmp_path / "model.onnx")
     picture = root / "light" / "0004.png"
     ours, theirs = Predictor.load(found.out)(picture), Predictor.load(tmp_path / "model.onnx")(picture)

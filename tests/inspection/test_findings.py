@@ -27,10 +27,10 @@ def tiny(**changes):
 def test_what_is_found():
     encoder, images = tiny()
     found = look_inside(encoder, images, num_shown=3)
-    torch.testing.assert_close(found.maps, rollout(encoder, images[:3])[:, 1:].reshape(3, 2, 3))
-    torch.testing.assert_close(found.heads[:, 1], attention(encoder, images[:3]).maps(2)[:, :, 0])
-    assert found.distances.num_pictures == 4 and found.heads.shape == (3, 2, 2, 2, 3)
+    torch.testing.assert_close(found.attention.maps, rollout(encoder, images[:3])[:, 1:].reshape(3, 2, 3))
+    torch.testing.assert_close(found.attention.heads[1], attention(encoder, images[:3]).maps(2)[:, :, 0])
     arrays = found.arrays()
+    assert found.distances.num_pictures == 4 and arrays["heads"].shape == (3, 2, 2, 2, 3)
     assert arrays["distances_px"].shape == (4, 2, 2) and arrays["grid"].tolist() == [2, 3]
     assert "offset_biases" not in arrays and all(isinstance(one, np.ndarray) for one in arrays.values())
 
@@ -39,15 +39,15 @@ def test_looks():
     encoder, images = tiny(num_prefix=2)
     maps = attention(encoder, images, rows=[4])
     raw = look_inside(encoder, images, Look(token=(0, 2), method="raw", layer=1, head=2))
-    torch.testing.assert_close(raw.maps, maps.maps(1)[:, 1, 0])
+    torch.testing.assert_close(raw.attention.maps, maps.maps(1)[:, 1, 0])
     mean = look_inside(encoder, images, Look(token=(0, 2), method="raw"))
-    torch.testing.assert_close(mean.maps, maps.maps(2)[:, :, 0].mean(dim=1))
+    torch.testing.assert_close(mean.attention.maps, maps.maps(2)[:, :, 0].mean(dim=1))
     product = look_inside(encoder, images, Look(token=1, method="product"))
-    torch.testing.assert_close(product.maps.flatten(1), rollout(encoder, images, 1, residual=False)[:, 2:])
-    assert raw.look.title(raw.layout, 2) == "patch (0, 2), layer 1, head 2"
-    assert mean.look.title(raw.layout, 2) == "patch (0, 2), layer 2, mean of heads"
-    assert Look().title(raw.layout, 2) == "class token, rollout through 2 layers"
-    assert Look(method="product").title(raw.layout, 2) == "class token, plain product of 2 layers"
+    torch.testing.assert_close(product.attention.maps.flatten(1), rollout(encoder, images, 1, residual=False)[:, 2:])
+    assert raw.attention.title == "patch (0, 2), layer 1, head 2"
+    assert mean.attention.title == "patch (0, 2), layer 2, mean of heads"
+    assert look_inside(encoder, images).attention.title == "class token, rollout through 2 layers"
+    assert product.attention.title == "prefix token 1, plain product of 2 layers"
     for look, message in ((Look(method="raw", head=3), "no head 3"), (Look(method="raw", layer=5), "no layer 5")):
         with pytest.raises(UserError, match=message):
             look_inside(encoder, images, look)
@@ -72,7 +72,7 @@ def test_every_kind_has_its_figures(kind, tmp_path):
     pictures = [np.full((16, 24, 3), 80 * number, dtype=np.uint8) for number in range(4)]
     captions = ["a $x_$ b", "<script>", "a long, long, long, long caption of a picture", ""]
     drawn = figures(found, pictures, captions)
-    assert list(drawn) == ["figure6", "figure7", "layers", "heads"]
+    assert list(drawn) == ["figure7", "figure6", "layers", "heads", "receptive"]
     text = svg(drawn["figure6"]) + svg(drawn["figure7"])
     assert "a $x_$ b" in text and "<script>" not in text and "&lt;script&gt;" in text
     reasons = {
@@ -85,13 +85,13 @@ def test_every_kind_has_its_figures(kind, tmp_path):
     if kind == "plain":
         for name, one in drawn.items():
             save(one, tmp_path / name)
-        assert len(list(tmp_path.glob("*.png"))) == len(list(tmp_path.glob("*.svg"))) == 4
+        assert len(list(tmp_path.glob("*.png"))) == len(list(tmp_path.glob("*.svg"))) == 5
 
 
 def test_panels_of_their_own():
     encoder, images = tiny(positions="bias")
     found = look_inside(encoder, images)
     assert "Patch embedding filters" in svg(filters_figure(found.filters))
-    assert "over 4 pictures" in svg(distances_figure(found.distances, found.layout))
+    assert "over 4 pictures" in svg(distances_figure(found.distances))
     assert "Position biases" in svg(biases_figure(found.biases))
     assert "see offset_biases" in svg(positions_figure(found.positions)).replace("\n", " ")

@@ -189,14 +189,17 @@ def test_it_is_small(reported):
 def test_a_network_without_attention_and_without_validation_part(reported):
     bare = replace(
         reported.result,
-        findings="this network has no attention",
+        findings=replace(
+            reported.result.findings, attention="it has none", distances="it has none", receptive="no slope"
+        ),
         few_shot=(),
         baseline=None,
         val=None,
         evaluation=replace(reported.result.evaluation, validation_pictures=0, sets=(), silences=(), temperature=1.0),
     )
     page = read(report(bare).markup)
-    assert "this network has no attention" in page.by_id("attention").text
+    assert page.by_id("attention").text.endswith("Nothing to show: it has none.")
+    assert "Nothing to show: no slope." in page.by_id("figure7").text and "It has none" in page.by_id("figure7").text
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
     assert "regression on the pixels" not in page.text

@@ -17,6 +17,7 @@ from PIL import Image
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
+from vitreous.models.base import EncoderSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.weights.calibration import ClassCalibration
 from vitreous.weights.card import Card
@@ -121,12 +122,17 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def save_model(folder: Path, seed: int = 0, **changes) -> Path:
+def save_model(folder: Path, seed: int = 0, model: EncoderSettings | None = None, **changes) -> Path:
     torch.manual_seed(seed)
-    model = ViTSettings.of(**{"picture_px": (32, 40), "patch": 8, "width": 32, "depth": 2, "heads": 2} | changes)
+    if model is None:
+        model = ViTSettings.of(**{"picture_px": (32, 40), "patch": 8, "width": 32, "depth": 2, "heads": 2} | changes)
     task = ClassifySettings().build(model.build(), CLASSES)
     torch.nn.init.normal_(task.head.weight)
-    torch.nn.init.normal_(task.encoder.positions.tables[0].table)
+    if isinstance(model, ViTSettings):
+        torch.nn.init.normal_(task.encoder.positions.tables[0].table)
+    else:
+        for parameter in task.encoder.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
     card = Card(
         model=model,
         task=ClassifySettings(),

@@ -166,7 +166,8 @@ def test_attention(server, predictor):
     encoder, images = predictor.task.encoder, predictor.inputs(data)
     num = layout(encoder).num_tokens
     expected = torch.stack(attention(encoder, images, rows=range(num)).weights, dim=1)[0]  # (layers, heads, N, N)
-    found = arrays["weights"] / 255 * arrays["weights_scale"][..., None]
+    sent = [arrays[f"weights_{n}"][:, 0] / 255 * arrays[f"scale_{n}"][:, 0, :, None] for n in (1, 2)]
+    found = np.stack(sent)
     assert found.shape == expected.shape == (2, 2, 21, 21)
     np.testing.assert_allclose(found, expected, atol=float(expected.max()) / 500)
     np.testing.assert_allclose(
@@ -174,7 +175,8 @@ def test_attention(server, predictor):
     )
     assert header["answer"]["label"] == predictor(data).best
     assert len(header["answer"]["top"]) == 2
-    assert (header["grid"], header["prefix"], header["patch_px"]) == ([4, 5], 1, [8, 8])
+    place = {"grid": [4, 5], "prefix": 1, "patch_px": [8, 8], "pool": "class"}
+    assert header["layers"][1] == {"name": "layer 2", "heads": 2, "grouped": "", "looking": place, "seen": place}
     seen = Image.open(io.BytesIO(base64.b64decode(header["seen"].partition(",")[2])))
     assert seen.size == (40, 32)
     several = [("pictures", ("a.png", data)), ("pictures", ("b.png", data))]

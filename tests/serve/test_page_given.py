@@ -23,7 +23,7 @@ def test_the_colours_have_a_scale(chromium_page, server):  # noqa: F811
             const nearlyEven = Float32Array.from(Array(16).fill(0.92 / 15).with(5, 0.08));
             const peaked = Float32Array.from(Array(16).fill(0.4 / 15).with(5, 0.6));
             return [nearlyEven, peaked].map((looks) => {
-                const scale = scaleOf(looks, 0);
+                const scale = scaleOf(looks, 0, 1 / looks.length);
                 return [scale.even, scale.top, strength(looks[0], scale), strength(looks[5], scale)];
             });
         }"""

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from running import unpacked
+from running import save_model, unpacked
 
 from vitreous.export.job import export
+from vitreous.models import ConvNeXtSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.serve import served_torch
+from vitreous.serve import inside
 from vitreous.serve.answers import as_json
+from vitreous.serve.api import Service
+from vitreous.serve.body import Refused
 from vitreous.serve.served import open_served
+from vitreous.serve.settings import ServeSettings
 from vitreous.weights.trained import Trained
 
 PLAIN = {"top": 2, "coverage": None, "abstain": None}
@@ -33,17 +37,29 @@ def test_an_encoder_alone_has_features_but_no_answers(tmp_path, run):
     assert header["answer"] is None
 
 
+def test_one_without_attention_says_why(tmp_path):
+    model = ConvNeXtSettings(picture_px=(32, 32), widths=(8, 12), depths=(1, 1))
+    described = open_served(str(save_model(tmp_path / "convnext", model=model)), "cpu", 1).describe()
+    assert described["can"] == ["embed", "predict"] and described["tokens"] is None
+    assert described["closed"].startswith("it has no attention over patches")
+    service = Service(ServeSettings(models=(str(tmp_path / "convnext"),)), ["convnext"])
+    (process,) = service.models.values()
+    process.is_ready, process.description, process.queue = True, described, 1
+    with pytest.raises(Refused, match="the model convnext cannot attention: it has no attention over patches"):
+        service.able("convnext", "attention")
+
+
 def test_too_many_heads_are_averaged(run, monkeypatch):
     served = open_served(str(run), "cpu", 1)
     prepared = served.prepare(picture())
     _, each = unpacked(served.attention(prepared, PLAIN))
-    monkeypatch.setattr(served_torch, "MAX_ATTENTION_BYTES", 1000)
+    monkeypatch.setattr(inside, "MAX_ATTENTION_BYTES", 1000)
     header, mean = unpacked(served.attention(prepared, PLAIN))
     assert header["heads_averaged"]
-    assert (header["heads"], mean["weights"].shape) == (1, (2, 1, 21, 21))
-    weights, average = (one["weights"] / 255 * one["weights_scale"][..., None] for one in (each, mean))
-    np.testing.assert_allclose(weights.mean(axis=1, keepdims=True), average, atol=0.005)
-    monkeypatch.setattr(served_torch, "MAX_ATTENTION_BYTES", 100)
+    assert (header["layers"][1]["heads"], mean["weights_2"].shape) == (1, (1, 1, 21, 21))
+    weights, average = (one["weights_2"] / 255 * one["scale_2"][..., None] for one in (each, mean))
+    np.testing.assert_allclose(weights.mean(axis=0, keepdims=True), average, atol=0.005)
+    monkeypatch.setattr(inside, "MAX_ATTENTION_BYTES", 100)
     with pytest.raises(Exception, match="too large to send"):
         served.attention(prepared, PLAIN)
 
@@ -68,7 +84,10 @@ def test_an_exported_model_answers_without_torch(run, tmp_path):
 import sys
 import numpy as np
 from vitreous.serve.answers import as_json
+from vitreous.serve.api import Service
+from vitreous.serve.body import Refused
 from vitreous.serve.served import open_served
+from vitreous.serve.settings import ServeSettings
 served = open_served(sys.argv[1], "auto", 1)
 answer = served.predict([served.prepare(np.load(sys.argv[2]))])[0]
 print(served.describe()["can"], as_json(answer, {"top": 1, "coverage": 0.9, "abstain": 1.0}))

@@ -12,13 +12,13 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.inspection.rollout import rollout
 from vitreous.jobs.train import train
-from vitreous.models import ResNetSettings, ViTSettings
+from vitreous.models import ResNetSettings, SwinSettings, ViTSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.training.optim import SGDSettings
 from vitreous.verbs import inspect as verb
 
-FILES = {f"{name}.{kind}" for name in ("figure6", "figure7", "layers", "heads") for kind in ("png", "svg")}
+FILES = {f"{name}.{kind}" for name in ("figure6", "figure7", "layers", "heads", "receptive") for kind in ("png", "svg")}
 MODEL = ViTSettings(picture_px=(16, 16), patch=4, width=16, depth=2, heads=2, num_registers=1)
 
 
@@ -105,7 +105,27 @@ def test_pictures_are_spread_evenly():
     assert verb._spread([4, 5], 3) == [4, 5] and verb._spread([4, 5], 1) == [4]
 
 
-def test_a_resnet_has_no_attention(made, tmp_path):
+def test_a_network_without_attention_beside_one_that_has_some(made, tmp_path, capsys):
     trained(tmp_path / "run", made / "data", ResNetSettings(depths=(1,), base_width=8, picture_px=(16, 16)))
-    with pytest.raises(UserError, match="a ResNet has no attention over patches"):
-        run(tmp_path / "run", "--out", tmp_path / "out")
+    run(tmp_path / "run", "--out", tmp_path / "out", "--compare", made / "run")
+    names = {"figure7", "receptive", "compared"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == names
+    assert "Not drawn: this model has no attention over patches" in capsys.readouterr().out
+    assert np.load(tmp_path / "out/numbers.npz")["receptive_stage_1"].shape == (16, 16)
+    text = (tmp_path / "out/compared.svg").read_text()
+    assert "stage 1: " in text and "layer 2: " in text and "ViT of" in text
+    with pytest.raises(UserError, match="this model has no attention over patches"):
+        run(tmp_path / "run", "--layer", 1, "--out", tmp_path / "asked")
+
+
+def test_windows(made, tmp_path):
+    model = SwinSettings(picture_px=(24, 24), patch=2, width=8, depths=(2, 1), heads=(1, 2), window=4)
+    trained(tmp_path / "run", made / "data", model)
+    run(tmp_path / "run", made / "data/test/dark/0.png", "--out", tmp_path / "out", "--layer", 2, "--token", "3,0")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES | {"numbers.npz"}
+    numbers = np.load(tmp_path / "out/numbers.npz")
+    seen = np.argwhere(numbers["maps"][0])  # the patch's window, which is shifted by two
+    assert seen.min(axis=0).tolist() == [2, 0] and seen.max(axis=0).tolist() == [5, 1]
+    assert numbers["heads_layer_3"].shape == (1, 2, 6, 6)
+    with pytest.raises(UserError, match="look at one layer instead"):
+        run(tmp_path / "run", "--method", "rollout", "--out", tmp_path / "asked")

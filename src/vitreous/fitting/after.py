@@ -8,7 +8,6 @@ import torch
 
 from vitreous.data.base import Labels
 from vitreous.data.sources import Source, Splits, Subset
-from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.full import Evaluation, evaluate_fully
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
@@ -93,12 +92,9 @@ def costs_of(out: Path, splits: Splits, test: LabelledLogits) -> Costs:
     return costs(TorchPredictor(Trained.load(out)), splits.test.read(int(test.ids[0])))
 
 
-def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings | str:
+def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings:
     assert splits.test is not None
-    try:
-        return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
-    except UserError as error:  # a network without attention
-        return str(error)
+    return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
 
 
 def inspected(source: Source) -> Source:

@@ -28,7 +28,7 @@ class Fitted:
     results: Mapping[str, Any]  # results.json of the run
     card: Card  # of the model that was kept
     evaluation: Evaluation
-    findings: Findings | str  # or why there are none
+    findings: Findings
     timings: Mapping[str, float]  # stage -> seconds
     costs: Costs
     resumed: bool = False  # an earlier call had begun it

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.inspection.layout import transformer
+from vitreous.inspection.layout import plain
 
 NUM_COMPONENTS = 28  # as the paper shows
 
@@ -25,21 +25,17 @@ class FilterComponents:
 
 
 def filter_components(encoder: nn.Module, num: int = NUM_COMPONENTS) -> FilterComponents:
-    """The filters of all channels of a token are the samples, the colours of a patch's pixels the variables.
+    """The filters of the first layer are the samples, the colours of the pixels they read the variables.
 
     A component's sign has no meaning; here its largest value is positive. Fewer than `num` where there are no more.
     """
-    vit = transformer(encoder)
-    if vit.stem.trunk is not None:
-        raise UserError(
-            f"a hybrid's patches are cut from a map of {vit.stem.trunk.width} channels, not from the picture: its "
-            "patch filters are no pictures"
-        )
-    if vit.channels not in (1, 3):
-        raise UserError(f"filters over {vit.channels} channels cannot be shown as colours: 1 or 3 can")
-    weight = vit.stem.patches.linear.weight.detach().cpu().double()  # (D, C * ph * pw)
+    filters = plain(encoder).first_filters().detach()
+    channels, *sides = filters.shape[1:]
+    if channels not in (1, 3):
+        raise UserError(f"filters over {channels} channels cannot be shown as colours: 1 or 3 can")
+    weight = filters.flatten(1).cpu().double()  # (D, C * ph * pw)
     _, sizes, components = torch.linalg.svd(weight - weight.mean(dim=0), full_matrices=False)
     components, variances = components[:num], sizes.square()
     signs = components.gather(1, components.abs().argmax(dim=1, keepdim=True)).sign()
-    filters = (components * signs).reshape(-1, vit.channels, *vit.stem.patches.patch)
-    return FilterComponents(filters=filters.float(), explained=(variances / variances.sum())[:num].float())
+    found = (components * signs).reshape(-1, channels, *sides)
+    return FilterComponents(filters=found.float(), explained=(variances / variances.sum())[:num].float())

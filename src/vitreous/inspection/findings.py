@@ -1,7 +1,7 @@
 """Everything that inspection finds in one encoder, for some pictures: what the verb, the report and the server show."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.inspection.attention import attention, numbered
+from vitreous.inspection.attention import attention_from
 from vitreous.inspection.distance import NUM_PICTURES, AttentionDistances, attention_distances
 from vitreous.inspection.filters import FilterComponents, filter_components
-from vitreous.inspection.layout import Layout, Token, layout, transformer
+from vitreous.inspection.layout import AttentionLayer, Layout, Token, attention_layers, numbered
 from vitreous.inspection.positions import has_biases, offset_biases, position_similarity
-from vitreous.inspection.rollout import rollout
+from vitreous.inspection.receptive import ReceptiveFields, receptive_fields
+from vitreous.inspection.rollout import can_roll, check_rolls, rollout
 
 Method = Literal["rollout", "product", "raw"]
 BATCH_SIZE = 8
@@ -25,16 +26,32 @@ T = TypeVar("T")
 class Look:
     """What of the attention is looked at."""
 
-    token: Token = None  # that looks: a prefix token, a patch (row, column), or none: what is pooled
-    method: Method = "rollout"  # product: without the residual's share; raw: the weights of one layer
+    token: Token = None  # that looks: a prefix token, a patch (row, column) of the layer, or none: what is pooled
+    method: Method | None = None  # product: without the residual's share; raw: one layer; none: rollout where it can be
     layer: int = -1  # raw: which (1 is the first, -1 the last); also the one whose heads are shown
     head: int | None = None  # raw: which (1 is the first); none: the mean of all
 
     def layer_of(self, depth: int) -> int:
         return numbered(self.layer, depth)
 
-    def title(self, place: Layout, depth: int) -> str:
+    def at(self, encoder: nn.Module) -> "Look":
+        """The same, with the method that suits the model where none was asked for."""
+        return self if self.method else replace(self, method="rollout" if can_roll(encoder) else "raw")
+
+    def check(self, encoder: nn.Module) -> None:
+        """An error for what the model does not have."""
+        layers = attention_layers(encoder)
+        layer = layers[self.layer_of(len(layers)) - 1]
+        layer.looking.rows(self.token)
+        if self.head is not None and not 1 <= self.head <= layer.heads:
+            raise UserError(f"no head {self.head}: {layer.name} has heads 1 to {layer.heads}")
+        if self.at(encoder).method != "raw":
+            check_rolls(encoder)
+
+    def title(self, layers: list[AttentionLayer]) -> str:
         """What it is, in words for a figure."""
+        layer = layers[self.layer_of(len(layers)) - 1]
+        place = layer.looking
         if isinstance(self.token, tuple):
             who = f"patch {self.token}"
         elif self.token is None and place.pool == "mean":
@@ -42,40 +59,80 @@ class Look:
         else:
             who = f"prefix token {self.token}" if self.token else "class token"
         if self.method != "raw":
-            return f"{who}, {'rollout through' if self.method == 'rollout' else 'plain product of'} {depth} layers"
-        return f"{who}, layer {self.layer_of(depth)}, " + (
-            "mean of heads" if self.head is None else f"head {self.head}"
-        )
+            return (
+                f"{who}, {'plain product of' if self.method == 'product' else 'rollout through'} {len(layers)} layers"
+            )
+        whose = "mean of heads" if self.head is None else f"head {self.head}"
+        return ", ".join(filter(None, [who, layer.name, layer.grouped, whose]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """What is looked at, of the pictures to show."""
+
+    look: Look
+    layers: list[AttentionLayer]  # all of the model's
+    maps: Tensor  # (S, h, w): what `look` asked for
+    heads: tuple[Tensor, ...]  # (S, heads, h, w) of every layer: the same token, or the one at its place
+
+    @property
+    def title(self) -> str:
+        return self.look.title(self.layers)
+
+    @property
+    def layer(self) -> int:
+        """The one that is looked at, or whose heads are shown: 1 is the first."""
+        return self.look.layer_of(len(self.layers))
+
+    @property
+    def seen(self) -> Layout:
+        """Where the cells of `maps` lie."""
+        return self.layers[self.layer - 1].seen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    look: Look
-    layout: Layout
-    maps: Tensor  # (S, h, w): what `look` asked for, of the pictures to show
-    heads: Tensor  # (S, layers, heads, h, w): the same token in every layer and head
-    distances: AttentionDistances | str  # here and below: or a line that says why there is none
+    """Of each: or a line that says why there is none."""
+
+    attention: Attention | str
+    distances: AttentionDistances | str
     filters: FilterComponents | str
     positions: Tensor | str  # (h, w, h, w) similarities of absolute positions
     biases: Tensor | None  # (heads, 2h - 1, 2w - 1), in models that have these instead
+    receptive: ReceptiveFields | str
 
     def arrays(self) -> dict[str, Any]:
         """All numbers, for `np.savez`."""
-        place = self.layout
         found: dict[str, Tensor | None] = {
-            "maps": self.maps,
-            "heads": self.heads,
             "distances_px": None if isinstance(self.distances, str) else self.distances.per_picture,
             "filters": None if isinstance(self.filters, str) else self.filters.filters,
             "filters_explained": None if isinstance(self.filters, str) else self.filters.explained,
             "position_similarity": None if isinstance(self.positions, str) else self.positions,
             "offset_biases": self.biases,
-            "grid": torch.tensor(place.grid),
-            "picture_px": torch.tensor(place.picture_px),
-            "pitch_px": torch.tensor(place.pitch_px),
-            "num_prefix": torch.tensor(place.num_prefix),
         }
+        if not isinstance(self.attention, str):
+            found |= _attention_arrays(self.attention)
+        if not isinstance(self.receptive, str):
+            fields = self.receptive.fields
+            found |= {f"receptive_{one.name.replace(' ', '_')}": one.field for one in fields}
         return {name: np.asarray(value) for name, value in found.items() if value is not None}
+
+
+def _attention_arrays(found: Attention) -> dict[str, Tensor | None]:
+    place = found.seen
+    same = len({each.shape for each in found.heads}) == 1
+    heads: dict[str, Tensor | None] = (
+        {"heads": torch.stack(found.heads, dim=1)}  # (S, layers, heads, h, w)
+        if same
+        else {f"heads_layer_{number}": each for number, each in enumerate(found.heads, start=1)}
+    )
+    return heads | {
+        "maps": found.maps,
+        "grid": torch.tensor(place.grid),
+        "picture_px": torch.tensor(place.picture_px),
+        "pitch_px": torch.tensor(place.pitch_px),
+        "num_prefix": torch.tensor(place.num_prefix),
+    }
 
 
 def look_inside(
@@ -83,47 +140,49 @@ def look_inside(
 ) -> Findings:
     """`images` (P, C, H, W) as the model takes them: the first `num_shown` are shown, distances are the mean of the
     first `num`."""
-    look, place = look or Look(), layout(encoder)
     if not len(images):
         raise UserError("there is not one picture to look at")
-    device = next(transformer(encoder).parameters()).device
-    parts = [attention_of(encoder, part.to(device), look) for part in torch.split(images[:num_shown], BATCH_SIZE)]
-    maps, heads = (torch.cat(each) for each in zip(*parts, strict=True))
+
+    def shown() -> Attention:
+        return attention_shown(encoder, images[:num_shown], look)
+
     return Findings(
-        look=look,
-        layout=place,
-        maps=maps,
-        heads=heads,
-        distances=_or_why(lambda: attention_distances(encoder, images, num)),
-        filters=_or_why(lambda: filter_components(encoder)),
-        positions=_or_why(lambda: position_similarity(encoder)),
+        attention=or_why(shown) if look is None else shown(),  # who asks for something is told why it is not there
+        distances=or_why(lambda: attention_distances(encoder, images, num)),
+        filters=or_why(lambda: filter_components(encoder)),
+        positions=or_why(lambda: position_similarity(encoder)),
         biases=offset_biases(encoder) if has_biases(encoder) else None,
+        receptive=or_why(lambda: receptive_fields(encoder, images)),
     )
 
 
-def attention_of(encoder: nn.Module, images: Tensor, look: Look) -> tuple[Tensor, Tensor]:
-    """(B, h, w): what `look` asks for; and (B, layers, heads, h, w): the same token in every layer and head."""
-    place = layout(encoder)
-    rows = None if look.token is None else place.rows(look.token)
-    found = attention(encoder, images, rows=rows)
-    heads = torch.stack([weights[:, :, 0] for weights in found.weights], dim=1)  # (B, layers, heads, N)
-    if look.method == "raw":
-        row = _of_head(heads[:, look.layer_of(heads.shape[1]) - 1], look.head)
-    else:
-        row = rollout(encoder, images, look.token, residual=look.method == "rollout")
-    return place.as_map(row).float().cpu(), place.as_map(heads).float().cpu()
+def attention_shown(encoder: nn.Module, images: Tensor, look: Look | None = None) -> Attention:
+    look = look or Look()
+    look.check(encoder)
+    look, device = look.at(encoder), next(encoder.parameters()).device
+    parts = [attention_of(encoder, part.to(device), look) for part in torch.split(images, BATCH_SIZE)]
+    maps, heads = zip(*parts, strict=True)
+    return Attention(
+        look=look,
+        layers=attention_layers(encoder),
+        maps=torch.cat(maps),
+        heads=tuple(torch.cat(each) for each in zip(*heads, strict=True)),
+    )
 
 
-def _or_why(find: Callable[[], T]) -> T | str:
+def attention_of(encoder: nn.Module, images: Tensor, look: Look) -> tuple[Tensor, list[Tensor]]:
+    """(B, h, w): what `look` asks for; and (B, heads, h, w) of every layer: the same token there."""
+    found = attention_from(encoder, images, look.token, look.layer)
+    heads = [found.maps(number)[:, :, 0].float().cpu() for number in found.layers]
+    if look.at(encoder).method == "raw":
+        chosen = heads[look.layer_of(len(heads)) - 1]
+        return chosen.mean(dim=1) if look.head is None else chosen[:, look.head - 1], heads
+    row = rollout(encoder, images, look.token, residual=look.method != "product")
+    return found.described[0].seen.as_map(row).float().cpu(), heads
+
+
+def or_why(find: Callable[[], T]) -> T | str:
     try:
         return find()
     except UserError as error:
         return str(error)
-
-
-def _of_head(weights: Tensor, head: int | None) -> Tensor:
-    if head is None:
-        return weights.mean(dim=1)
-    if not 1 <= head <= weights.shape[1]:
-        raise UserError(f"no head {head}: this model's layers have heads 1 to {weights.shape[1]}")
-    return weights[:, head - 1]

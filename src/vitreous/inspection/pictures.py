@@ -2,18 +2,41 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
+Covered = tuple[float, float]  # the share of a picture's height and width that a map covers: over 1 where it is padded
+WHOLE: Covered = (1.0, 1.0)
 
 
-def upsampled(maps: Tensor, picture_px: tuple[int, int]) -> Tensor:
-    """(..., h, w) -> (..., H, W), bilinear between the centres of patches."""
-    flat = maps.reshape(-1, 1, *maps.shape[-2:]).float()
-    large = F.interpolate(flat, size=picture_px, mode="bilinear", align_corners=False)
-    return large.reshape(*maps.shape[:-2], *picture_px)
+def upsampled(maps: Tensor, picture_px: tuple[int, int], covered: Covered = WHOLE) -> Tensor:
+    """(..., h, w) -> (..., H, W), bilinear between the centres of patches; 0 where the map does not reach."""
+    found = maps.float()
+    for axis, side, share in zip((-2, -1), picture_px, covered, strict=True):
+        found = _along(found, axis, side, share, smooth=True)
+    return found
+
+
+def in_squares(maps: Tensor, picture_px: tuple[int, int], covered: Covered = WHOLE) -> Tensor:
+    """The same with every patch a square of one value."""
+    found = maps.float()
+    for axis, side, share in zip((-2, -1), picture_px, covered, strict=True):
+        found = _along(found, axis, side, share, smooth=False)
+    return found
+
+
+def _along(maps: Tensor, axis: int, side: int, share: float, *, smooth: bool) -> Tensor:
+    num = maps.shape[axis]
+    places = (torch.arange(side, device=maps.device) + 0.5) * num / (side * share)  # in patches, from the edge
+    inside = (places <= num).to(maps.dtype).view(-1, *[1] * (-1 - axis))
+    if not smooth:
+        return maps.index_select(axis, places.long().clamp(max=num - 1)) * inside
+    between = (places - 0.5).clamp(0, num - 1)
+    before = between.long().clamp(max=max(num - 2, 0))
+    weight = (between - before).view(-1, *[1] * (-1 - axis))
+    first, second = (maps.index_select(axis, each) for each in (before, (before + 1).clamp(max=num - 1)))
+    return torch.lerp(first, second, weight) * inside
 
 
 def brightness(maps: Tensor, *, stretch: bool = False) -> Tensor:
@@ -24,19 +47,20 @@ def brightness(maps: Tensor, *, stretch: bool = False) -> Tensor:
     return maps / highest.masked_fill(highest == 0, 1)
 
 
-def overlay(picture: Pixels, attention_map: Tensor, *, stretch: bool = False) -> Pixels:
+def overlay(picture: Pixels, attention_map: Tensor, *, covered: Covered = WHOLE, stretch: bool = False) -> Pixels:
     """The picture, as bright in each place as the attention that falls on it: (H, W, 3) times (h, w)."""
     height, width = picture.shape[:2]
-    share = brightness(upsampled(attention_map, (height, width)), stretch=stretch).cpu().numpy()
+    share = brightness(upsampled(attention_map, (height, width), covered), stretch=stretch).cpu().numpy()
     shaded: Pixels = np.rint(picture * share[:, :, None]).astype(np.uint8)
     return shaded
 
 
-def lit(picture: Pixels, attention_map: Tensor) -> Pixels:
+def lit(picture: Pixels, attention_map: Tensor, *, covered: Covered = WHOLE) -> Pixels:
     """The picture half as bright where attention is even, and fully where twice as much falls or more: what is nearly
     even looks even, and pictures can be compared."""
     height, width = picture.shape[:2]
-    share = (upsampled(attention_map, (height, width)) / (2 * attention_map.float().mean())).clamp(max=1).cpu().numpy()
+    large = upsampled(attention_map, (height, width), covered)
+    share = (large / (2 * attention_map.float().mean())).clamp(max=1).cpu().numpy()
     shaded: Pixels = np.rint(picture * share[:, :, None]).astype(np.uint8)
     return shaded
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from vitreous.errors import UserError
 from vitreous.inspection.attention import Seen, evaluating, reading
-from vitreous.inspection.layout import Token, layout, transformer
+from vitreous.inspection.layout import Token, attention_layers, layout, plain
 
 
 def rollout(
@@ -23,18 +24,31 @@ def rollout(
     came past its attention; without, the plain product. token: see `Layout.rows`; None is what is pooled, which in
     models that pool all patches gives the mean of their rows.
     """
-    vit, place = transformer(encoder), layout(encoder)
-    product = Product(residual)
+    check_rolls(encoder)
+    place, product = layout(encoder), Product(residual)
 
     def read(seen: Seen) -> None:
-        blocks = seen.row_blocks(range(seen.x.shape[1]))
-        product.add(torch.cat([block.mean(dim=1) for block in blocks], dim=1))
+        product.add(torch.cat([block[:, 0].mean(dim=1) for _, block in seen.row_blocks()], dim=1))
 
     with evaluating(encoder), torch.no_grad(), reading(encoder, read, layers):
-        vit.forward(images)
+        plain(encoder).forward(images)
     rows = place.rows(token)
     assert product.value is not None
     return product.value[:, rows.start : rows.stop].mean(dim=1)
+
+
+def can_roll(encoder: nn.Module) -> bool:
+    """Whether all layers look from the same tokens at the same tokens, so that their matrices can be multiplied."""
+    layers = attention_layers(encoder)
+    return all(layer.is_whole and layer.looking == layers[0].looking for layer in layers)
+
+
+def check_rolls(encoder: nn.Module) -> None:
+    if not can_roll(encoder):
+        raise UserError(
+            "a rollout multiplies layers that look from all patches at the same patches, and this model's do not: look "
+            "at one layer instead (raw)"
+        )
 
 
 def rolled(matrices: Iterable[Tensor], residual: bool = True) -> Tensor:

@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from vitreous.models.layout import AttentionLayer
 
 
 class Grid(NamedTuple):
@@ -153,6 +156,22 @@ class Encoder(nn.Module):
         """Shallow to deep: layer-wise decay, checkpointing and sharding go by it. Together they hold every
         parameter that belongs to one depth; the rest (a final norm) counts as the deepest."""
         raise NotImplementedError
+
+    # ---- for those who look inside
+
+    def attention_layers(self) -> "list[AttentionLayer]":
+        """Every layer of attention, shallow to deep, for pictures of `picture_px`. A convolutional network has none."""
+        return []
+
+    def depth_maps(self, images: Tensor) -> dict[str, Tensor]:
+        """Maps (B, D, h, w) along the way, shallow to deep, by name: the outputs of the stages."""
+        return {f"stage {number}": each for number, each in enumerate(self.forward(images).maps, start=1)}
+
+    def first_filters(self) -> Tensor:
+        """(D, C, h, w): what the first layer looks for in the picture."""
+        raise UserError("this model's first layer has no filters over pixels")
+
+    # ---- other sizes and settings
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         """Prepare, in place, for pictures of another size. Whatever depends on the size is resized here and

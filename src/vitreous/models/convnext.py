@@ -99,6 +99,9 @@ class ConvNeXt(PatchEncoder):
             found += [nn.ModuleList([level.downsampling, first]), *others]
         return found
 
+    def first_filters(self) -> Tensor:
+        return self._stages()[0].downsampling.conv.weight
+
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         least = self.outputs[-1].stride[0]
         if min(picture_px) < least:

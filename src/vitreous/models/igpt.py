@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import GENTLE, Encoder, EncoderSettings, Features, FineTuning, Grid, Output, run
+from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates
 from vitreous.nn.resizing import Resizing, resize_table
@@ -130,6 +131,26 @@ class IGPT(Encoder):
 
     def stages(self) -> list[nn.Module]:
         return [nn.ModuleList([self.words, self.positions]), *self.blocks]
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        """Those that the features have gone through. What a place sees is the start token and the pixels before it."""
+        grid = Grid(*self.picture_px)
+        place = Layout(grid=grid, num_prefix=0, picture_px=self.picture_px, pitch_px=(1, 1), pool="mean")
+        blocks = [cast(CausalBlock, block) for block in self.blocks[: self.feature_depth]]
+        return [
+            AttentionLayer(
+                name=f"layer {number}",
+                module=block.attention,
+                heads=self.heads,
+                looking=place,
+                seen=dataclasses.replace(place, num_prefix=1),
+                queries=one_group(place),
+                keys=one_group(place),  # the start token is the first, and the last pixel is seen by none
+                hidden=torch.ones(1, grid.cells, grid.cells, dtype=torch.bool).triu(1),
+                positions=self.positions,
+            )
+            for number, block in enumerate(blocks, start=1)
+        ]
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         if mode not in get_args(Resizing):

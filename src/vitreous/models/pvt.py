@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self, cast, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
+from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import PVT_SIZES
 from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.depthwise import depthwise
@@ -45,6 +47,26 @@ class ReducedAttention(nn.Module):
         attended = F.scaled_dot_product_attention(q, k, v)
         out: Tensor = self.project_out(attended.transpose(1, 2).flatten(2))
         return out
+
+    def weights(self, x: Tensor, rows: Tensor | slice | None, grid: Grid) -> Tensor:
+        """(B, heads, r, n): the softmax rows of the queries asked for (all by default). For inspection only."""
+        q = self._heads_apart(self.queries(x[:, slice(None) if rows is None else rows]))
+        k = self._heads_apart(self.keys_values(self._reduced(x, grid)).chunk(2, dim=-1)[0])
+        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+        out: Tensor = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return out
+
+    def keys_of(self, place: Layout) -> Layout:
+        """Where keys lie, of tokens that lie there."""
+        if self.reduce is None:
+            return place
+        down, right = place.pitch_px
+        if self.linear:
+            grid, pitch = Grid(POOLED, POOLED), (down * place.grid.h / POOLED, right * place.grid.w / POOLED)
+        else:
+            grid = Grid(*(side // self.reduction for side in place.grid))
+            pitch = down * self.reduction, right * self.reduction
+        return dataclasses.replace(place, grid=grid, num_prefix=0, pool="mean", pitch_px=pitch)
 
     def _reduced(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, n, D)."""
@@ -198,6 +220,37 @@ class PVT(PatchEncoder):
             if level.norm is not None:
                 found[-1] = nn.ModuleList([found[-1], level.norm])
         return found
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        grid: tuple[int, int] = self.picture_px
+        found = []
+        for number, (level, output) in enumerate(zip(self._stages(), self.outputs, strict=True), start=1):
+            grid = level.grid(grid)
+            place = Layout(
+                grid=grid,
+                num_prefix=0 if level.prefix is None else 1,
+                picture_px=self.picture_px,
+                pitch_px=output.stride,
+                pool="mean" if level.prefix is None else "class",
+            )
+            for block_number, block in enumerate(level.blocks, start=1):
+                attention = cast(PVTBlock, block).attention
+                seen = attention.keys_of(place)
+                layer = AttentionLayer(
+                    name=f"stage {number}, block {block_number}",
+                    module=attention,
+                    heads=attention.heads,
+                    looking=place,
+                    seen=seen,
+                    queries=one_group(place),
+                    keys=one_group(seen),
+                    positions=level.positions,
+                )
+                found.append(layer)
+        return found
+
+    def first_filters(self) -> Tensor:
+        return self._stages()[0].patches.weight
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         if mode not in get_args(Resizing):

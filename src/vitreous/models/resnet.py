@@ -178,6 +178,11 @@ class ResNet(Encoder):
     def stages(self) -> list[nn.Module]:
         return list(self.trunk.levels)
 
+    def first_filters(self) -> Tensor:
+        (root,) = self.trunk.levels[0].children()
+        assert isinstance(root, Root)
+        return root.conv.filters()
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetSettings(EncoderSettings):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
+from vitreous.models.layout import AttentionLayer, Layout
 from vitreous.models.names import SWIN_SIZES
 from vitreous.nn import window_attention
 from vitreous.nn.attention import Attention
@@ -59,6 +60,13 @@ class Windows:
         """The way back."""
         return self.cropped(torch.roll(x, self.shift, (1, 2)) if any(self.shift) else x)
 
+    def cells(self) -> Tensor:
+        """(windows, N): the cell of the map, in reading order, that each place of each window is; -1 is padding."""
+        numbers = torch.arange(1, self.grid[0] * self.grid[1] + 1).view(1, *self.grid, 1)
+        (rows, columns), (h, w) = self.count, self.size
+        rolled = self.rolled(numbers).view(rows, h, columns, w) - 1
+        return rolled.transpose(1, 2).reshape(rows * columns, h * w)
+
     def hidden(self, like: Tensor) -> Tensor | None:
         """(windows, 1, N, N) to add to the logits: -inf where two places of a window came together by rolling."""
         if not any(self.shift):
@@ -90,7 +98,7 @@ class WindowAttention(Attention):
 
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, h, w, D) -> (B, h, w, D). Who calls has nothing to add: the windows follow from the map."""
-        windows = Windows((x.shape[1], x.shape[2]), self.bias_table.grid[0], self.shifted)
+        windows = self.windows((x.shape[1], x.shape[2]))
         is_fused = window_attention.serves(x, self.width // self.heads, windows.size)
         attended = self._fused(x, windows) if is_fused else self._plain(x, windows)
         out: Tensor = self.dropout(self.project_out(attended))
@@ -108,6 +116,24 @@ class WindowAttention(Attention):
         q, k, v = self._cut(self.project_in(windows.rolled(x)), windows)  # (B, windows * heads, N, d) each
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added_in(windows, q))
         return windows.unrolled(self._joined(attended, windows))
+
+    def windows(self, grid: tuple[int, int]) -> Windows:
+        return Windows(grid, self.bias_table.grid[0], self.shifted)
+
+    def weights(
+        self,
+        x: Tensor,
+        rows: Tensor | slice | None = None,
+        pairs: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """(B, h, w, D) -> (B, windows * heads, r, N): rows are counted in each window. For inspection only."""
+        windows = self.windows((x.shape[1], x.shape[2]))
+        q, k, _ = self._cut(self.project_in(windows.rolled(x)), windows)
+        rows = slice(None) if rows is None else rows
+        logits = (q[:, :, rows] * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + self._added_in(windows, q)[:, :, rows]
+        out: Tensor = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return out
 
     def _cut(self, projected: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
         (rows, columns), (h, w) = windows.count, windows.size
@@ -131,6 +157,24 @@ class WindowAttention(Attention):
         number = windows.count[0] * windows.count[1]
         added = table.expand(number, -1, -1, -1) if hidden is None else table + hidden
         return added.reshape(1, number * self.heads, h * w, h * w)
+
+    def described(self, name: str, place: Layout) -> AttentionLayer:
+        windows = self.windows(place.grid)
+        (rows, columns), (h, w) = windows.count, windows.size
+        hidden = windows.hidden(torch.zeros(()))
+        words = f"windows of {h} x {w}{', shifted' if any(windows.shift) else ''}" if rows * columns > 1 else ""
+        return AttentionLayer(
+            name=name,
+            module=self,
+            heads=self.heads,
+            looking=place,
+            seen=place,
+            queries=windows.cells(),
+            keys=windows.cells(),
+            hidden=None if hidden is None else hidden[:, 0].isinf(),
+            grouped=words,
+            biases=self.bias_table,
+        )
 
 
 class PatchMerging(nn.Module):
@@ -207,6 +251,21 @@ class Swin(PatchEncoder):
             first, *others = level.blocks
             found += [first if level.merging is None else nn.ModuleList([level.merging, first]), *others]
         return found
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        grid = Grid(*(math.ceil(side / self.patches.patch[0]) for side in self.picture_px))
+        found = []
+        for number, (level, output) in enumerate(zip(self._stages(), self.outputs, strict=True), start=1):
+            grid = grid if level.merging is None else Grid(math.ceil(grid.h / 2), math.ceil(grid.w / 2))
+            place = Layout(grid=grid, num_prefix=0, picture_px=self.picture_px, pitch_px=output.stride, pool="mean")
+            for block_number, block in enumerate(level.blocks, start=1):
+                attention = cast(WindowAttention, cast(Block, block).attention)
+                name = f"stage {number}, block {block_number}"
+                found.append(attention.described(name, place))
+        return found
+
+    def first_filters(self) -> Tensor:
+        return self.patches.filters()
 
     def resize_windows(self, window: int, mode: Resizing = "bicubic") -> None:
         """Prepare, in place, for windows of another size: the biases of offsets are interpolated, bicubically as the

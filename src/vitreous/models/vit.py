@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models.base import Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
+from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.stems import ConvStem, ResNetStem, Stem
 from vitreous.nn.attention import Attention, AttentionBias
@@ -129,6 +130,50 @@ class ViT(TokenEncoder):
         """The layers' own."""
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         return [block.attention.pair_positions for block in blocks if block.attention.pair_positions is not None]
+
+    # ---- for those who look inside
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        place = Layout(
+            grid=self.grid,
+            num_prefix=self.num_prefix,
+            picture_px=self.picture_px,
+            pitch_px=self.stem.cell_px,
+            pool=self.pool,
+        )
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        return [
+            AttentionLayer(
+                name=f"layer {number}",
+                module=block.attention,
+                heads=block.attention.heads,
+                looking=place,
+                seen=place,
+                queries=one_group(place),
+                keys=one_group(place),
+                positions=self.positions.table_at(number - 1),
+                biases=self.positions.bias_table or block.attention.bias_table,
+                relative=block.attention.relative,
+            )
+            for number, block in enumerate(blocks, start=1)
+        ]
+
+    def depth_maps(self, images: Tensor) -> dict[str, Tensor]:
+        """After each quarter of the blocks."""
+        self.check(images)
+        depths = sorted({-(-len(self.blocks) * quarter // 4) for quarter in (1, 2, 3, 4)})
+        tokens, grid = self.embed(images)
+        found = self.encode(tokens, grid, depths=depths).depths
+        patches = {depth: x[:, self.num_prefix :].transpose(1, 2) for depth, x in found.items()}
+        return {f"layer {depth}": x.reshape(*x.shape[:2], *grid) for depth, x in patches.items()}
+
+    def first_filters(self) -> Tensor:
+        if self.stem.trunk is not None:
+            raise UserError(
+                f"a hybrid's patches are cut from a map of {self.stem.trunk.width} channels, not from the picture: its "
+                "patch filters are no pictures"
+            )
+        return self.stem.patches.filters()
 
     def stages(self) -> list[nn.Module]:
         tables = list(self.positions.tables)

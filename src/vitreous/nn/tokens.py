@@ -38,6 +38,10 @@ class PatchEmbedding(nn.Module):
         tokens: Tensor = self.linear(patches.reshape(B, (H // ph) * (W // pw), C * ph * pw))
         return tokens  # (B, h*w, D)
 
+    def filters(self) -> Tensor:
+        """(D, C, ph, pw): the weight as that of a convolution."""
+        return self.linear.weight.view(len(self.linear.weight), -1, *self.patch)
+
 
 class Prefix(nn.Module):
     """Learned tokens that stand before the patches: class and distillation tokens, then registers."""
@@ -164,11 +168,18 @@ class Placement(nn.Module):
 
     def at_depth(self, depth: int, grid: tuple[int, int] | None = None, mode: Resizing = "bilinear") -> Tensor | None:
         """The table to add before block `depth` (0 = the first), if any; interpolated where the grid is another."""
-        if not len(self.tables) or (depth > 0 and not self.every_layer):
+        table = self.table_at(depth)
+        if table is None or (depth > 0 and not self.every_layer):
+            return None
+        return resize_table(table(), table.num_prefix, table.grid, grid or table.grid, mode)
+
+    def table_at(self, depth: int) -> Positions | None:
+        """The table that the tokens of a block have been given, before it or at the stem."""
+        if not len(self.tables):
             return None
         table = self.tables[min(depth, len(self.tables) - 1)]
         assert isinstance(table, Positions)
-        return resize_table(table(), table.num_prefix, table.grid, grid or table.grid, mode)
+        return table
 
     def resize(self, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
         for table in self.tables:

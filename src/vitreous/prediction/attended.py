@@ -8,9 +8,8 @@ from torch import Tensor
 from vitreous.data.images import Picture
 from vitreous.display.html import Content, Html, tag
 from vitreous.display.thumbnails import enlarged, picture
-from vitreous.inspection.findings import Look, attention_of
-from vitreous.inspection.layout import layout
-from vitreous.inspection.pictures import lit, scale
+from vitreous.inspection.findings import Look, attention_shown
+from vitreous.inspection.pictures import Covered, lit, scale
 from vitreous.prediction.outcomes import Outcome
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -24,6 +23,7 @@ class Attended:
     map: Tensor  # (h, w): the share of the attention that falls on each patch
     title: str  # which attention this is
     outcome: Outcome
+    covered: Covered  # the share of the picture that the patches cover
 
     def html(self) -> Html:
         large = enlarged(self.picture, LEAST_PX)
@@ -31,7 +31,7 @@ class Attended:
             tag.div(
                 picture(large, "as the model sees it", most_px=SHOWN_PX),
                 " ",
-                picture(lit(large, self.map), "what the model looks at", most_px=SHOWN_PX),
+                picture(lit(large, self.map, covered=self.covered), "what the model looks at", most_px=SHOWN_PX),
             ),
             tag.div(*_spaced(self.outcome.row()[:2])),
             tag.div(f"{self.title}: {scale(self.map)}."),
@@ -47,11 +47,11 @@ def _spaced(parts: tuple[Content, ...]) -> list[Content]:
 
 @torch.inference_mode()
 def attend(predictor: TorchPredictor, given: AnyPicture, look: Look | None = None) -> Attended:
-    look, encoder = look or Look(), predictor.task.encoder
-    maps, heads = attention_of(encoder, predictor.inputs(given), look)
+    found = attention_shown(predictor.task.encoder, predictor.inputs(given), look)
     return Attended(
         picture=predictor.card.preprocessing.resized(pixels(given)).permute(1, 2, 0).numpy(),
-        map=maps[0],
-        title=look.title(layout(encoder), heads.shape[1]),
+        map=found.maps[0],
+        title=found.title,
         outcome=predictor(given),
+        covered=found.seen.covered,
     )

@@ -1,4 +1,4 @@
-"""A look inside: attention (the paper's Figure 6), filters, positions and distances (Figure 7), few-shot accuracy."""
+"""A look inside: attention (the paper's Figure 6), filters, positions and distances (Figure 7), receptive fields."""
 
 from functools import partial
 
@@ -9,8 +9,9 @@ from vitreous.data.images import Picture
 from vitreous.display.thumbnails import enlarged, picture
 from vitreous.fitting.fit import FitResult, inspected
 from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
-from vitreous.inspection.findings import Findings
+from vitreous.inspection.findings import Attention, Findings
 from vitreous.inspection.pictures import lit, scale
+from vitreous.inspection.receptive_figures import receptive_figure
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, tag, together
 from vitreous.report.judgement import is_barely_trained
@@ -23,31 +24,33 @@ MOST_TILES = 160  # of the gallery of all heads
 
 
 def attention(result: FitResult) -> Html:
-    found = result.findings
+    found = result.findings.attention
     if isinstance(found, str):
         return paragraph(f"Nothing to show: {found}.")
     shown = _shown(result, len(found.maps))
-    depth, heads = found.heads.shape[1:3]
-    title = found.look.title(found.layout, depth)
-    gallery = None
-    if depth * heads <= MOST_TILES and shown:
-        gallery = together(
-            tag.h3("Every layer and head, for the first picture"),
-            inline(
-                partial(layers_figure, shown[0][1], found.heads[0]),
-                "Attention of every head in every layer",
-                caption="Brighter is more attention; each tile has its own scale.",
-                wide=True,
-            ),
-        )
     return _with_care(
         result,
         paragraph(
             "Where the model looks to give its answer: a test picture, and beside it the same picture, half as bright "
-            f"where attention is even and fully where twice as much falls or more ({title})."
+            f"where attention is even and fully where twice as much falls or more ({found.title})."
         ),
         tag.div([_pair(result, found, number, *one) for number, one in enumerate(shown)], class_="cards pairs"),
-        gallery,
+        _gallery(found, shown[0][1]) if shown else None,
+    )
+
+
+def _gallery(found: Attention, pixels: Picture) -> Html:
+    num = sum(heads.shape[1] for heads in found.heads)
+    if num > MOST_TILES:
+        return paragraph(f"The model's {num} heads are too many for this page: vitreous inspect draws them all.")
+    return together(
+        tag.h3("Every layer and head, for the first picture"),
+        inline(
+            partial(layers_figure, pixels, [heads[0] for heads in found.heads], found.layers),
+            "Attention of every head in every layer",
+            caption="Brighter is more attention; each tile has its own scale.",
+            wide=True,
+        ),
     )
 
 
@@ -79,16 +82,17 @@ def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
     return found
 
 
-def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: Picture) -> Html:
+def _pair(result: FitResult, found: Attention, number: int, index: int, pixels: Picture) -> Html:
     large = enlarged(pixels, SHOWN_PX)
     test = result.splits.test
     assert test is not None
     (place,) = torch.nonzero(result.test.ids == index)[0].tolist()
     label, told = test.described(index), kind_of(result).told(result, place)
+    seen = lit(large, found.maps[number], covered=found.seen.covered)
     return tag.figure(
         tag.div(
             picture(large, f"test picture of {label or 'no label'}", most_px=SHOWN_PX),
-            picture(lit(large, found.maps[number]), "what the model looks at", most_px=SHOWN_PX),
+            picture(seen, "what the model looks at", most_px=SHOWN_PX),
             class_="pair",
         ),
         tag.figcaption(
@@ -101,14 +105,11 @@ def _pair(result: FitResult, found: Findings, number: int, index: int, pixels: P
 
 
 def figure7(result: FitResult) -> Html:
-    shown = drawn(result.findings)
-    return shown if isinstance(result.findings, str) else _with_care(result, shown)
+    return _with_care(result, drawn(result.findings))
 
 
-def drawn(found: Findings | str) -> Html:
-    """The paper's Figure 7 of any model."""
-    if isinstance(found, str):
-        return paragraph(f"Nothing to show: {found}.")
+def drawn(found: Findings) -> Html:
+    """The paper's Figure 7 of any model, and what its maps depend on."""
     positions = (
         inline(partial(positions_figure, found.positions), "Similarity of position embeddings")
         if found.biases is None
@@ -116,14 +117,26 @@ def drawn(found: Findings | str) -> Html:
     )
     return together(
         paragraph(
-            "What the first layer looks for in a patch, which places the model takes to be near each other, and how "
-            "far each head looks. In a well trained model filters are smooth, positions know rows and columns, and "
+            "What the first layer looks for in the picture, which places the model takes to be near each other, and "
+            "how far each head looks. In a well trained model filters are smooth, positions know rows and columns, and "
             "heads of the first layers differ in reach."
         ),
         tag.div(
-            inline(partial(filters_figure, found.filters), "Principal components of the patch embedding"),
+            inline(partial(filters_figure, found.filters), "Principal components of the first layer's filters"),
             positions,
-            inline(partial(distances_figure, found.distances, found.layout), "Mean attention distance by layer"),
+            inline(partial(distances_figure, found.distances), "Mean attention distance by layer"),
             class_="figures",
         ),
+        tag.h3("Receptive field"),
+        _receptive(found),
+    )
+
+
+def _receptive(found: Findings) -> Html:
+    if isinstance(found.receptive, str):
+        return paragraph(f"Nothing to show: {found.receptive}.")
+    return inline(
+        partial(receptive_figure, {"": found.receptive}),
+        "Effective receptive fields along the way",
+        caption="Early maps depend on little of the picture, late ones on more. Each tile has its own scale.",
     )

@@ -51,7 +51,7 @@ def _sections(result: FitResult) -> tuple[tuple[str, str, Html], ...]:
         ("training", "Training", learning.section(result)),
         *kind.trust(result),
         ("attention", "Attention", inside.attention(result)),
-        ("figure7", "Filters, positions, distances", inside.figure7(result)),
+        ("figure7", "Filters, positions, reach", inside.figure7(result)),
         *kind.features(result),
         ("cost", "Cost", cost.section(result)),
         ("use", "How to use it", usage.section(result)),

@@ -36,7 +36,7 @@ def sections(result: PixelFit) -> tuple[tuple[str, str, Html], ...]:
         ("data", "The data", dataset.section(result.data, result.splits.train)),
         ("training", "Training", learning.section(result)),
         ("calibration", "Calibration", calibration(result)),
-        ("figure7", "Filters, positions, distances", inside.drawn(result.findings)),
+        ("figure7", "Filters, positions, reach", inside.drawn(result.findings)),
         ("cost", "Cost", cost.section(result)),
         ("use", "How to use it", uses(result)),
         ("provenance", "Provenance", provenance.section(result)),

@@ -68,7 +68,9 @@ class Service:
         model.check_room()
         assert model.description is not None
         if kind not in model.description["can"]:
-            raise Refused(404, f"the model {model.name} cannot {kind}: it can {', '.join(model.description['can'])}")
+            closed = model.description["closed"] if kind == "attention" else None
+            why = closed or f"it can {', '.join(model.description['can'])}"
+            raise Refused(404, f"the model {model.name} cannot {kind}: {why}")
         return model
 
     async def ask(

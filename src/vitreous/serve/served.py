@@ -82,6 +82,7 @@ class ExportedServed(Served):
             "card": None,
             "tokens": None,
             "positions": None,
+            "closed": "an exported file holds no more than what predictions need",
         }
 
 

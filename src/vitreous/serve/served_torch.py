@@ -1,7 +1,6 @@
 """TorchServed: a model of ours, or of anybody whose weights we read, with a look inside."""
 
 import base64
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,27 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.inspection.attention import Seen, reading
-from vitreous.inspection.layout import find_transformer, layout, transformer
 from vitreous.inspection.positions import position_similarity
-from vitreous.inspection.rollout import Product
-from vitreous.nn.attention import Attention
 from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
 from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
+from vitreous.serve.inside import described_layout, looked_at, packed
 from vitreous.serve.served import Served, described, question
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
 from vitreous.weights.trained import Trained
 
-MAX_ATTENTION_BYTES = 64_000_000
 MAX_POSITIONS = 1024  # patches, in the table of similarities
 CPU_LANES = 2
 
@@ -101,47 +96,15 @@ class TorchServed(Served):
 
     @torch.inference_mode()
     def attention(self, prepared: Prepared, options: Options) -> bytes:
-        """The answer, and what every token looks at in every layer and head, as bytes: see `packed`."""
-        place, blocks = layout(self.encoder), _blocks(self.encoder)
-        num, heads = place.num_tokens, max(block.heads for block in blocks)
-        averaged = len(blocks) * heads * num * num > MAX_ATTENTION_BYTES
-        if averaged and len(blocks) * num * num > MAX_ATTENTION_BYTES:
-            raise UserError(f"the attention of {num} tokens in {len(blocks)} layers is too large to send")
-        rollout = Product(residual=True)
-        scales, rows = [], []
-
-        def read(seen: Seen) -> None:
-            weights = seen.weights()[0]  # (heads, N, N)
-            mean = weights.mean(dim=0)
-            rollout.add(mean)
-            scale, quantised = _quantised(mean[None] if averaged else weights)
-            scales.append(scale)
-            rows.append(quantised)
-
-        with reading(self.encoder, read):
-            features = self.encoder(self._images([prepared]))
-        assert rollout.value is not None
-        rollout_scale, rolled = _quantised(rollout.value)
+        """The answer, and what every token looks at in every layer and head."""
+        features, header, arrays = looked_at(self.encoder, lambda: self.encoder(self._images([prepared])))
         task = None if self.predictor is None else self.predictor.task
         found = self._outcomes(task.of(features), [prepared])[0] if isinstance(task, Classify) else None
-        header = {
+        picture_px = self.encoder.picture_px
+        header |= {
             "answer": None if found is None else as_json(found, options),
-            "layers": len(blocks),
-            "heads": 1 if averaged else heads,
-            "heads_averaged": averaged,
-            "tokens": num,
-            "prefix": place.num_prefix,
-            "grid": list(place.grid),
-            "patch_px": list(place.pitch_px),
-            "picture_px": list(place.picture_px),
-            "pool": place.pool,
-            "seen": as_data_url(prepared.pixels.permute(1, 2, 0).numpy(), max(place.picture_px)),
-        }
-        arrays = {
-            "weights_scale": torch.stack(scales),  # (layers, heads, N)
-            "rollout_scale": rollout_scale,  # (N,)
-            "weights": torch.stack(rows),  # (layers, heads, N, N)
-            "rollout": rolled,  # (N, N)
+            "picture_px": list(picture_px),
+            "seen": as_data_url(prepared.pixels.permute(1, 2, 0).numpy(), max(picture_px)),
         }
         return packed(header, arrays)
 
@@ -160,21 +123,18 @@ class TorchServed(Served):
             "card": {**settings.to_json(self.card), "classes": len(self.card.classes)},
             "tokens": None,
             "positions": None,
+            "closed": None,  # or why it cannot be looked into
         }
         if self.predictor is not None:
             model["can"].append(question(self.predictor.reading))
-        if find_transformer(self.encoder) is not None:
+        layers = self.encoder.attention_layers()
+        if layers:
             model["can"].append("attention")
-            place, blocks = layout(self.encoder), _blocks(self.encoder)
-            model["tokens"] = {
-                "grid": list(place.grid),
-                "prefix": place.num_prefix,
-                "patch_px": list(place.pitch_px),
-                "layers": len(blocks),
-                "heads": max(block.heads for block in blocks),
-                "pool": place.pool,
-            }
+            heads = max(layer.heads for layer in layers)
+            model["tokens"] = described_layout(layers[-1].looking) | {"layers": len(layers), "heads": heads}
             model["positions"] = self._positions()
+        else:
+            model["closed"] = "it has no attention over patches; what it depends on, vitreous inspect draws"
         return model
 
     def _predictions(self) -> dict[str, Any]:
@@ -187,34 +147,10 @@ class TorchServed(Served):
         try:
             similarity = position_similarity(self.encoder)
         except UserError as error:
-            return {"similarity": None, "why": str(error)}
-        num = layout(self.encoder).grid.cells
+            return {"similarity": None, "grid": None, "why": str(error)}
+        grid = list(similarity.shape[:2])
+        num = grid[0] * grid[1]
         if num > MAX_POSITIONS:
-            return {"similarity": None, "why": f"the table of {num} x {num} places is too large to send"}
+            return {"similarity": None, "grid": None, "why": f"the table of {num} x {num} places is too large to send"}
         levels = ((similarity.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "why": None}
-
-
-def _blocks(encoder: nn.Module) -> list[Attention]:
-    found = [block.attention for block in transformer(encoder).blocks]
-    return [attention for attention in found if isinstance(attention, Attention)]
-
-
-def _quantised(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (..., N) as bytes, 255 being the largest of each, and that largest value (...)."""
-    scale = weights.amax(dim=-1)
-    return scale.cpu(), (weights / scale.unsqueeze(-1) * 255).round().to(torch.uint8).cpu()
-
-
-def packed(header: dict[str, Any], arrays: dict[str, Tensor]) -> bytes:
-    """Four bytes (little-endian): the length of what follows; JSON, padded to a multiple of four; then the arrays,
-    whose names, types, shapes and places, counted from the end of the JSON, stand in the JSON."""
-    places, offset = [], 0
-    for name, values in arrays.items():
-        dtype = str(values.dtype).removeprefix("torch.")
-        places.append({"name": name, "dtype": dtype, "shape": list(values.shape), "offset": offset})
-        offset += values.numel() * values.element_size()
-    text = json.dumps({**header, "arrays": places}).encode()
-    text += b" " * (-len(text) % 4)
-    data = [values.contiguous().numpy().tobytes() for values in arrays.values()]
-    return b"".join([len(text).to_bytes(4, "little"), text, *data])
+        return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "grid": grid, "why": None}

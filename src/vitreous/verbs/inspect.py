@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,21 +11,26 @@ from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from vitreous.data.images import Picture
     from vitreous.inspection.findings import Look, Method
     from vitreous.inspection.layout import Token
+    from vitreous.inspection.receptive import ReceptiveFields
     from vitreous.weights.trained import Trained
 
     Readers = list[tuple[str, Callable[[], Picture]]]  # of each picture: its name, and how to read it
 
-HELP = "Look inside a run: attention, filters and positions, as figures and numbers (paper, Figures 6 and 7)."
+HELP = "Look inside a run: attention, filters, positions and receptive fields, as figures and numbers."
 METHOD_HELP = (
     "rollout: all layers, each averaged with the identity (default); product: all layers, plain; raw: the weights of "
-    "one layer (default where --layer or --head is given)"
+    "one layer (default where --layer or --head is given, and for models that look inside windows)"
 )
-TOKEN_HELP = "who looks: a prefix token's number (0: class), or a patch as ROW,COLUMN (default: what the model pools)"
+TOKEN_HELP = (
+    "who looks: a prefix token's number (0: class), or a patch of the layer as ROW,COLUMN (default: what is pooled)"
+)
+COMPARE_HELP = "other runs or weights whose receptive fields are drawn beside this one's, for the same pictures"
 NUM_SHOWN = 9  # pictures in a figure
 
 
@@ -38,6 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--head", type=int, metavar="H", help="raw: the head (1 is the first; default: their mean)")
     parser.add_argument("--token", metavar="T", help=TOKEN_HELP)
+    parser.add_argument("--compare", nargs="+", default=[], metavar="RUN", help=COMPARE_HELP)
     parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most so many (default: 128)")
     add_device(parser)
     add_quiet(parser)
@@ -50,7 +57,6 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.display.figures import save
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
-    from vitreous.inspection.layout import layout
     from vitreous.prediction.outcomes import outcomes
     from vitreous.prediction.reading import Reading
     from vitreous.prediction.torch_predictor import as_arrays
@@ -62,9 +68,11 @@ def run(options: argparse.Namespace) -> None:
     task = None if trained.card.task is None else trained.task().to(device)
     encoder = trained.encoder().eval().to(device) if task is None else task.encoder
     look = _look(options)
-    layout(encoder).rows(look.token)  # what cannot be looked at is an error before anything is read
+    if look is not None:
+        look.check(encoder)  # what cannot be looked at is an error before anything is read
     with quietly(options.quiet):
-        names, pictures = _read(_readers(options), options.pictures, trained)
+        readers = _readers(options)
+        names, pictures = _read(readers, options.pictures, trained)
     images = trained.card.preprocessing.normalised(pictures)
     found = look_inside(encoder, images, look, num_shown=NUM_SHOWN, num=options.pictures)
     captions = names[:NUM_SHOWN]
@@ -79,20 +87,52 @@ def run(options: argparse.Namespace) -> None:
 
     out = Path(options.out or Path("runs") / f"inspect-{Path(options.start).name}")
     shown = list(pictures[:NUM_SHOWN].permute(0, 2, 3, 1).numpy())
-    for name, drawn in figures(found, shown, captions).items():
-        save(drawn, out / name)
+    drawn = figures(found, shown, captions)
+    if options.compare:
+        drawn["compared"] = _compared(options, trained, found.receptive, readers)
+    for name, one in drawn.items():
+        save(one, out / name)
         print(f"{out / name}.png and .svg")
+    for why in sorted({each for each in (found.attention, found.receptive) if isinstance(each, str)}):
+        print(f"Not drawn: {why}")
     np.savez_compressed(out / "numbers.npz", names=np.array(names), **found.arrays())
     print(f"{out / 'numbers.npz'}  ({', '.join(found.arrays())})")
 
 
-def _look(options: argparse.Namespace) -> "Look":
+def _compared(
+    options: argparse.Namespace, trained: "Trained", own: "ReceptiveFields | str", readers: "Readers"
+) -> "Figure":
+    """The receptive fields of this model and of others, for the same pictures as each of them sees these."""
+    from vitreous.inspection.findings import or_why
+    from vitreous.inspection.receptive import NUM_PICTURES, receptive_fields
+    from vitreous.inspection.receptive_figures import receptive_figure
+    from vitreous.terminal import quietly
+    from vitreous.weights.trained import Trained
+
+    fields = {_titled(options.start, trained): own}
+    for start in options.compare:
+        other = Trained.load(start)
+        with quietly(options.quiet):
+            _, pictures = _read(readers, min(options.pictures, NUM_PICTURES), other)
+        encoder, images = other.encoder().eval(), other.card.preprocessing.normalised(pictures)
+        fields[_titled(start, other)] = or_why(partial(receptive_fields, encoder, images))
+    return receptive_figure(fields)
+
+
+def _titled(start: str, trained: "Trained") -> str:
+    return f"{trained.card.model.name} ({Path(start).name})"
+
+
+def _look(options: argparse.Namespace) -> "Look | None":
+    """What was asked for; None: nothing, so whatever the model has is shown."""
     from vitreous.inspection.findings import Look
 
+    if (options.token, options.method, options.layer, options.head) == (None, None, None, None):
+        return None
     asks_raw = options.layer is not None or options.head is not None
     if asks_raw and options.method in ("rollout", "product"):
         raise UserError(f"--method {options.method} goes through all layers and heads: --layer and --head are for raw")
-    method: Method = options.method or ("raw" if asks_raw else "rollout")
+    method: Method | None = options.method or ("raw" if asks_raw else None)
     layer = -1 if options.layer is None else options.layer
     return Look(token=_token(options.token), method=method, layer=layer, head=options.head)
 
@@ -116,8 +156,6 @@ def _token(word: str | None) -> "Token":
 
 def _readers(options: argparse.Namespace) -> "Readers":
     """The pictures that are given, or those of the run's own test part, named by their classes."""
-    from functools import partial
-
     from vitreous.data.images import read_picture
     from vitreous.jobs.data import AskedData
 

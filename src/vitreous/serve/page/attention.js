@@ -5,42 +5,77 @@ export class Attention {
   constructor(buffer) {
     const length = new DataView(buffer).getUint32(0, true);
     Object.assign(this, JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))));
-    const kinds = { float32: Float32Array, uint8: Uint8Array };
-    this.values = {};
+    const kinds = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
+    const values = {};
     for (const { name, dtype, shape, offset } of this.arrays) {
       const count = shape.reduce((product, size) => product * size, 1);
-      this.values[name] = new kinds[dtype](buffer, 4 + length + offset, count);
+      values[name] = { shape, values: new kinds[dtype](buffer, 4 + length + offset, count) };
     }
+    this.layers = this.layers.map((layer, index) => new Layer(layer, index + 1, values));
+    this.rollout = this.no_rollout === null ? new Layer(rolled(this.layers[0]), "rollout", values) : null;
+  }
+
+  // choice: {rollout, layer, head}, counted from 0; a head of null is the mean of all.
+  at({ rollout, layer }) {
+    return rollout && this.rollout ? this.rollout : this.layers[layer];
+  }
+}
+
+// A rollout is like a layer of one head.
+const rolled = (first) => ({ ...first, name: "all layers", heads: 1, grouped: "" });
+
+class Layer {
+  constructor(layer, number, values) {
+    Object.assign(this, layer); // name, heads, grouped, looking, seen
+    const sent = values[number === "rollout" ? "rollout" : `weights_${number}`];
+    this.levels = sent.values;
+    this.scales = values[number === "rollout" ? "rollout_scale" : `scale_${number}`].values;
+    [this.groups, this.rows, this.columns] = sent.shape.length === 2 ? [1, ...sent.shape] : sent.shape.slice(1);
+    this.keys = values[`keys_${number}`]?.values ?? null; // the tokens that a group's columns are; null: all, in order
+    this.row = this.#rowOf(values[`queries_${number}`]?.values ?? null);
+    this.count = tokens(this.seen);
+  }
+
+  // Of each token that looks: its row among those of all groups.
+  #rowOf(queries) {
+    const found = new Int32Array(tokens(this.looking));
+    if (queries === null) return found.map((_, token) => token);
+    queries.forEach((token, row) => token >= 0 && (found[token] = row));
+    return found;
   }
 
   // The token that gathers the answer; null where the answer is made of all patches.
   get gatherer() {
-    return this.pool === "class" ? 0 : null;
+    return this.looking.pool === "class" ? 0 : null;
   }
 
-  // How much `token` (null: all patches together) looks at each token. choice: {rollout, layer, head}, from 0; a head
-  // of null is the mean of all.
-  looks(token, choice) {
-    const found = new Float32Array(this.tokens);
-    if (token !== null) return this.#add(found, token, choice, 1);
-    const first = this.prefix, share = 1 / (this.tokens - first);
-    for (let each = first; each < this.tokens; each++) this.#add(found, each, choice, share);
+  // What each token would get, were `token` (null: all patches together) to look evenly at all it can see.
+  even(token) {
+    return 1 / (token === null ? this.count : this.columns);
+  }
+
+  // How much `token` (null: all patches together) looks at each token. What falls on padding is left out.
+  looks(token, head) {
+    const found = new Float32Array(this.count);
+    if (token !== null) return this.#add(found, token, head, 1);
+    const first = this.looking.prefix, share = 1 / (this.row.length - first);
+    for (let each = first; each < this.row.length; each++) this.#add(found, each, head, share);
     return found;
   }
 
-  #add(found, token, { rollout, layer, head }, share) {
-    const { weights, weights_scale, rollout: rolled, rollout_scale } = this.values;
-    if (rollout) return addRow(found, rolled, rollout_scale, token, share);
+  #add(found, token, head, share) {
     const heads = head === null ? [...Array(this.heads).keys()] : [head];
+    const keys = this.keys?.subarray(this.columns * Math.floor(this.row[token] / this.rows)) ?? null;
     for (const each of heads) {
-      addRow(found, weights, weights_scale, (layer * this.heads + each) * this.tokens + token, share / heads.length);
+      const row = each * this.groups * this.rows + this.row[token], start = row * this.columns;
+      const scale = (share * this.scales[row]) / (255 * heads.length);
+      for (let column = 0; column < this.columns; column++) {
+        const key = keys === null ? column : keys[column];
+        if (key >= 0) found[key] += scale * this.levels[start + column];
+      }
     }
     return found;
   }
 }
 
-function addRow(found, levels, scales, row, share) {
-  const scale = (share * scales[row]) / 255, start = row * found.length;
-  for (let index = 0; index < found.length; index++) found[index] += scale * levels[start + index];
-  return found;
-}
+const tokens = ({ grid, prefix }) => prefix + grid[0] * grid[1];

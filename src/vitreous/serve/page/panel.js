@@ -2,13 +2,14 @@
 
 import { element, offerCoverages, percent, showAnswer } from "./answer.js";
 import { showGiven } from "./given.js";
-import { Patches, scaleOf } from "./patches.js";
+import { Patches, Picture, scaleOf } from "./patches.js";
 import { Places } from "./places.js";
 import { Segments } from "./segments.js";
 import { Sentence } from "./sentence.js";
 import { Stage } from "./stage.js";
 
 const NEARLY_EVEN = 1.5; // times an even share: what is below says little
+const MOST_WORDS = 1024; // of a sentence: more could not be told apart
 
 export class Panel {
   // onLook(place or null, isKept): this panel's user looks at a place (fractions of width and height)
@@ -43,6 +44,7 @@ export class Panel {
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
     this.at("how").hidden = this.can("attention");
+    if (model.closed) this.at("how").textContent = `This model answers, but cannot be looked into: ${model.closed}.`;
     this.root.classList.toggle("closed", !this.can("attention"));
     if (model.coverages.length) offerCoverages(this.at("coverage"), model.coverages);
   }
@@ -97,12 +99,10 @@ export class Panel {
     const isFirst = this.patches === null;
     this.root.classList.remove("stale");
     this.attention = attention;
-    this.patches = new Patches(attention, seen);
+    this.seen = new Picture(seen, attention.picture_px);
+    this.patches = null;
     this.kept = this.passing = null;
     if (isFirst) this.#setSliders();
-    this.stage.showPatches(this.patches);
-    this.sentence.show(this.patches);
-    this.at("read").textContent = this.#howToRead();
     this.#draw();
     this.sentence.fly(this.at("stage"));
   }
@@ -132,12 +132,33 @@ export class Panel {
   // ---- looking
 
   #setSliders() {
-    const { layers, heads, heads_averaged } = this.attention;
-    this.at("layer").max = layers;
-    this.at("layer").value = layers;
-    this.at("head").max = heads;
+    const { layers, no_rollout } = this.attention;
+    this.at("layer").max = layers.length;
+    this.at("layer").value = layers.length;
+    this.at("head").max = Math.max(...layers.map(({ heads }) => heads));
     this.at("head").value = 0;
-    this.at("head").dataset.fixed = heads_averaged || heads === 1 ? "yes" : "";
+    this.root.querySelector("[value=rollout]").disabled = no_rollout !== null;
+    this.at("no-rollout").hidden = no_rollout === null;
+    this.at("no-rollout").textContent = `There is no rollout of this model: ${no_rollout}.`;
+  }
+
+  // The squares of the layer that is looked at, which may be finer than those of another one.
+  #cut(layer) {
+    const patches = new Patches(layer.looking, this.seen);
+    if (this.patches?.isLike(patches)) return;
+    if (this.patches) [this.kept, this.passing] = [this.kept, this.passing].map((token) => this.#moved(token, patches));
+    this.patches = patches;
+    this.stage.showPatches(patches);
+    const isSentence = patches.count <= MOST_WORDS;
+    for (const name of ["sentence", "replay"]) this.at(name).hidden = !isSentence;
+    this.sentence.show(isSentence ? patches : null);
+    this.at("read").textContent = isSentence ? this.#howToRead() : `${patches.count} squares are too many for a sentence.`;
+  }
+
+  // The token at the same place among other squares.
+  #moved(token, patches) {
+    if (token === null || token < this.patches.prefix) return null;
+    return patches.at(...this.patches.centre(token));
   }
 
   #choose(token, how) {
@@ -162,24 +183,34 @@ export class Panel {
   get choice() {
     const head = Number(this.at("head").value);
     const rollout = this.root.querySelector("[type=radio]:checked").value === "rollout";
-    return { rollout, layer: this.at("layer").value - 1, head: head === 0 ? null : head - 1 };
+    const layer = this.at("layer").value - 1, { heads } = this.attention.layers[layer]; // later stages have more
+    return { rollout, layer, head: head === 0 ? null : Math.min(head, heads) - 1 };
   }
 
   #draw() {
     if (!this.attention) return;
-    const { attention, choice } = this, token = this.passing ?? this.kept ?? attention.gatherer;
-    const looks = attention.looks(token, choice), shown = this.at("shown").checked ? looks : null;
-    this.at("layer").disabled = choice.rollout;
-    this.at("head").disabled = choice.rollout || this.at("head").dataset.fixed === "yes";
-    this.at("layer-is").textContent = `${choice.layer + 1} of ${attention.layers}`;
-    const head = choice.head === null ? "mean of heads" : `${choice.head + 1} of ${attention.heads}`;
-    this.at("head-is").textContent = head;
-    this.at("head").setAttribute("aria-valuetext", head);
-    this.at("readout").textContent = this.#inWords(token, looks, choice.rollout);
-    this.#showScale(scaleOf(looks, attention.prefix), shown !== null);
-    this.stage.look(token, shown);
-    this.sentence.look(token, shown);
-    this.places.look(token, token === null ? "" : this.patches.name(token));
+    const { attention, choice } = this, layer = attention.at(choice);
+    this.#cut(layer);
+    const token = this.passing ?? this.kept ?? layer.gatherer, seen = new Patches(layer.seen, this.seen);
+    const looks = layer.looks(token, choice.rollout ? null : choice.head);
+    const shown = this.at("shown").checked ? looks : null;
+    const colours = scaleOf(looks, seen.prefix, layer.even(token));
+    this.#showChoice(choice, layer);
+    this.at("readout").textContent = this.#inWords(token, looks, choice.rollout, layer, seen);
+    this.#showScale(colours, shown !== null);
+    this.stage.look(token, shown, colours, seen);
+    this.sentence.look(token, this.patches.isLike(seen) ? shown : null, colours);
+    const isPatch = token !== null && token >= this.patches.prefix;
+    this.places.look(isPatch ? this.patches.centre(token) : null, isPatch ? this.patches.name(token) : "");
+  }
+
+  #showChoice({ rollout, layer: number, head }, { heads }) {
+    this.at("layer").disabled = rollout;
+    this.at("head").disabled = rollout || heads === 1;
+    this.at("layer-is").textContent = `${number + 1} of ${this.attention.layers.length}`;
+    const text = head === null ? "mean of heads" : `${head + 1} of ${heads}`;
+    this.at("head-is").textContent = text;
+    this.at("head").setAttribute("aria-valuetext", text);
   }
 
   #showScale({ even, top }, isShown) {
@@ -192,18 +223,21 @@ export class Panel {
     say("none", even / top < 0.12 ? "" : "0"); // where there is room for it
   }
 
-  #inWords(token, looks, rollout) {
-    const { patches } = this, most = looks.indexOf(Math.max(...looks)), even = 1 / looks.length;
-    const where = most === token ? "itself" : patches.name(most);
-    const who = `${rollout ? "Through all layers, " : ""}${this.#who(token)}`;
-    const how = looks[most] < NEARLY_EVEN * even ? "almost evenly everywhere, most" : "most";
-    return capital(`${who} ${how} at ${where} (${percent(looks[most])}; evenly spread it would be ${percent(even)}).`);
+  #inWords(token, looks, rollout, layer, seen) {
+    const most = looks.indexOf(Math.max(...looks)), even = layer.even(token), isAlike = this.patches.isLike(seen);
+    const where = isAlike && most === token ? "itself" : `${isAlike ? "" : "the larger square in "}${seen.name(most)}`;
+    const inStage = layer.name.startsWith("stage") ? `In ${layerInWords(layer)}, ` : "";
+    const which = rollout ? "Through all layers, " : inStage;
+    const among = layer.grouped && token !== null ? " in its window" : "";
+    const how = looks[most] < NEARLY_EVEN * even ? `almost evenly everywhere${among}, most` : "most";
+    const shares = `${percent(looks[most])}; evenly spread${among} it would be ${percent(even)}`;
+    return capital(`${which}${this.#who(token, layer)} ${how} at ${where} (${shares}).`);
   }
 
-  #who(token) {
+  #who(token, layer) {
     if (token === null) return "all squares together look";
     if (token >= this.patches.prefix) return `the square in ${this.patches.name(token)} looks`;
-    const role = token === this.attention.gatherer ? ", which gathers the answer," : "";
+    const role = token === layer.gatherer ? ", which gathers the answer," : "";
     return `${this.patches.name(token)}${role} looks`;
   }
 
@@ -224,5 +258,6 @@ function neighbour({ label, similarity, picture }) {
   return row;
 }
 
+const layerInWords = ({ name, grouped }) => (grouped ? `${name} (${grouped})` : name);
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const size = (count) => (count ? [`${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} M parameters`] : []);

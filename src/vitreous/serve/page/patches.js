@@ -2,16 +2,28 @@
 
 export const HEAT = [11, 160, 178];
 
+// What the model sees of a picture, in colour and pale.
+export class Picture {
+  constructor(image, [height, width]) {
+    Object.assign(this, { image, height, width });
+    this.isCoarse = Math.max(width, height) <= 64; // its pixels are to be seen as such
+    this.pale = pale(image, width, height);
+  }
+}
+
 export class Patches {
-  constructor({ grid, prefix, pool, patch_px, picture_px }, image) {
+  constructor({ grid, prefix, pool, patch_px }, picture) {
     [this.rows, this.columns] = grid;
     [this.high, this.wide] = patch_px; // of a patch, in pixels of the picture
-    [this.height, this.width] = picture_px;
     this.prefix = prefix;
     this.hasClassToken = pool === "class";
-    this.image = image;
-    this.isCoarse = Math.max(this.width, this.height) <= 64; // its pixels are to be seen as such
-    this.pale = pale(image, this.width, this.height);
+    this.picture = picture;
+    ({ height: this.height, width: this.width } = picture);
+  }
+
+  // Whether tokens of both lie at the same places.
+  isLike(other) {
+    return ["rows", "columns", "high", "wide", "prefix"].every((name) => this[name] === other[name]);
   }
 
   get count() {
@@ -21,10 +33,8 @@ export class Patches {
   // Of a token that is a patch: its place in pixels of the picture.
   place(token) {
     const index = token - this.prefix;
-    return {
-      x: (index % this.columns) * this.wide, y: Math.floor(index / this.columns) * this.high,
-      w: this.wide, h: this.high,
-    };
+    const [x, y] = [(index % this.columns) * this.wide, Math.floor(index / this.columns) * this.high];
+    return { x, y, w: Math.min(this.wide, this.width - x), h: Math.min(this.high, this.height - y) }; // not the padding
   }
 
   // The patch at a place given as fractions of width and height.
@@ -47,8 +57,8 @@ export class Patches {
 
   draw(context, token, to) {
     const from = this.place(token);
-    context.imageSmoothingEnabled = !this.isCoarse;
-    context.drawImage(this.image, from.x, from.y, from.w, from.h, to.x, to.y, to.w, to.h);
+    context.imageSmoothingEnabled = !this.picture.isCoarse;
+    context.drawImage(this.picture.image, from.x, from.y, from.w, from.h, to.x, to.y, to.w, to.h);
   }
 }
 
@@ -67,8 +77,7 @@ function pale(image, width, height) {
 
 // How strongly attention is coloured: from 0 to the most of any patch, but to three times an even spread at least. So
 // what is nearly even looks nearly even.
-export function scaleOf(looks, prefix) {
-  const even = 1 / looks.length;
+export function scaleOf(looks, prefix, even) {
   return { even, top: Math.max(3 * even, ...looks.subarray(prefix)) };
 }
 

@@ -6,10 +6,9 @@ export class Places {
   constructor(canvas, text, { tokens, positions }) {
     this.canvas = canvas;
     this.text = text;
-    [this.rows, this.columns] = tokens.grid;
-    this.prefix = tokens.prefix;
-    this.aspect = (tokens.patch_px[0] * this.rows) / (tokens.patch_px[1] * this.columns);
-    this.token = null;
+    [this.rows, this.columns] = positions.grid ?? tokens.grid;
+    this.aspect = (tokens.patch_px[0] * tokens.grid[0]) / (tokens.patch_px[1] * tokens.grid[1]);
+    this.place = null; // that is enlarged
     this.why = positions.why;
     // (place, place), as bytes: 255 is the same, 0 the opposite
     const sent = positions.similarity;
@@ -18,16 +17,17 @@ export class Places {
     onNewWidth(canvas, () => this.draw());
   }
 
-  look(token, name) {
-    this.token = token !== null && token >= this.prefix ? token : null;
+  // at: fractions of width and height, or null for all places
+  look(at, name) {
+    this.place = at && this.columns * Math.floor(at[1] * this.rows) + Math.floor(at[0] * this.columns);
     this.text.textContent = this.#inWords(name);
-    this.canvas.setAttribute("aria-label", this.token === null ? "Likeness of all places" : `Places like ${name}`);
+    this.canvas.setAttribute("aria-label", this.place === null ? "Likeness of all places" : `Places like ${name}`);
     this.draw();
   }
 
   #inWords(name) {
     if (this.levels === null) return `There is no table of places to show: ${this.why}.`;
-    if (this.token === null) {
+    if (this.place === null) {
       return "The model was never told which squares are neighbours: it has learnt an address for every place. Each "
         + "little map is one place; colour marks places with a like address. Point at a square to enlarge its map.";
     }
@@ -40,7 +40,7 @@ export class Places {
     if (this.levels === null || !width) return;
     const height = width * this.aspect, context = sharp(this.canvas, width, height);
     const all = { x: 0, y: 0, w: width, h: height };
-    if (this.token !== null) return this.#map(context, this.token - this.prefix, all, width / this.columns > 8 ? 1 : 0);
+    if (this.place !== null) return this.#map(context, this.place, all, width / this.columns > 8 ? 1 : 0);
     const gap = this.columns > 20 ? 1 : this.columns > 8 ? 2 : 5; // between maps, not within: each is to be seen as one
     for (let place = 0; place < this.rows * this.columns; place++) {
       this.#map(context, place, this.#cell(place, all, gap), 0);

@@ -1,6 +1,6 @@
 // The patches in reading order, as words of a sentence, and their flight from the picture into it.
 
-import { HEAT, onNewWidth, ring, scaleOf, sharp, strength } from "./patches.js";
+import { HEAT, onNewWidth, ring, sharp, strength } from "./patches.js";
 
 const START_MS = 900; // in which all words set out, one after the other
 const FLY_MS = 550; // that each is on its way
@@ -10,7 +10,7 @@ export class Sentence {
     this.canvas = canvas;
     this.flight = flight; // a canvas over everything
     this.patches = null;
-    this.state = { token: null, looks: null };
+    this.state = { token: null, looks: null, colours: null };
     this.landed = Infinity; // how many words are there already
     this.run = 0; // of the flight; an older one ends itself
     const point = (how) => (event) => this.patches && onLook(this.#at(event), how);
@@ -20,16 +20,17 @@ export class Sentence {
     onNewWidth(canvas, () => this.draw());
   }
 
+  // patches: null where they are too many
   show(patches) {
     this.patches = patches;
     this.run++;
     this.flight.hidden = true;
     this.landed = Infinity;
-    this.canvas.setAttribute("aria-label", `The ${patches.count} squares as words, line by line`);
+    if (patches) this.canvas.setAttribute("aria-label", `The ${patches.count} squares as words, line by line`);
   }
 
-  look(token, looks) {
-    this.state = { token, looks };
+  look(token, looks, colours) {
+    this.state = { token, looks, colours };
     this.draw();
   }
 
@@ -37,12 +38,11 @@ export class Sentence {
     const { patches, canvas, state } = this, width = canvas.clientWidth;
     if (!patches || !width) return;
     const context = sharp(canvas, width, this.#size(width).height);
-    const colours = state.looks && scaleOf(state.looks, patches.prefix);
     for (let token = 0; token < patches.prefix + patches.count && token < this.landed; token++) {
       const word = this.#word(token, width);
       if (token < patches.prefix) this.#sign(context, word, token);
       else patches.draw(context, token, word);
-      if (colours) this.#underline(context, word, strength(state.looks[token], colours));
+      if (state.looks) this.#underline(context, word, strength(state.looks[token], state.colours));
       if (token === state.token) ring(context, word);
     }
   }

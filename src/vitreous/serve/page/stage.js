@@ -1,6 +1,6 @@
 // The picture with its patches, and where a token looks.
 
-import { HEAT, onNewWidth, ring, scaleOf, sharp, strength } from "./patches.js";
+import { HEAT, onNewWidth, ring, sharp, strength } from "./patches.js";
 
 export class Stage {
   // onLook(token or null, how): how is "pass" (pointing), "stay" (tapped or clicked) or "keys"
@@ -8,7 +8,7 @@ export class Stage {
     this.canvas = canvas;
     this.onLook = onLook;
     this.patches = null;
-    this.state = { token: null, looks: null };
+    this.state = { token: null, looks: null, colours: null, seen: null };
     canvas.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.#point(event, "pass"));
     canvas.addEventListener("pointerleave", () => this.patches && onLook(null, "pass"));
     canvas.addEventListener("click", (event) => this.#point(event, "stay"));
@@ -22,9 +22,9 @@ export class Stage {
       `The picture, cut into ${patches.count} squares. Arrow keys go from square to square, Escape back to the whole.`);
   }
 
-  // looks: how much the token looks at each token, or null for the bare picture
-  look(token, looks) {
-    this.state = { token, looks };
+  // looks: how much the token looks at each token, which lie as `seen` says; or null for the bare picture
+  look(token, looks, colours, seen) {
+    this.state = { token, looks, colours, seen };
     this.draw();
   }
 
@@ -33,9 +33,9 @@ export class Stage {
     if (!width || !this.patches) return;
     const { patches, state } = this, scale = width / patches.width;
     const context = sharp(this.canvas, width, patches.height * scale);
-    context.imageSmoothingEnabled = !patches.isCoarse;
-    const picture = state.looks ? patches.pale : patches.image;
-    context.drawImage(picture, 0, 0, width, patches.height * scale);
+    context.imageSmoothingEnabled = !patches.picture.isCoarse;
+    const shown = state.looks ? patches.picture.pale : patches.picture.image;
+    context.drawImage(shown, 0, 0, width, patches.height * scale);
     if (state.looks) this.#heat(context, scale);
     this.#lines(context, scale);
     if (state.token !== null && state.token >= patches.prefix) {
@@ -46,10 +46,10 @@ export class Stage {
   }
 
   #heat(context, scale) {
-    const { patches, state } = this, colours = scaleOf(state.looks, patches.prefix);
-    for (let token = patches.prefix; token < state.looks.length; token++) {
-      const { x, y, w, h } = scaled(patches.place(token), scale);
-      context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * strength(state.looks[token], colours)})`;
+    const { looks, colours, seen } = this.state;
+    for (let token = seen.prefix; token < looks.length; token++) {
+      const { x, y, w, h } = scaled(seen.place(token), scale);
+      context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * strength(looks[token], colours)})`;
       context.fillRect(x, y, w, h);
     }
   }
@@ -57,7 +57,7 @@ export class Stage {
   #lines(context, scale) {
     const { patches } = this, [w, h] = [patches.wide * scale, patches.high * scale];
     context.fillStyle = getComputedStyle(this.canvas).getPropertyValue("--card");
-    const thick = w > 60 ? 3 : w > 24 ? 1.5 : 1;
+    const thick = w > 60 ? 3 : w > 24 ? 1.5 : w > 12 ? 1 : 0; // small ones would be covered by their lines
     for (let column = 1; column < patches.columns; column++) {
       context.fillRect(column * w - thick / 2, 0, thick, patches.rows * h);
     }

@@ -1,0 +1,109 @@
+"""Parts that figures of pictures are made of: tiles, mosaics of them, and what stands around."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.display.figures import figure
+from vitreous.inspection.pictures import Pixels
+
+Tile = NDArray[np.floating[Any]]  # (h, w, 3 or 4) in 0..1
+HEAT, SIMILARITY, SIGNED = "inferno", "viridis", "RdBu_r"
+PICTURE_DPI = 200  # of pictures inside SVG files
+TILE_PX = 112  # of a picture in a gallery
+MOSAIC_PX = 900  # the least width of a mosaic of small tiles
+
+
+def picture_figure(width: float, height: float) -> Figure:
+    drawn = figure(width, height)
+    drawn.set_dpi(PICTURE_DPI)
+    return drawn
+
+
+def rgba(picture: Tile) -> Tile:
+    return np.concatenate([picture, np.ones_like(picture[..., :1])], axis=-1)
+
+
+def heat(values: Tensor, scale: Normalize, colours: str) -> Tile:
+    """(h, w) -> (h, w, 4)."""
+    return np.asarray(matplotlib.colormaps[colours](scale(values.numpy())))
+
+
+def smaller(picture: Pixels) -> Pixels:
+    """For a gallery: no more pixels than one can see there."""
+    height, width = picture.shape[:2]
+    share = min(1.0, TILE_PX / max(height, width))
+    size = (max(1, round(height * share)), max(1, round(width * share)))
+    pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
+    resized = F.interpolate(pixels, size=size, mode="bilinear", antialias=True)[0]
+    return resized.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
+
+
+def mosaic(rows: Sequence[Sequence[Tile]], gap: float = 0.06) -> Tile:
+    """Tiles of one size as one picture; between them, `gap` of a tile's width is transparent."""
+    num_columns = max(len(row) for row in rows)
+    height, width = rows[0][0].shape[:2]
+    times = max(1, MOSAIC_PX // (num_columns * width))  # so that nothing blurs small tiles
+    height, width, space = height * times, width * times, max(1, round(gap * width * times))
+    mosaic = np.zeros((len(rows) * (height + space) - space, num_columns * (width + space) - space, 4), np.float32)
+    for i, row in enumerate(rows):
+        for j, tile in enumerate(row):
+            top, left = i * (height + space), j * (width + space)
+            mosaic[top : top + height, left : left + width] = tile.repeat(times, axis=0).repeat(times, axis=1)
+    return mosaic
+
+
+def show(ax: Axes, mosaic: Tile) -> None:
+    # In units of tiles' pixels; the labels are set by `number_tiles`.
+    ax.imshow(mosaic)
+    ax.grid(visible=False)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    ax.set_anchor("N")
+
+
+def number_tiles(ax: Axes, rows: int, columns: int) -> None:
+    """A tick in the middle of every tile, counted from 1."""
+    height, width = ax.get_images()[0].get_size()
+    ax.set_xticks([(i + 0.5) * width / columns for i in range(columns)], [str(i + 1) for i in range(columns)])
+    ax.set_yticks([(i + 0.5) * height / rows for i in range(rows)], [str(i + 1) for i in range(rows)])
+    ax.tick_params(length=0, labelsize="x-small" if max(rows, columns) > 10 else "small")
+
+
+def bar(ax: Axes, scale: Normalize, colours: str) -> None:
+    drawn = ax.get_figure()
+    assert drawn is not None
+    beside = ax.inset_axes((1.03, 0.0, 0.045, 1.0))  # as high as the picture, whatever its shape
+    bar = drawn.colorbar(ScalarMappable(scale, colours), cax=beside, ticks=MaxNLocator(4, steps=[1, 2, 5, 10]))
+    bar.outline.set_visible(False)
+
+
+def say(ax: Axes, title: str, why: str) -> None:
+    """A panel that has nothing to show says so."""
+    ax.axis("off")
+    ax.set_title(title)
+    ax.text(0.5, 0.6, textwrap.fill(sentence(why), 34), ha="center", va="center", transform=ax.transAxes)
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def short(text: str, length: int) -> str:
+    """Cut in the middle: a name begins it, and an answer may end it."""
+    if len(text) <= length:
+        return text
+    return text[: length - length // 2 - 1] + "\N{HORIZONTAL ELLIPSIS}" + text[-(length // 2) :]
