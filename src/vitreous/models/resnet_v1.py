@@ -110,6 +110,11 @@ class ResNetV1(Encoder):
     def stages(self) -> list[nn.Module]:
         return list(self.trunk.levels)
 
+    def first_filters(self) -> Tensor:
+        (root,) = self.trunk.levels[0].children()
+        assert isinstance(root, Root)
+        return root.conv.weight
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetV1Settings(EncoderSettings):
