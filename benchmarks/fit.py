@@ -52,7 +52,7 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
     if ended.returncode:
         return {"set": name, "start": start, "error": ended.stderr.strip().splitlines()[-1:], "seconds": seconds}
     evaluation, account, begun = (
-        json.loads((run / f"{part}.json").read_text()) for part in ("evaluation", "fit", "plan")
+        json.loads((run / f"{part}.json").read_text()) for part in ("evaluation", "predictions/account", "plan")
     )
     results = json.loads((run / "results.json").read_text())
     return {
@@ -62,8 +62,8 @@ def row(name: str, start: str, settings: tuple[str, ...], out: Path, minutes: fl
         "seconds": seconds,
         "load": [round(load_before, 1), round(os.getloadavg()[0], 1)],  # before and after, of one minute
         "test": evaluation["scores"]["top1"],
-        "pixels": account["baseline"]["accuracy"],
-        "first": begun["first"],
+        "pixels": account["baseline"]["score"],
+        "first": begun["first_models"][-1],
         "candidates": begun["candidates"],
         **{part: results[part] for part in ("steps", "test_scored", "test_pictures")},
     }
@@ -88,7 +88,7 @@ def as_table(folder: Path) -> str:
                 one["start"],
                 percent(one["test"]["value"]),
                 percent(one["pixels"]),
-                percent(first["val_accuracy"]),
+                percent(first["val_score"]),
                 f"{first['ready_s']:.0f} s",
                 f"{first['start']} {first['picture_px'][0]} px",
                 f"{one['seconds']:.0f} s of {60 * one['minutes']:.0f}",

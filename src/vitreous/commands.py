@@ -6,8 +6,7 @@ from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.fitting import fit as fitting
-from vitreous.fitting.fit import FitResult
-from vitreous.fitting.pixels import PixelFit
+from vitreous.fitting.fitted import Fitted
 from vitreous.fitting.stages import say
 from vitreous.fitting.stored import keep, stored
 from vitreous.fitting.wishes import Balance
@@ -15,7 +14,7 @@ from vitreous.inspection.findings import Look
 from vitreous.prediction.attended import Attended, attend
 from vitreous.prediction.pictures import AnyPicture
 from vitreous.prediction.predictions import Predictions
-from vitreous.prediction.predictions import predict as answered
+from vitreous.prediction.predictions import predict as predicted
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.report import write_report
@@ -34,7 +33,7 @@ def fit(
     balance: Balance = "auto",
     changes: Mapping[str, Any] | None = None,
     began: float | None = None,
-) -> FitResult | PixelFit:
+) -> Fitted[Any]:
     """From pictures to a trained, calibrated, tested model and its report, as `vitreous fit`. The same call again goes
     on where it stopped.
 
@@ -63,7 +62,7 @@ def predict(
     `model` is a run, weights, an exported .onnx file, or a Predictor that is loaded already. A picture is a file, a
     folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
     """
-    return answered(_predictor(model, device), pictures, batch_size)
+    return predicted(_predictor(model, device), pictures, batch_size)
 
 
 def attention(
@@ -80,7 +79,7 @@ def _predictor(model: str | Path | Predictor, device: str) -> Predictor:
     return model if isinstance(model, Predictor) else Predictor.load(model, device)
 
 
-def account_for(result: FitResult | PixelFit) -> Path:
+def account_for(result: Fitted[Any]) -> Path:
     """Keep in the run what its report is made of, and write the report."""
     keep(result)
     return write_report(result, result.out / REPORT)

@@ -20,10 +20,10 @@ def scenes(tmp_path_factory):
 
 def test_pictures_of_any_source_within_bounds(scenes):
     found = PixelRegression(scenes.train, scenes.val, most=60)
-    assert (found.pictures, found.px) in ((59, 32), (60, 32)) and found.val_accuracy > 0.5
+    assert (found.pictures, found.px) in ((59, 32), (60, 32)) and found.val_score > 0.5
     told = found.baseline(scenes.test)
-    assert told.accuracy > 0.5 and told.pictures == found.pictures and told.penalty in pixels.PENALTIES
-    assert PixelRegression(scenes.train, None).val_accuracy is None
+    assert told.score > 0.5 and told.pictures == found.pictures and told.penalty in pixels.PENALTIES
+    assert PixelRegression(scenes.train, None).val_score is None
 
 
 def test_few_validation_pictures_do_not_decide():
@@ -31,10 +31,10 @@ def test_few_validation_pictures_do_not_decide():
     parts = DataSettings(where="fashion", train_limit=150).build()
     few = spread_out(parts.val, ENOUGH_TO_JUDGE - 1)
     alone, with_few = (PixelRegression(parts.train, val) for val in (None, few))
-    assert with_few.head.accuracy == alone.head.accuracy and with_few.head.penalty == alone.head.penalty
+    assert with_few.head.score == alone.head.score and with_few.head.penalty == alone.head.penalty
     enough = PixelRegression(parts.train, spread_out(parts.val, ENOUGH_TO_JUDGE))
-    assert enough.head.accuracy == enough.val_accuracy
-    assert abs(alone.head.accuracy - PixelRegression(parts.train, parts.val).val_accuracy) < 0.1, "an honest guess"
+    assert enough.head.score == enough.val_score
+    assert abs(alone.head.score - PixelRegression(parts.train, parts.val).val_score) < 0.1, "an honest guess"
 
 
 def test_a_part_of_a_source_has_all_classes_in_proportion():

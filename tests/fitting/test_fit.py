@@ -11,9 +11,11 @@ from scenes import encoded, recompressed, scene, write_scenes
 from vitreous import settings
 from vitreous.commands import account_for
 from vitreous.errors import UserError
-from vitreous.fitting import after
+from vitreous.fitting import class_after
+from vitreous.fitting.candidates import FINE_TUNED, FROM_SCRATCH
+from vitreous.fitting.class_fit import BETWEEN, NEW_HEAD
+from vitreous.fitting.first import FIRST_MODEL, ON_PIXELS
 from vitreous.fitting.fit import ending, fit
-from vitreous.fitting.keep import BETWEEN, FINE_TUNED, FIRST_ANSWER, FROM_SCRATCH, NEW_HEAD, ON_PIXELS
 from vitreous.fitting.stored import stored
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
@@ -41,7 +43,7 @@ def folder(tmp_path_factory):
 def without_floor():
     """What was trained is kept, though these pictures are so easy that logistic regression on pixels is as good."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.fitting.keep.AHEAD", -1000)
+        patch.setattr("vitreous.fitting.candidates.AHEAD", -1000)
         yield
 
 
@@ -58,13 +60,13 @@ def test_everything_a_report_needs(run, folder):
     assert len(run.splits.train) == len(run.splits.train.labels) == 224
     assert run.plan.recipe.data.balance, "5 to 1"
     assert run.evaluation.scores.top1.value > 0.6, "brightness is easily learned"
-    assert len(run.test) == 60 and len(run.val) == 25
-    assert run.few_shot[0].shots == 1
+    assert len(run.account.test) == 60 and len(run.account.val) == 25
+    assert run.account.few_shot[0].shots == 1
     assert run.findings.attention.maps.shape[0] == 8
     assert list(run.timings) == ["data", "first", "plan", "train", "evaluate", "inspect"]
-    assert run.baseline.accuracy > 0.6 and run.baseline.px == 20
+    assert run.account.baseline.score > 0.6 and run.account.baseline.px == 20
     assert [one.name for one in run.candidates] == [ON_PIXELS, FROM_SCRATCH, NEW_HEAD]
-    assert run.plan.choices[-1].what == "kept"
+    assert run.plan.choices[-1].name == "kept"
     assert run.plan.choices[-1].value == next(one.name for one in run.candidates if one.is_kept)
     assert "test" not in run.results, "the test part is read by the evaluation, once"
     for name in ("plan", "data", "evaluation", "recipe", "results", "environment"):
@@ -76,8 +78,8 @@ def test_the_model_is_calibrated(run, folder):
     assert card.temperature == run.evaluation.temperature != 1
     assert card.calibration == run.evaluation.calibration and len(card.sets) == 3
     answer = Predictor.load(run.out)(folder / "test" / "dark" / "0000.png")
-    (place,) = np.flatnonzero([run.splits.test.where(int(i)).endswith("dark/0000.png") for i in run.test.ids])
-    expected = run.test.probabilities(card.temperature)[place].numpy()
+    (place,) = np.flatnonzero([run.splits.test.where(int(i)).endswith("dark/0000.png") for i in run.account.test.ids])
+    expected = run.account.test.probabilities(card.temperature)[place].numpy()
     np.testing.assert_allclose(np.asarray(answer.probabilities), expected, atol=1e-4)
 
 
@@ -146,8 +148,10 @@ def test_a_plan_is_not_written_over_while_it_is_trained(folder, tmp_path):
 
 def test_few_shot_probes_draw_from_all_that_a_rare_class_has(run, monkeypatch):
     pools = []
-    monkeypatch.setattr(after, "few_shot", lambda train, test: pools.append(train.labels.bincount().tolist()) or ())
-    after.probed(Trained.load(run.out).task(), run.recipe, run.splits.train, None, 28)
+    monkeypatch.setattr(
+        class_after, "few_shot", lambda train, test: pools.append(train.labels.bincount().tolist()) or ()
+    )
+    class_after.probed(Trained.load(run.out).task(), run.recipe, run.splits.train, None, 28)
     assert run.splits.train.labels.tolist().count(2) == 27
     assert pools == [[28, 28, 27]]
 
@@ -168,7 +172,7 @@ def test_a_part_of_the_test_pictures_is_scored_where_the_time_is_short(folder, t
     monkeypatch.setattr("vitreous.fitting.budget.SCORED_SHARE", 0.0)
     found = fit(str(folder), tmp_path, minutes=5.0, changes={**TINY, "training.epochs": "1"})
     account_for(found)
-    assert len(found.test) == len(found.splits.test) == found.evaluation.scores.pictures == 24
+    assert len(found.account.test) == len(found.splits.test) == found.evaluation.scores.pictures == 24
     assert len({found.splits.test.where(index) for index in range(24)}) == 24
     assert "24 of 60 pictures" in capsys.readouterr().out and "on 24 of 60 test pictures" in ending(found, 10.0)
     results = json.loads((tmp_path / "results.json").read_text())
@@ -176,7 +180,9 @@ def test_a_part_of_the_test_pictures_is_scored_where_the_time_is_short(folder, t
     page = (tmp_path / "report.html").read_text()
     assert "Scored on a part." in page and f"vitreous evaluate {tmp_path}" in page
     again = stored(tmp_path)
-    assert again.splits.test.labels.tolist() == found.test.labels.tolist() and again.on_a_part == found.on_a_part
+    assert (
+        again.splits.test.labels.tolist() == found.account.test.labels.tolist() and again.on_a_part == found.on_a_part
+    )
     resumed = fit(str(folder), tmp_path, minutes=5.0, changes={**TINY, "training.epochs": "1"})
     assert resumed.resumed and resumed.evaluation.to_json() == found.evaluation.to_json()
     assert evaluate(tmp_path).evaluation.scores.pictures == 60, "all, whenever that is asked for"
@@ -184,7 +190,7 @@ def test_a_part_of_the_test_pictures_is_scored_where_the_time_is_short(folder, t
 
 def test_several_labels_whose_heads_do_not_converge_keep_the_ones_they_have(run, tmp_path, monkeypatch):
     table = write_squares(tmp_path / "squares", train=60, val=20, test=20)
-    monkeypatch.setattr("vitreous.fitting.first.logistic_head", lambda *given, **options: None)
+    monkeypatch.setattr("vitreous.fitting.class_first.logistic_head", lambda *given, **options: None)
     found = fit(str(table), tmp_path / "run", start=str(run.out), changes={"training.epochs": "1"})
     assert [one.name for one in found.candidates] == [ON_PIXELS, FINE_TUNED]
     assert found.first.start == "pixels" and found.plan.recipe.start == str(run.out)
@@ -194,7 +200,7 @@ def test_starting_from_weights(run, folder, tmp_path, capsys):
     found = fit(str(folder), tmp_path, start=str(run.out), balance="weights", changes={"training.epochs": "1"})
     assert found.first.start == str(run.out) and found.first.digest
     assert found.plan.recipe.start == str(tmp_path / "first") and found.plan.recipe.start_head
-    assert [one.name for one in found.candidates] == [ON_PIXELS, FIRST_ANSWER, FINE_TUNED, BETWEEN, NEW_HEAD]
+    assert [one.name for one in found.candidates] == [ON_PIXELS, FIRST_MODEL, FINE_TUNED, BETWEEN, NEW_HEAD]
     assert found.plan.recipe.objective.class_weights[0] < 1 < found.plan.recipe.objective.class_weights[2]
     assert f"{run.out} (sha256 {found.first.digest[:12]})" in capsys.readouterr().out
 
@@ -278,7 +284,7 @@ def test_tiny_classes_do_not_break_it(tmp_path, capsys):
     found = fit(str(root), tmp_path / "out", changes={**TINY, "training.epochs": "2"})
     assert "classes with too few training pictures to learn from: few" in capsys.readouterr().out
     assert found.plan.recipe.data.balance
-    assert found.evaluation.scores.pictures == len(found.test)
+    assert found.evaluation.scores.pictures == len(found.account.test)
 
 
 def test_the_verb(folder, tmp_path):

@@ -14,7 +14,7 @@ from vitreous.commands import account_for, redraw
 from vitreous.errors import UserError
 from vitreous.export.job import export
 from vitreous.fitting.fit import ending, fit
-from vitreous.fitting.pixels import PixelFit
+from vitreous.fitting.fitted import Fitted
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
 from vitreous.prediction.pixel_outcomes import PixelOutcome
@@ -50,9 +50,9 @@ def fitted(folder, tmp_path_factory):
 
 
 def test_the_layout_is_recognised_and_said(fitted):
-    assert isinstance(fitted, PixelFit) and fitted.card.classes == CLASSES
+    assert isinstance(fitted, Fitted) and fitted.card.classes == CLASSES
     task = fitted.plan.choices[0]
-    assert (task.what, task.value) == ("task", "segmentation") and "masks" in task.why
+    assert (task.name, task.value) == ("task", "segmentation") and "masks" in task.reason
     assert "Test mIoU" in ending(fitted, 60.0)
     assert fitted.evaluation.headline.value > 0.3  # all ground has about 0.2
 

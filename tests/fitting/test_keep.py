@@ -6,9 +6,11 @@ import torch
 from scenes import write_scenes
 from vitreous.batch import Batch
 from vitreous.export.job import export
-from vitreous.fitting.first import beginning
+from vitreous.fitting.candidates import FINE_TUNED, FROM_SCRATCH, Scored, chosen
+from vitreous.fitting.class_first import beginning
+from vitreous.fitting.class_fit import BETWEEN, NEW_HEAD
+from vitreous.fitting.first import FIRST_MODEL, ON_PIXELS
 from vitreous.fitting.fit import fit
-from vitreous.fitting.keep import BETWEEN, FINE_TUNED, FIRST_ANSWER, FROM_SCRATCH, NEW_HEAD, ON_PIXELS, chosen
 from vitreous.models import PixelsSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.weights.trained import Trained
@@ -17,7 +19,7 @@ OF = 40  # validation pictures
 
 
 def kept(scores, floor, num_train=500, **changes):
-    right = {name: None if num is None else (num, OF) for name, num in scores.items()}
+    right = {name: None if num is None else Scored(num / OF, OF) for name, num in scores.items()}
     is_continued = FINE_TUNED in scores
     return chosen(right, floor, **{"is_continued": is_continued, "num_train": num_train, **changes})[0]
 
@@ -27,17 +29,17 @@ def test_random_weights_have_to_be_ahead_of_the_pixels_by_more_than_chance(learn
     assert kept({ON_PIXELS: 30, FROM_SCRATCH: learned}, ON_PIXELS) == expected
 
 
-def test_what_goes_on_from_the_first_answer_has_to_be_better_than_it():
-    assert kept({ON_PIXELS: 20, FIRST_ANSWER: 30, FINE_TUNED: 30, BETWEEN: 29}, FIRST_ANSWER) == FIRST_ANSWER
-    assert kept({ON_PIXELS: 20, FIRST_ANSWER: 30, FINE_TUNED: 31, BETWEEN: 32}, FIRST_ANSWER) == BETWEEN
-    assert kept({ON_PIXELS: 20, FIRST_ANSWER: 30, FINE_TUNED: 18, NEW_HEAD: 33}, FIRST_ANSWER) == NEW_HEAD
+def test_what_goes_on_from_the_first_model_has_to_be_better_than_it():
+    assert kept({ON_PIXELS: 20, FIRST_MODEL: 30, FINE_TUNED: 30, BETWEEN: 29}, FIRST_MODEL) == FIRST_MODEL
+    assert kept({ON_PIXELS: 20, FIRST_MODEL: 30, FINE_TUNED: 31, BETWEEN: 32}, FIRST_MODEL) == BETWEEN
+    assert kept({ON_PIXELS: 20, FIRST_MODEL: 30, FINE_TUNED: 18, NEW_HEAD: 33}, FIRST_MODEL) == NEW_HEAD
 
 
 def test_few_validation_pictures_do_not_decide_between_linear_models():
     """They were compared on more pictures before: the floor is given."""
-    assert kept({ON_PIXELS: 35, FIRST_ANSWER: 30, FINE_TUNED: 29}, FIRST_ANSWER) == FIRST_ANSWER
-    assert kept({ON_PIXELS: 30, FIRST_ANSWER: 35, FINE_TUNED: 31}, ON_PIXELS) == ON_PIXELS
-    assert kept({ON_PIXELS: 30, FIRST_ANSWER: 29, FINE_TUNED: 36}, ON_PIXELS) == FINE_TUNED
+    assert kept({ON_PIXELS: 35, FIRST_MODEL: 30, FINE_TUNED: 29}, FIRST_MODEL) == FIRST_MODEL
+    assert kept({ON_PIXELS: 30, FIRST_MODEL: 35, FINE_TUNED: 31}, ON_PIXELS) == ON_PIXELS
+    assert kept({ON_PIXELS: 30, FIRST_MODEL: 29, FINE_TUNED: 36}, ON_PIXELS) == FINE_TUNED
 
 
 def test_without_validation_pictures_few_training_pictures_are_not_trusted():
@@ -52,7 +54,7 @@ def test_pixels_that_are_kept_are_a_model_like_another(tmp_path):
     changes = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.steps": "2"}
     found = fit(str(root), tmp_path / "run", start="none", changes={**changes, "training.device": "cpu"})
     assert [one.name for one in found.candidates if one.is_kept] == [ON_PIXELS]
-    assert found.evaluation.scores.top1.value == found.baseline.accuracy > 0.9
+    assert found.evaluation.scores.top1.value == found.account.baseline.score > 0.9
     assert isinstance(found.findings.attention, str) and isinstance(Trained.load(found.out).card.model, PixelsSettings)
     export(found.out, out=tmp_path / "model.onnx")
     picture = root / "light" / "0004.png"

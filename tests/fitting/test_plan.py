@@ -12,7 +12,11 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.fitting.budget import Budget, Pace, measured, pace_of
 from vitreous.fitting.budget import budget as fitting_budget
-from vitreous.fitting.plan import Plan, plan
+from vitreous.fitting.choices import Plan
+from vitreous.fitting.class_drafts import ClassDrafts
+from vitreous.fitting.class_fit import new_head
+from vitreous.fitting.drafts import Problem
+from vitreous.fitting.plan import plan
 from vitreous.fitting.transfer import Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.build import build_loop
@@ -63,7 +67,8 @@ def never(recipe, seconds):
 def planned(data=None, hardware=CPU, measure=None, clock=lambda: 10.0, found=SCRATCH, source=None, **wishes):
     wishes = Wishes(**{"changes": {}, **wishes})
     source = source or DataSettings(where="made")
-    return plan(data or report(), source, hardware, wishes, found, measure=measure or by_size(0.05), clock=clock)
+    drafts = ClassDrafts(Problem(data or report(), source, hardware, wishes))
+    return plan(drafts, found, measure=measure or by_size(0.05), clock=clock)
 
 
 def by_size(step_s):
@@ -97,10 +102,10 @@ def test_every_plan_can_be_built(hardware, side, num):
 
 def test_every_choice_says_why():
     found = planned()
-    assert [one.what for one in found.choices] == [
+    assert [one.name for one in found.choices] == [
         *("hardware", "start", "model", "resolution", "length", "batch", "optimizer", "augmentation", "balance")
     ]
-    assert all(one.value and one.why for one in found.choices)
+    assert all(one.value and one.reason for one in found.choices)
     assert found.recipe.normalise.mean == (0.5, 0.4, 0.3)
     assert isinstance(found.recipe.optimizer, MuonSettings)
     assert isinstance(found.recipe.model, ViTSettings) and found.recipe.model.pool == "mean"
@@ -113,7 +118,7 @@ def test_every_choice_can_be_overridden():
     recipe = found.recipe
     assert (recipe.model.width, recipe.training.epochs) == (96, 5)
     assert settings.kind(type(recipe.optimizer)) == "SGD"
-    asked = {one.what for one in found.choices if one.why == "as you asked"}
+    asked = {one.name for one in found.choices if one.reason == "as you asked"}
     assert asked == {"model", "length", "optimizer"}
     assert isinstance(planned(changes={"model": "bit_r50x1"}).recipe.model, ResNetSettings)
     named = planned(report(side=200), changes={"model": "vit_s16", "model.depth": "3"}).recipe.model
@@ -146,7 +151,7 @@ def test_a_given_length_decides_what_depends_on_it(given):
     assert usual.recipe.augmentation.mix.mixup > 0 == short.recipe.augmentation.mix.mixup
     assert short.recipe.training.evaluate_every_epochs == pytest.approx(0.2)
     assert short.recipe.average.factor < usual.recipe.average.factor
-    assert "under 60 passes" in next(one.why for one in short.choices if one.what == "augmentation")
+    assert "under 60 passes" in next(one.reason for one in short.choices if one.name == "augmentation")
     long = planned(report(num=100_000), changes={"training.epochs": "80", "training.evaluate_every_epochs": "1"}).recipe
     assert long.augmentation.mix.mixup > 0 and long.training.evaluate_every_epochs == 1
 
@@ -158,7 +163,7 @@ def test_imbalance_is_named_and_handled_above_a_ratio():
     even, uneven = report(counts=(300, 100)), report(counts=(301, 100))
     assert not planned(even).recipe.data.balance
     assert planned(uneven).recipe.data.balance
-    assert "3.0 times the pictures of the smallest, more than 3" in planned(uneven).choices[-1].why
+    assert "3.0 times the pictures of the smallest, more than 3" in planned(uneven).choices[-1].reason
     assert not planned(uneven, balance="none").recipe.data.balance
     assert planned(even, balance="sampling").recipe.data.balance
 
@@ -184,8 +189,9 @@ def test_weights_count_every_class_the_same():
 def test_what_is_said_of_balance_is_what_is_done(changes, value):
     data = DataSettings(where="made", balance=changes.get("data.balance") == "true")
     uneven, wishes = report(counts=(400, 100)), Wishes(changes=changes)
-    found = plan(uneven, data, CPU, wishes, SCRATCH, measure=by_size(0.05), clock=lambda: 0.0)
-    assert (found.choices[-1].value, found.choices[-1].why) == (value, "as you asked")
+    drafts = ClassDrafts(Problem(uneven, data, CPU, wishes))
+    found = plan(drafts, SCRATCH, measure=by_size(0.05), clock=lambda: 0.0)
+    assert (found.choices[-1].value, found.choices[-1].reason) == (value, "as you asked")
     assert (found.recipe.data.balance, bool(found.recipe.objective.class_weights)) == (
         "sampling" in value,
         "weights" in value,
@@ -204,7 +210,7 @@ def test_wishes_of_balance_that_contradict_are_refused(balance, changes):
     data = DataSettings(where="made", balance="data.balance" in changes)
     wishes = Wishes(balance=balance, changes=changes)
     with pytest.raises(UserError, match=rf"--balance {balance} and --{next(iter(changes))} .* contradict"):
-        plan(report(counts=(400, 100)), data, CPU, wishes, SCRATCH, measure=never, clock=lambda: 0.0)
+        ClassDrafts(Problem(report(counts=(400, 100)), data, CPU, wishes)).recipes(None)
 
 
 def test_pictures_in_two_parts_do_not_train():
@@ -242,11 +248,11 @@ def test_more_time_or_a_faster_machine_means_a_larger_model():
 
 
 @pytest.mark.parametrize(("seconds", "step_s"), [(30.0, 2.0), (6.0, 0.5), (6.0, 0.0001), (0.6, 0.05)])
-def test_too_little_time_leaves_the_first_answer(seconds, step_s):
+def test_too_little_time_leaves_the_first_model(seconds, step_s):
     found = planned(measure=by_size(step_s), seconds=seconds)
     assert not found.trains
-    told = next(one for one in found.choices if one.what == "length")
-    assert told.value == "no training" and "--minutes gives more" in told.why
+    told = next(one for one in found.choices if one.name == "length")
+    assert told.value == "no training" and "--minutes gives more" in told.reason
 
 
 def test_validations_along_the_run_are_left_out_where_they_would_take_the_time_of_training():
@@ -260,9 +266,9 @@ def test_a_new_head_is_fitted_to_as_many_pictures_as_the_time_allows(picture_s, 
     """15 % of 60 s, and none where it would know far fewer pictures than the first."""
     pace = Pace(step_s=0.01, start_s=1.0, picture_s=picture_s)
     found = planned(measure=lambda *_: pace, seconds=60.0)
-    assert found.new_head == expected
+    assert new_head(found, report()) == expected
     assert found.budget.after_s >= 7.0 + picture_s * expected, "its time is kept"
-    assert planned(measure=never, changes={"training.epochs": "3"}).new_head == 4000
+    assert new_head(planned(measure=never, changes={"training.epochs": "3"}), report()) == 4000
 
 
 @pytest.mark.parametrize(
@@ -292,9 +298,10 @@ def test_a_part_of_the_test_pictures_is_a_choice_that_is_told():
     large = report(parts=(*parts[:2], replace(parts[2], pictures=10_000)))
     pace = Pace(step_s=0.01, start_s=1.0, picture_s=0.001)
     found = planned(large, measure=lambda *_: pace, seconds=90.0)
-    assert found.scored is None and found.choices[-1].what == "balance"
+    assert found.scored is None and found.choices[-1].name == "balance"
     slow = plan(
-        *(large, DataSettings(where="made"), CPU, Wishes(changes={}, seconds=90.0), SCRATCH),
+        ClassDrafts(Problem(large, DataSettings(where="made"), CPU, Wishes(changes={}, seconds=90.0))),
+        SCRATCH,
         measure=lambda *_: pace,
         clock=lambda: 10.0,
         first_s=0.01,  # the first model may be what is kept

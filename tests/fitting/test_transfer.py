@@ -13,8 +13,8 @@ from test_plan import CPU, report
 from scenes import write_scenes
 from vitreous.data.transforms import Preprocessing
 from vitreous.fitting import transfer
+from vitreous.fitting.first import FIRST_MODEL, ON_PIXELS
 from vitreous.fitting.fit import fit
-from vitreous.fitting.keep import FIRST_ANSWER, ON_PIXELS
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
 from vitreous.fitting.wishes import Wishes
 from vitreous.models import ViTSettings
@@ -60,7 +60,7 @@ def test_the_largest_that_the_time_allows(side, ms, expected, encoders, monkeypa
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, "vitreous-s"), (25.0, "vitreous-xs"), (9.0, None)])
-def test_the_features_of_a_first_answer_have_to_fit_into_the_time(seconds, expected, encoders, monkeypatch):
+def test_the_features_of_a_first_model_have_to_fit_into_the_time(seconds, expected, encoders, monkeypatch):
     """200 training pictures, but 1,000 to validate on, and the report."""
     found = start(report(num=200), monkeypatch, {"vitreous-s": 0.02, "vitreous-xs": 0.005}, seconds=seconds)
     assert (found.where if isinstance(found, Start) else None) == expected
@@ -85,9 +85,9 @@ def test_time_for_a_part_of_the_training_pictures_takes_a_part(encoders, tmp_pat
     monkeypatch.setattr(transfer, "_timed", lambda *given: timed(*given)._replace(seconds=0.05))
     monkeypatch.setattr(transfer, "LEAST_EMBEDDED", 20)
     monkeypatch.setattr("vitreous.fitting.stages.Stages.__call__", lambda clock: 40.0)
-    monkeypatch.setattr("vitreous.fitting.first.MOST_S", 0.2)
+    monkeypatch.setattr("vitreous.fitting.class_first.MOST_S", 0.2)
     found = fit(str(root), tmp_path / "out", minutes=1.0, changes={"training.device": "cpu"})
-    told = next(one for one in found.plan.choices if one.what == "first answer")
+    told = next(one for one in found.plan.choices if one.name == "first model")
     assert found.first.start == "vitreous-xs" and told.value == "a head on 80 of 243 training pictures"
     assert told.value in capsys.readouterr().out
     assert "of 243 training pictures" in (tmp_path / "out" / "plan.json").read_text()
@@ -129,19 +129,19 @@ def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):
     found = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert not found.plan.trains and found.results["steps"] == 0
     assert [one.name for one in found.candidates] == [ON_PIXELS] and found.candidates[0].is_kept
-    assert "features of vitreous-xs would take about" in found.plan.choices[1].why
+    assert "features of vitreous-xs would take about" in found.plan.choices[1].reason
     assert Predictor.load(tmp_path / "out")(root / "dark" / "0000.png").best in ("dark", "grey", "light")
     again = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert again.resumed and again.evaluation.to_json() == found.evaluation.to_json()
 
 
-def test_a_loss_that_is_no_number_leaves_the_first_answer(encoders, tmp_path, capsys):
+def test_a_loss_that_is_no_number_leaves_the_first_model(encoders, tmp_path, capsys):
     root = write_scenes(tmp_path / "pictures", {"dark": 40, "light": 40}, size=(30, 20))
     changes = {"training.device": "cpu", "training.steps": "6", "optimizer.lr": "1e38", "training.log_every_steps": "1"}
     found = fit(str(root), tmp_path / "out", changes=changes)
     assert "training was given up: the loss or its gradient became NaN" in capsys.readouterr().out
     assert found.results["steps"] == 0
-    assert [(one.name, one.is_kept) for one in found.candidates] == [(ON_PIXELS, False), (FIRST_ANSWER, True)]
+    assert [(one.name, one.is_kept) for one in found.candidates] == [(ON_PIXELS, False), (FIRST_MODEL, True)]
     assert found.first.start == "vitreous-s" and found.plan.choices[1].value.startswith("vitreous-s (sha256 ")
 
 

@@ -8,14 +8,14 @@ from odd_names import write_hostile
 
 from vitreous.commands import account_for, fit
 from vitreous.evaluation.pixels import Baseline
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted
 
 TINY = {"model.width": 16, "model.depth": 2, "model.heads": 2, "training.epochs": 3, "training.device": "cpu"}
 
 
 @dataclass(frozen=True)
 class Reported:
-    result: FitResult
+    result: ClassFitted
     path: Path
 
     @property
@@ -28,9 +28,9 @@ def reported(tmp_path_factory) -> Reported:
     out = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "vitreous.fitting.keep.AHEAD", -1000
+            "vitreous.fitting.candidates.AHEAD", -1000
         )  # so easy that pixels would be kept, which show no attention
         result = fit(write_hostile(out / "pictures"), out / "run", changes=TINY)
     assert (out / "run" / "report.html").is_file(), "as the command leaves it"
-    result = replace(result, baseline=Baseline(0.123, 1e-3, 0.12))
+    result = replace(result, account=replace(result.account, baseline=Baseline(0.123, 1e-3, 0.12)))
     return Reported(result, account_for(result))

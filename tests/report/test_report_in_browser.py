@@ -47,7 +47,7 @@ def test_contents_stay_in_sight_on_wide_screens(reported, chromium_page):
     page = chromium_page(reported.path, width=1280).page
     page.locator("nav a[href='#provenance']").click()
     assert page.evaluate("scrollY") > 1000
-    assert page.locator("nav a[href='#answer']").bounding_box()["y"] >= 0
+    assert page.locator("nav a[href='#headline']").bounding_box()["y"] >= 0
     assert abs(page.locator("#provenance").bounding_box()["y"]) < 300
 
 

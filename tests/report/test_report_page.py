@@ -13,11 +13,22 @@ from parsed_page import Element, read
 from vitreous.evaluation.metrics import Estimate
 from vitreous.evaluation.pixels import Baseline
 from vitreous.report import inside, report
-from vitreous.report.answer import account
 from vitreous.report.judgement import Fall, fall
+from vitreous.report.opening import account
 
 SECTIONS = [
-    *("answer", "account", "candidates", "results", "confusion", "mistakes", "data", "training", "calibration", "sets"),
+    *(
+        "headline",
+        "account",
+        "candidates",
+        "results",
+        "confusion",
+        "mistakes",
+        "data",
+        "training",
+        "calibration",
+        "sets",
+    ),
     *("abstention", "attention", "figure7", "few-shot", "cost", "use", "provenance"),
 ]
 TEXT = {"title", "p", "h1", "h2", "h3", "b", "bdi", "span", "code", "pre"}
@@ -106,12 +117,12 @@ def test_all_sections_are_there_and_in_the_contents(page):
 
 def test_the_headline_is_the_result(page, reported):
     top1 = reported.result.evaluation.scores.top1
-    always = np.mean(reported.result.test.labels.numpy() == 0)
-    words = plain(page.by_id("answer"))
-    for value in (top1.value, top1.high, always, reported.result.baseline.accuracy):
+    always = np.mean(reported.result.account.test.labels.numpy() == 0)
+    words = plain(page.by_id("headline"))
+    for value in (top1.value, top1.high, always, reported.result.account.baseline.score):
         assert f"{100 * value:.1f} %" in words
     assert f"{100 * top1.low:.1f} to" in words
-    assert f"of {len(reported.result.test)} test pictures" in words and HOSTILE[0] in words
+    assert f"of {len(reported.result.account.test)} test pictures" in words and HOSTILE[0] in words
 
 
 def test_the_numbers_are_those_of_the_evaluation(page, reported):
@@ -129,7 +140,7 @@ def test_the_numbers_are_those_of_the_evaluation(page, reported):
     assert f"{found.temperature:.3f}" in calibration
     for one in found.sets:
         assert f"{100 * one.measured.value:.1f} %" in plain(page.by_id("sets"))
-    for one in reported.result.few_shot:
+    for one in reported.result.account.few_shot:
         assert f"{100 * one.mean:.1f} %" in plain(page.by_id("few-shot"))
     assert f"{reported.result.results['parameters']:,}" in page.by_id("cost").text
 
@@ -142,11 +153,11 @@ def test_problems_of_the_data_are_told(page, reported):
     for caution in ("Leaks.", "Labels that contradict.", "Unequal classes.", "Unreadable files.", "Confidence."):
         assert caution in account
     for choice in reported.result.plan.choices:
-        assert choice.why in account and choice.value in account
+        assert choice.reason in account and choice.value in account
 
 
 def test_mistakes_are_shown_as_pictures(page, reported):
-    wrong = int((~reported.result.test.right()).sum())
+    wrong = int((~reported.result.account.test.right()).sum())
     assert len(page.by_id("mistakes").all("img")) == min(wrong, 12) > 0
     assert len(page.by_id("attention").all("img")) == 16, "8 pictures, each with its attention"
     assert len(page.by_id("data").all("img")) == 8 * len(HOSTILE)
@@ -192,9 +203,7 @@ def test_a_network_without_attention_and_without_validation_part(reported):
         findings=replace(
             reported.result.findings, attention="it has none", distances="it has none", receptive="no slope"
         ),
-        few_shot=(),
-        baseline=None,
-        val=None,
+        account=replace(reported.result.account, few_shot=(), baseline=None, val=None),
         evaluation=replace(reported.result.evaluation, validation_pictures=0, sets=(), silences=(), temperature=1.0),
     )
     page = read(report(bare).markup)
@@ -219,7 +228,7 @@ def changed(reported, **changes):
     [
         (0.9, 0.4, "too sure of itself"),
         (0.1, 0.4, "not sure enough:"),
-        (0.5, 0.29, "too sure of some answers and not sure enough of others"),
+        (0.5, 0.29, "too sure of some predictions and not sure enough of others"),
         (0.5, 0.02, "about as sure as it was right"),
     ],
 )
@@ -248,10 +257,10 @@ def test_mostly_means_more_than_half_of_several(reported, wrong, is_so):
 def test_a_barely_trained_model_keeps_its_insides_folded(reported):
     result = reported.result
     scores = result.evaluation.scores
-    weak = replace(result, baseline=Baseline(scores.top1.value, 1e-3))
+    weak = replace(result, account=replace(result.account, baseline=Baseline(scores.top1.value, 1e-3)))
     strong = replace(
         result,
-        baseline=Baseline(0.1, 1e-3),
+        account=replace(result.account, baseline=Baseline(0.1, 1e-3)),
         evaluation=replace(result.evaluation, scores=replace(scores, top1=Estimate(0.95, 0.93, 0.97))),
     )
     for found, is_folded in ((weak, True), (strong, False)):
@@ -280,5 +289,5 @@ def test_what_was_tried_stands_side_by_side(page, reported):
     result, words = reported.result, plain(page.by_id("candidates"))
     for one in result.candidates:
         assert one.name in words and f"{100 * one.score:.1f} %" in words
-    assert "logistic regression on pixels" in words and f"{100 * result.baseline.accuracy:.1f} %" in words
+    assert "logistic regression on pixels" in words and f"{100 * result.account.baseline.score:.1f} %" in words
     assert result.first.start in words

@@ -58,15 +58,15 @@ def test_fit_sees_that_there_are_several_labels_and_says_so(run):
     assert run.evaluation.headline.low > 0.6, "chance is 0.43"
     assert run.results["headline"] == "mAP" and run.results["val"]["mAP"] > 0.5
     kept = next(one for one in run.candidates if one.is_kept)
-    assert kept.score == pytest.approx(run.val.score()), "candidates are compared by the headline"
-    assert 0.3 < run.baseline.accuracy < 1 and run.few_shot == ()
+    assert kept.score == pytest.approx(run.account.val.score()), "candidates are compared by the headline"
+    assert 0.3 < run.account.baseline.score < 1 and run.account.few_shot == ()
 
 
 def test_thresholds_of_the_validation_part_are_stored_with_the_model(run):
     card = Trained.load(run.out).card
     assert card.calibration == run.evaluation.calibration
     assert len(set(card.calibration.thresholds)) == 3 and card.temperature != 1
-    assert evaluate_fully(run.val, run.test).calibration == card.calibration
+    assert evaluate_fully(run.account.val, run.account.test).calibration == card.calibration
 
 
 def test_the_report_has_sections_of_its_own(run):

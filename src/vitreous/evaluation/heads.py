@@ -30,7 +30,7 @@ class FittedHead:
     kind: Literal["least squares", "logistic regression"]
     penalty: float
     linear: Linear  # features -> logits
-    accuracy: float  # on pictures it has not seen; of several labels, mean average precision
+    score: float  # the headline on pictures it has not seen
     log_loss: float
 
 

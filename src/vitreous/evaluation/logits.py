@@ -47,6 +47,10 @@ class LabelledLogits:
             return float(self.right().double().mean())
         return mean_average_precision(self.logits, self.labels)
 
+    def place(self, index: int) -> int:
+        """Of a picture of the source."""
+        return int(torch.nonzero(self.ids == index)[0])
+
     def only(self, chosen: Tensor) -> "LabelledLogits":
         """Those at some places, or where a mask is true."""
         return replace(self, logits=self.logits[chosen], labels=self.labels[chosen], ids=self.ids[chosen])

@@ -26,9 +26,9 @@ COMPONENTS = 192  # of the pixels that it is fitted to: those that change most
 
 @dataclass(frozen=True)
 class Baseline:
-    accuracy: float  # or what else is the headline, on the test part, with the penalty below, fitted on train alone
+    score: float  # the headline on the test part, with the penalty below, fitted on train alone
     penalty: float
-    val_accuracy: float | None = None  # None: there is no validation part
+    val_score: float | None = None  # None: there is no validation part
     pictures: int = 0  # of train that it was fitted to
     px: int = SIDE_PX  # side of the pictures that it was shown
 
@@ -50,13 +50,13 @@ class PixelRegression:
         self.val = None if seen is None else self._said(seen)
 
     @property
-    def val_accuracy(self) -> float | None:
+    def val_score(self) -> float | None:
         return None if self.val is None else self.val.score()
 
     def baseline(self, test: Source, *, most: int = MOST_PICTURES) -> Baseline:
         """Reads the test part."""
-        accuracy = self._said(self._read(spread_out(test, most))).score()
-        return Baseline(accuracy, self.head.penalty, self.val_accuracy, self.pictures, self.px)
+        score = self._said(self._read(spread_out(test, most))).score()
+        return Baseline(score, self.head.penalty, self.val_score, self.pictures, self.px)
 
     def _said(self, seen: FeatureSet) -> LabelledLogits:
         return LabelledLogits(self.head.linear(seen.values).float(), seen.labels, seen.ids, self.classes)
@@ -96,7 +96,7 @@ class MainComponents:
         """The same head for the pixels themselves."""
         weights = self.components @ head.linear.weights
         linear = Linear(weights, head.linear.bias - self.centre @ weights)
-        return FittedHead(head.kind, head.penalty, linear, head.accuracy, head.log_loss)
+        return FittedHead(head.kind, head.penalty, linear, head.score, head.log_loss)
 
 
 def _side(source: Source) -> int:

@@ -8,13 +8,14 @@ from vitreous import settings
 from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings, Splits
 from vitreous.errors import UserError
-from vitreous.fitting.first import FirstAnswer
-from vitreous.fitting.keep import Candidate
-from vitreous.fitting.plan import Plan
+from vitreous.fitting.candidates import Candidate
+from vitreous.fitting.choices import Plan
+from vitreous.fitting.first import FirstModel
 from vitreous.fitting.wishes import Balance, Hardware, Wishes
 from vitreous.storage import atomic
 from vitreous.training.run import RunDirectory
 
+VERSION = 2  # of plan.json
 LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
 
 
@@ -35,10 +36,20 @@ class Begun:
 
     request: Request
     plan: Plan
-    first: FirstAnswer
-    on_pixels: FirstAnswer  # by logistic regression; the first one where there is no encoder
+    first_models: tuple[FirstModel, ...]  # in the order in which they were made
     candidates: tuple[Candidate, ...] = ()  # what could be kept, once that is known
     pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
+    version: int = VERSION
+
+    @classmethod
+    def load(cls, out: Path) -> "Begun":
+        path = out / "plan.json"
+        document = atomic.read_json(path)
+        version = document.get("version", 1) if isinstance(document, dict) else 1
+        if version != VERSION:
+            than = "an earlier" if version < VERSION else "a later"
+            raise UserError(f"{out}: begun by {than} version of fit, which cannot be gone on with; give another --out")
+        return settings.from_json(cls, document, where=str(path))
 
 
 def begun_before(out: Path, request: Request) -> Begun | None:
@@ -50,9 +61,7 @@ def begun_before(out: Path, request: Request) -> Begun | None:
     trained = bool(there.checkpoints.paths()) or there.results() is not None
     if not (trained and path.is_file()):
         return None
-    if "on_pixels" not in atomic.read_json(path):
-        raise UserError(f"{out}: begun by an earlier version of fit, which cannot be gone on with; give another --out")
-    begun = settings.load(Begun, path)
+    begun = Begun.load(out)
     if begun.request != request:
         there, here = settings.to_json(begun.request), settings.to_json(request)
         differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]

@@ -34,7 +34,7 @@ class Pace:
 
     step_s: float
     start_s: float  # before steps come at that pace: building, compilation, first touches of memory
-    picture_s: float  # a picture's answer
+    picture_s: float  # a picture's prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ Clock = Callable[[], float]  # seconds since the command began
 def budget(total_s: float, report: DataReport, pace: Pace, before_s: float, *, first_s: float = 0.0) -> Budget:
     """`first_s`: what a picture takes the first model, which may be what is kept."""
     scored = num_scored(total_s, report, max(pace.picture_s, first_s), before_s)
-    kept_s = FIGURES_S + pace.picture_s * _answers_after(total_s, report, pace, scored)
+    kept_s = FIGURES_S + pace.picture_s * _predictions_after(total_s, report, pace, scored)
     return Budget(
         total_s=total_s,
         before_s=before_s,
@@ -73,11 +73,11 @@ def after_s(budget: Budget, *, slower: float, contention: float) -> float:
 
 
 def least_after_s(total_s: float, report: DataReport, picture_s: float) -> float:
-    """What comes after a first answer that is kept as it is takes at least."""
+    """What comes after a first model that is kept as it is takes at least."""
     return FIGURES_S + picture_s * (_all_probed(total_s, report, picture_s) + min(LEAST_SCORED, report.size("test")))
 
 
-def _answers_after(total_s: float, report: DataReport, pace: Pace, scored: int | None) -> int:
+def _predictions_after(total_s: float, report: DataReport, pace: Pace, scored: int | None) -> int:
     held_out = VAL_PASSES * report.size("val") + (report.size("test") if scored is None else scored)
     return held_out + _all_probed(total_s, report, pace.picture_s) + num_for_new_head(total_s, report, pace.picture_s)
 
@@ -113,7 +113,7 @@ def num_probed(total_s: float | None, report: DataReport, picture_s: float) -> i
 
 
 def pace_of(recipe: Recipe, picture_s: float) -> Pace:
-    """Foreseen from what an answer takes: exact enough to begin with, where a run is corrected as it goes."""
+    """Foreseen from what a prediction takes: exact enough to begin with, where a run is corrected as it goes."""
     step_s = TRAINING_PASSES * picture_s * recipe.training.batch_size
     return Pace(step_s=step_s, start_s=1.0 + step_s, picture_s=picture_s)
 

@@ -1,4 +1,4 @@
-"""Costs: what an answer of a fitted model costs on this machine, and what fitting took."""
+"""Costs: what a prediction of a fitted model costs on this machine, and what fitting took."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ from vitreous import platforms
 from vitreous.data.images import Picture
 from vitreous.prediction.predictor import Predictor
 
-TIMED = 5  # answers, of which the median counts
+TIMED = 5  # predictions, of which the median counts
 
 
 @dataclass(frozen=True, kw_only=True)

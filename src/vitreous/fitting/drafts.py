@@ -1,324 +1,123 @@
-"""Drafts: what would be done with this data on this machine, without a look at the clock."""
+"""Drafts: what could be done with some data on some machine, without a look at the clock. Every kind of task has its
+own (`class_drafts`, `pixel_drafts`); what they share is here."""
 
-import math
-import os
-from dataclasses import replace
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 
 from vitreous import settings
-from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.check import DataReport, Part
-from vitreous.data.sources import DataSettings, InMemory, Splits, parse_numbers, written_numbers
-from vitreous.data.transforms import Preprocessing
-from vitreous.errors import UserError
-from vitreous.fitting.budget import NUM_VALIDATIONS
-from vitreous.fitting.course import COOLDOWN
-from vitreous.fitting.transfer import Start
-from vitreous.fitting.wishes import SMALL_PX, Hardware, Wishes
-from vitreous.models import ModelSettings, ViTSettings, model_settings
-from vitreous.models.vit import BlockSettings
-from vitreous.recipes.recipe import Recipe, batch_for, short_name
-from vitreous.tasks.classify import ClassifySettings
+from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
+from vitreous.fitting.budget import FIGURES_S, NUM_VALIDATIONS, VAL_PASSES, Budget, Pace
+from vitreous.fitting.choices import Choice, usual_steps
+from vitreous.fitting.transfer import Found, Start
+from vitreous.fitting.wishes import Hardware, Wishes
+from vitreous.recipes.recipe import Recipe
 from vitreous.training.averages import AverageSettings
-from vitreous.training.loop import TrainingSettings
-from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettings, SGDSettings
-from vitreous.training.schedule import ScheduleSettings
-from vitreous.weights.trained import Trained
-
-SHRINK = 1.5  # times the model's picture size: what is left of large training pictures to crop from
-IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances
-STRONG_EPOCHS = 60  # from which augmentation is strong: fewer passes overfit less than they would be held up
 
 
-def drafts(
-    report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes, start: Start | None = None
-) -> list[Recipe]:
-    """The first is the default, later ones are larger; from trained weights there is one."""
-    data = _prepared(data, report, wishes)
-    if start is not None:
-        recipes = [_finetuning(start, report, data, hardware, wishes)]
-    else:
-        models = _new_models(report, hardware)
-        if wishes.gives("model"):
-            models = models[:1]
-        if "model" in wishes.changes:
-            models = [_named(wishes.changes["model"], models[0].picture_px[0])]
-        recipes = [_from_scratch(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
-    recipes = [_with_its_length(_changed(recipe, wishes), report, wishes) for recipe in recipes]
-    _check_balance(recipes[0], wishes)
-    return recipes
+@dataclass(frozen=True)
+class Problem:
+    """What is to be fitted, and with what."""
+
+    report: DataReport
+    data: DataSettings
+    hardware: Hardware
+    wishes: Wishes
 
 
-def check_wishes(wishes: Wishes, hardware: Hardware) -> None:
-    """Reports settings that no data would suit, before any is read: drafts for some that everything suits."""
-    num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
-    any_data = DataReport(
-        where="",
-        classes=("one", "other"),
-        parts=(Part(name="train", pictures=num, counts=(num // 2, num // 2), unreadable=()),),
-        heights=side,
-        widths=side,
-        aspects=(1.0, 1.0, 1.0),
-        grey_share=0.0,
-        mean=channels,
-        std=channels,
-        num_equal=0,
-        num_near=0,
-        twins=(),
-        two_labels=(),
-        num_two_labels=0,
-        leaks=(),
-        left_out=(),
-        tiny=(),
-        flat=(),
-    )
-    drafts(any_data, DataSettings(), hardware, wishes)
+class Drafts(ABC):
+    """What a kind of task would do; `plan` chooses among it by the time there is."""
 
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.report, self.wishes, self.hardware = problem.report, problem.wishes, problem.hardware
 
-def _prepared(data: DataSettings, report: DataReport, wishes: Wishes) -> DataSettings:
-    """Without the pictures that stand in two parts, and balanced where that is due or asked for."""
-    given = parse_numbers(data.leave_out) if data.leave_out else []
-    balance = data.balance if wishes.gives("data.balance") else _balances(report, wishes, "sampling")
-    return replace(data, leave_out=written_numbers([*given, *report.left_out]), balance=balance)
-
-
-def _shrunk(data: DataSettings, model: ModelSettings, report: DataReport) -> DataSettings:
-    """Pictures much larger than the model's are kept smaller: decoded once, and cut in a fraction of the time."""
-    px, side = round(SHRINK * min(model.picture_px)), min(report.heights[1], report.widths[1])
-    gb = report.num_train * 3 * px * px * max(report.aspects[1], 1 / report.aspects[1]) / 1e9
-    if data.shrink_px is not None or side < SHRINK * px or gb > data.keep_gb:
-        return data
-    return replace(data, shrink_px=px)
-
-
-def _new_models(report: DataReport, hardware: Hardware) -> list[ModelSettings]:
-    """From small to large. Mean pooling and no class token: better where data is small, and cheaper."""
-    side = min(report.heights[1], report.widths[1])
-    on_cpu = hardware.kind == "cpu"
-    if side > SMALL_PX:
-        sizes = (64,) if on_cpu else (64, 96, 128, 224)
-        side = max(size for size in sizes if size <= max(side, sizes[0]))
-    coarse, fine = (_patch(side, cells) for cells in (4, 8 if side < 128 else 14))
-    shapes = (
-        ((64, 5, 4, coarse), (96, 6, 4, coarse), (128, 6, 4, fine), (192, 8, 6, fine))
-        if on_cpu
-        else ((256, 8, 8, fine), (384, 12, 6, fine))
-    )
-    return [
-        ViTSettings(
-            picture_px=(_whole(side, patch), _whole(side, patch)),
-            patch=patch,
-            width=width,
-            depth=depth,
-            heads=heads,
-            pool="mean",
-            num_prefix=0,
-            positions="learned" if on_cpu else "sincos",
-            stochastic_depth=0.0 if on_cpu else 0.1,
-            block=BlockSettings(gelu="erf" if on_cpu else "tanh"),
+    @classmethod
+    def check(cls, wishes: Wishes, hardware: Hardware) -> None:
+        """Reports settings that no data would suit, before any is read: drafts for some that everything suits."""
+        num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
+        any_data = DataReport(
+            where="",
+            classes=("one", "other"),
+            parts=(Part(name="train", pictures=num, counts=(num // 2, num // 2), unreadable=()),),
+            heights=side,
+            widths=side,
+            aspects=(1.0, 1.0, 1.0),
+            grey_share=0.0,
+            mean=channels,
+            std=channels,
+            num_equal=0,
+            num_near=0,
+            twins=(),
+            two_labels=(),
+            num_two_labels=0,
+            leaks=(),
+            left_out=(),
+            tiny=(),
+            flat=(),
         )
-        for width, depth, heads, patch in shapes
-    ]
+        cls(Problem(any_data, DataSettings(), hardware, wishes)).recipes(None)
 
+    @abstractmethod
+    def recipes(self, start: Start | None) -> list[Recipe]:
+        """From small to large; the first is the default."""
 
-def _patch(side: int, cells: int) -> int:
-    """The patch that cuts a side into about so many, and exactly, where one does."""
-    near = sorted(range(1, side + 1), key=lambda patch: (abs(side / patch - cells), patch))
-    exact = [patch for patch in near if side % patch == 0 and 0.75 <= side / patch / cells <= 1.5]
-    return (exact or near)[0]
+    @abstractmethod
+    def is_enough(self, epochs: float) -> bool:
+        """Whether a larger draft pays that sees the pictures so often."""
 
+    @abstractmethod
+    def choices(self, recipe: Recipe, start: Found, kept: Budget | None) -> tuple[Choice, ...]:
+        """What was decided, and why."""
 
-def _whole(side: int, patch: int) -> int:
-    """The side in whole patches."""
-    return max(1, round(side / patch)) * patch
+    def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
+        """Of a recipe that goes on from trained weights; None: it has to be measured."""
+        return None
 
+    def most_steps(self, usual: int, start: Start | None) -> int | None:
+        """More would not help; None: whatever there is time for."""
+        return usual if self.wishes.seconds is None else None
 
-def _named(name: str, side: int) -> ModelSettings:
-    return model_settings(name).for_side(max(side, 32))
+    def budget(self, total_s: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
+        """`first_s`: what a picture takes the first model, which may be what is kept."""
+        after_s = FIGURES_S + pace.picture_s * VAL_PASSES * self.report.size("val")
+        after_s += (max(pace.picture_s, first_s) + self.scoring_s) * self.report.size("test")
+        return Budget(
+            total_s=total_s, before_s=before_s, after_s=after_s, train_s=total_s - before_s - after_s, pace=pace
+        )
 
+    scoring_s = 0.0  # of a test picture, beside the model
 
-def _from_scratch(
-    model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
-) -> Recipe:
-    on_cpu = hardware.kind == "cpu"
-    batch = batch_for(report.num_train, 128 if on_cpu else 256)
-    seen = 345_000 if on_cpu else 10_000_000
-    epochs = min(max(seen / report.num_train, 20.0), 300.0)
-    return Recipe(
-        name=f"fit-{short_name(data.where)}",
-        data=data,
-        model=model,
-        objective=_objective(report, wishes),
-        normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
-        optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
-        schedule=_schedule(0.05),
-        training=_training(batch, epochs, report, data, hardware),
-    )
+    # ---- what a recipe becomes
 
+    def data(self) -> DataSettings:
+        """Without the training pictures that also stand in another part."""
+        data = self.problem.data
+        given = parse_numbers(data.leave_out) if data.leave_out else []
+        return replace(data, leave_out=written_numbers([*given, *self.report.left_out]))
 
-def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes) -> Recipe:
-    card = Trained.load(start.where).card
-    model = replace(card.model, picture_px=start.picture_px)
-    data = _shrunk(data, model, report)
-    batch = batch_for(report.num_train, 32)  # more steps in the same time: better than fewer of more pictures
-    epochs = min(max(32_000 / report.num_train, 10.0), 50.0)
-    return Recipe(
-        name=f"fit-{short_name(data.where)}",
-        data=data,
-        model=model,
-        start=start.where,
-        # Not smoothed: the head that it starts from is not, and a few steps would go into making it less sure.
-        objective=replace(_objective(report, wishes), label_smoothing=0.0),
-        normalise=replace(card.preprocessing, crop=_crop(report)),
-        optimizer=_suited(model),
-        schedule=_schedule(0.1),
-        training=replace(_training(batch, epochs, report, data, hardware), precision=start.precision),
-    )
+    def changed(self, recipe: Recipe) -> Recipe:
+        """As the user wishes; what is about the data was done when it was opened."""
+        changes = self.wishes.changes
+        return settings.changed(
+            recipe, {name: text for name, text in changes.items() if name != "model" and not name.startswith("data.")}
+        )
 
+    def of_length(self, recipe: Recipe, epochs: float) -> Recipe:
+        """The recipe with this length, and all that depends on it."""
+        training = replace(recipe.training, epochs=round(epochs, 4))
+        steps = usual_steps(replace(recipe, training=training), self.report)
+        # An average over the last tenth or so.
+        average = AverageSettings(kind="ema", factor=round(min(max(1 - 12 / steps, 0.9), 0.9999), 6))
+        training = replace(training, evaluate_every_epochs=round(epochs / NUM_VALIDATIONS, 4))
+        return replace(recipe, average=average, training=training)
 
-def _suited(model: ModelSettings) -> OptimizerSettings:
-    suits = model.finetuning
-    if suits.optimizer == "SGD":
-        return SGDSettings(lr=suits.lr, weight_decay=suits.weight_decay)
-    return AdamWSettings(lr=suits.lr, weight_decay=suits.weight_decay, layer_decay=suits.layer_decay)
+    def lengthened(self, recipe: Recipe, epochs: float) -> Recipe:
+        """The recipe with another length, unless one was given."""
+        return recipe if self.wishes.gives_a_length else self.changed(self.of_length(recipe, epochs))
 
-
-def _objective(report: DataReport, wishes: Wishes) -> ClassifySettings:
-    """What the targets ask for: one class per picture, or several labels that are each decided for themselves."""
-    if report.task == "label":
-        share = sum(report.train_counts) / (len(report.classes) * report.parts[0].pictures)  # of labels that are there
-        share = min(max(share, 1e-4), 0.5)
-        return ClassifySettings(loss="sigmoid", start_bias=round(math.log(share / (1 - share)), 3))
-    return ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes))
-
-
-def _schedule(warmup: float) -> ScheduleSettings:
-    """A constant rate that falls in the second half (Hagele et al. 2024): nothing before depends on the length."""
-    return ScheduleSettings(warmup_fraction=warmup, decay="constant", cooldown_fraction=COOLDOWN)
-
-
-def _training(
-    batch: int, epochs: float, report: DataReport, data: DataSettings, hardware: Hardware
-) -> TrainingSettings:
-    plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
-    if hardware.kind == "cpu":
-        return plain
-    (low_h, _, height), (low_w, _, width) = report.heights, report.widths
-    gb = sum(part.pictures for part in report.parts) * 3 * height * width / 1e9
-    # Small models wait for the launch of their kernels, unless a step is one graph; it needs pictures on the device.
-    on_device = low_h == height and low_w == width and gb <= data.keep_gb
-    return replace(plain, precision="bf16", cuda_graph=on_device, workers=min(8, os.cpu_count() or 1))
-
-
-def _with_its_length(recipe: Recipe, report: DataReport, wishes: Wishes) -> Recipe:
-    """With all that depends on the length the recipe has, planned or given, unless that was given, too."""
-    training, per_epoch = recipe.training, max(1, report.num_train // recipe.training.batch_size)
-    epochs = training.epochs if training.steps is None else training.steps / per_epoch
-    return _changed(_planned(recipe, epochs, report), wishes)
-
-
-def _planned(recipe: Recipe, epochs: float, report: DataReport) -> Recipe:
-    """The recipe with this length, and all that depends on it."""
-    training = replace(recipe.training, epochs=round(epochs, 4))
-    steps = training.num_steps(max(1, report.num_train // training.batch_size))
-    # An average over the last tenth or so.
-    average = AverageSettings(kind="ema", factor=round(min(max(1 - 12 / steps, 0.9), 0.9999), 6))
-    return replace(
-        recipe,
-        augmentation=_augmentation(recipe.model, report, strong=epochs >= STRONG_EPOCHS),
-        average=average,
-        training=replace(training, evaluate_every_epochs=round(epochs / NUM_VALIDATIONS, 4)),
-    )
-
-
-def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Augmentation:
-    side = min(model.picture_px)
-    if min(report.heights[1], report.widths[1]) <= SMALL_PX:
-        light = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, side // 28)))
-    else:
-        light = Augmentation(crop=CropSettings(method="random-resized", scale=(0.35, 1.0)))
-    if not strong:
-        return light
-    return replace(
-        light,
-        crop=replace(light.crop, pad_px=max(2, side // 8), padding="reflect"),
-        warp=WarpSettings(ops=2, magnitude=10, spread=True),
-        erase=EraseSettings(probability=0.25),
-        mix=MixSettings(mixup=0.8, cutmix=1.0, probability=0.5),
-    )
-
-
-def _crop(report: DataReport) -> Literal["squash", "centre"]:
-    low, _, high = report.aspects
-    return "squash" if high / low < 1.25 else "centre"
-
-
-# ---- class balance
-
-
-def balance_of(recipe: Recipe) -> str:
-    """What it does about classes of unequal size, in words."""
-    ways = {"sampling": recipe.data.balance, "weights": bool(getattr(recipe.objective, "class_weights", ()))}
-    return " and ".join(way for way, is_taken in ways.items() if is_taken) or "none"
-
-
-def _check_balance(recipe: Recipe, wishes: Wishes) -> None:
-    if wishes.balance not in ("auto", balance_of(recipe)):
-        others = [name for name in wishes.changes if name == "data.balance" or name.startswith("objective.")]
-        given = " ".join(f"--{name} {wishes.changes[name]}" for name in others)
-        raise UserError(f"--balance {wishes.balance} and {given} contradict each other: leave one of them out")
-
-
-def _balances(report: DataReport, wishes: Wishes, way: Literal["sampling", "weights"]) -> bool:
-    if wishes.balance == "auto":  # where weights are given, they balance
-        is_due = report.imbalance > IMBALANCE and not wishes.gives("objective.class_weights")
-        is_due &= report.task == "classify"  # a picture of several labels cannot be shown for one of them alone
-        return way == "sampling" and is_due
-    return wishes.balance == way
-
-
-def _weights(report: DataReport, wishes: Wishes) -> tuple[float, ...]:
-    """Every class counts the same in sum; a picture counts 1 on average."""
-    if not _balances(report, wishes, "weights"):
-        return ()
-    counts = report.train_counts
-    share = sum(counts) / sum(count > 0 for count in counts)
-    return tuple(round(share / count, 6) if count else 1.0 for count in counts)
-
-
-# ---- changes
-
-
-def _changed(recipe: Recipe, wishes: Wishes) -> Recipe:
-    """As the user wishes; what is about the data was done when it was opened."""
-    given = {name: text for name, text in wishes.changes.items() if name != "model" and not name.startswith("data.")}
-    return settings.changed(recipe, given)
-
-
-def lengthened(recipe: Recipe, epochs: float, report: DataReport, wishes: Wishes) -> Recipe:
-    """The recipe with another length, unless one was given."""
-    return recipe if wishes.gives_a_length else _changed(_planned(recipe, epochs, report), wishes)
-
-
-def usual_steps(recipe: Recipe, report: DataReport) -> int:
-    """That a draft has: what suits the number of pictures, whatever the time."""
-    return recipe.training.num_steps(max(1, report.num_train // recipe.training.batch_size))
-
-
-# ---- the pictures of a draft
-
-
-class Parts:
-    """What a recipe's `data.build()` would give, from pictures that are there already."""
-
-    def __init__(self, splits: Splits) -> None:
-        self.splits = splits
-        self._made: dict[int, Splits] = {}  # by the size that train is kept at
-
-    def of(self, recipe: Recipe) -> Splits:
-        px = recipe.data.shrink_px
-        if px is None:
-            return self.splits
-        if px not in self._made:
-            self._made = {px: replace(self.splits, train=InMemory(self.splits.train, px))}
-        return self._made[px]
+    def with_its_length(self, recipe: Recipe) -> Recipe:
+        """With all that depends on the length the recipe has, planned or given, unless that was given, too."""
+        training, per_epoch = recipe.training, max(1, self.report.num_train // recipe.training.batch_size)
+        epochs = training.epochs if training.steps is None else training.steps / per_epoch
+        return self.changed(self.of_length(recipe, epochs))

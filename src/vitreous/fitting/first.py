@@ -1,244 +1,52 @@
-"""The first answer: a linear head on frozen features, within seconds. A whole model, which later ones have to beat."""
+"""First models: whole ones, made within seconds, which later ones have to beat."""
 
-import math
-import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from vitreous.batch import Batch
-from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.base import Source, Subset
-from vitreous.data.sources import Splits
-from vitreous.evaluation.baseline import spread_out
-from vitreous.evaluation.features import FeatureSet, pooled_features
-from vitreous.evaluation.full import fitted_calibration
-from vitreous.evaluation.heads import FittedHead, judges, least_squares_head, limited, logistic_head
-from vitreous.evaluation.logits import LabelledLogits
-from vitreous.evaluation.pixels import PixelRegression
-from vitreous.evaluation.probes import LINEAR_TOLERANCE
-from vitreous.fitting.budget import Clock
-from vitreous.fitting.transfer import Start
-from vitreous.jobs.build import build_encoder, build_loader, eval_batches
-from vitreous.models.base import Encoder
-from vitreous.recipes.recipe import Recipe
-from vitreous.tasks.classify import ClassifySettings
-from vitreous.training.devices import World, autocast
-from vitreous.weights.card import Card
+from vitreous.weights.calibration import Calibration
 from vitreous.weights.trained import Trained
 
-FIRST = "first"  # its folder in the run directory
-PIXELS = "pixels"  # that of logistic regression on pixels: the floor of what is delivered
-MOST_S = 0.4  # share of the time, for the features of the training pictures: of more, some are taken
-VIEWS_SHARE = 0.05  # of the time, for altered views of the training pictures
-MOST_VIEWS = 8
-LEAST_PICTURES = 64  # that are embedded whatever the time
+ON_PIXELS, FIRST_MODEL = "logistic regression on pixels", "first model"  # as candidates
+PIXELS, FIRST = "pixels", "first"  # their folders in the run directory
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstAnswer:
+class FirstModel:
+    name: str  # as a candidate
+    folder: str  # in the run directory
     start: str  # the encoder, as --from takes it; "pixels" for none
     digest: str  # sha256 of its tensors; empty for none
     picture_px: tuple[int, int]
     head: str  # how its linear head was fitted
     penalty: float
-    log_loss: float  # on pictures the head has not seen, by which it was chosen
-    accuracy: float  # on the same
-    val_accuracy: float | None  # on the validation part
+    log_loss: float  # on what the head has not seen, by which it was chosen
+    headline: str  # what the scores below are: accuracy, mAP, mIoU
+    score: float  # on pictures the head has not seen
+    val_score: float | None  # on the validation part
     pictures: int  # of train that it was fitted to
     views: int  # altered ones of each, beside the picture itself
     picture_s: float  # a picture takes
     ready_s: float  # since the command began
 
     def words(self) -> str:
-        score = self.accuracy if self.val_accuracy is None else self.val_accuracy
-        on = "training pictures left out in turn" if self.val_accuracy is None else "the validation part"
+        score = self.score if self.val_score is None else self.val_score
+        on = "training pictures left out in turn" if self.val_score is None else "the validation part"
         of = self.start if not self.digest else f"frozen features of {self.start}"
         return (
-            f"first answer after {self.ready_s:.0f} s: {score:.1%} on {on} ({self.head} on {of}, "
+            f"first model after {self.ready_s:.0f} s: {self.headline} {score:.1%} on {on} ({self.head} on {of}, "
             f"{self.pictures:,} pictures)"
         )
 
 
-def pixel_answer(regression: PixelRegression, out: Path, *, clock: Clock) -> FirstAnswer:
-    """A model within seconds, whatever the pictures: what is delivered until something is better."""
-    card = Card(
-        model=regression.model,
-        task=linear_task(has_many_labels=regression.has_many_labels),
-        classes=regression.classes,
-        preprocessing=regression.preprocessing,
-    )
-    save_both(with_head(regression.model.build(), regression.head, card, str(out)), regression.val, out, PIXELS)
-    answer = FirstAnswer(
-        start="pixels",
-        digest="",
-        picture_px=regression.model.picture_px,
-        head=regression.head.kind,
-        penalty=regression.head.penalty,
-        log_loss=regression.head.log_loss,
-        accuracy=regression.head.accuracy,
-        val_accuracy=regression.val_accuracy,
-        pictures=regression.pictures,
-        views=0,
-        picture_s=regression.picture_s,
-        ready_s=round(clock(), 2),
-    )
-    print(answer.words(), flush=True)
-    return answer
-
-
-def first_answer(
-    start: Start, recipe: Recipe, splits: Splits, out: Path, *, bar: float, seconds: float, clock: Clock
-) -> tuple[FirstAnswer | None, FeatureSet | None]:
-    """Saved, and said, as soon as there is one; and again where the next head is better. With the features of the
-    validation part. None where no head could be fitted. `bar` is the accuracy of what is delivered so far; `seconds`
-    are left of the command."""
-    encoder, classes = build_encoder(recipe), splits.train.classes
-    found = embed(encoder, recipe, splits, seconds, start.picture_s)
-    best: FirstAnswer | None = None
-    for head in fitted_heads(found, len(classes), getattr(recipe.objective, "class_weights", ())):
-        if best is not None and head.log_loss >= best.log_loss:
-            continue
-        said = None if found.val is None else _said(head, found.val, classes)
-        model = with_head(encoder, head, card_of(recipe, classes), str(out))
-        save_both(model, said, out, FIRST, delivers=head.accuracy >= bar)
-        best = FirstAnswer(
-            start=start.where,
-            digest=start.digest,
-            picture_px=recipe.model.picture_px,
-            head=head.kind,
-            penalty=head.penalty,
-            log_loss=head.log_loss,
-            accuracy=head.accuracy,
-            val_accuracy=None if said is None else said.score(),
-            pictures=len(found.train),
-            views=0 if found.views is None else round(len(found.views) / len(found.train)),
-            picture_s=found.picture_s,
-            ready_s=round(clock(), 2),
-        )
-        print(best.words(), flush=True)
-    return best, found.val
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Features of the training and validation pictures, from an encoder that stays as it is."""
-
-    train: FeatureSet  # one view of every picture
-    views: FeatureSet | None  # altered ones
-    val: FeatureSet | None
-    picture_s: float  # a picture took
-
-
-def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, picture_s: float | None = None) -> Embedded:
-    """`seconds` are left of the command; `picture_s` is what a picture will take, where that is known: then of
-    too many training pictures some are taken, and fewer where it turns out slower than that."""
-    world = World.join(recipe.training.device)
-    encoder = encoder.to(world.device)
-    train, most_s = splits.train, math.inf
-    if picture_s is not None:
-        most_s = MOST_S * seconds
-        train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(most_s / picture_s)))
-        train = Subset(train, np.random.default_rng(0).permutation(len(train)))  # so that any beginning is a fair part
-    with autocast(world.device, recipe.training.precision):
-        began = time.monotonic()
-        batches = beginning(eval_batches(train, recipe, world), began + most_s, least=_least(train))
-        plain = pooled_features(encoder, batches, world.device)
-        took_s = time.monotonic() - began
-        val = None
-        if splits.val is not None:
-            val = pooled_features(encoder, eval_batches(splits.val, recipe, world), world.device)
-        num_views = min(MOST_VIEWS, int(VIEWS_SHARE * seconds / max(took_s, 0.05)))
-        views = _altered(encoder, recipe, train, num_views, world) if num_views else None
-    return Embedded(plain, views, val, took_s / len(plain))
-
-
-def beginning(
-    batches: Iterable[Batch], deadline: float, *, least: int, clock: Clock = time.monotonic
-) -> Iterator[Batch]:
-    """Batches until the clock says so, and so many pictures at least."""
-    num = 0
-    for batch in batches:
-        if num >= least and clock() > deadline:
-            return
-        num += len(batch.ids)
-        yield batch
-
-
-def _least(train: Source) -> int:
-    return max(LEAST_PICTURES, 4 * len(train.classes))
-
-
-def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, world: World) -> FeatureSet:
-    """Crops, shifts and flips as in training, so many passes over the pictures."""
-    crop = recipe.augmentation.crop
-    crop = CropSettings(method=crop.method, scale=crop.scale, zoom=crop.zoom, pad_px=crop.pad_px)
-    light = Augmentation(crop=crop, flip=recipe.augmentation.flip)
-    batch = min(recipe.training.batch_size, len(train))
-    altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch))
-    loader = build_loader(altered, train, world)
-    return pooled_features(encoder, loader.batches(0, num_views * loader.steps_per_epoch), world.device)
-
-
-def fitted_heads(
-    found: Embedded, num_classes: int, class_weights: tuple[float, ...] = (), tolerance: float = LINEAR_TOLERANCE
-) -> Iterator[FittedHead]:
-    """Least squares at once, of one label per picture; then logistic regression, where it converges."""
-    val, weights = judges(found.val), torch.tensor(class_weights) if class_weights else None
-    train = limited(found.train)
-    if train.labels.ndim == 1:
-        yield least_squares_head(train, val, num_classes)
-    seen = train if found.views is None else limited(_joined(train, found.views))
-    logistic = logistic_head(seen, val, num_classes, weights, tolerance=tolerance)
-    if logistic is not None:
-        yield logistic
-
-
-def _joined(one: FeatureSet, other: FeatureSet) -> FeatureSet:
-    return FeatureSet(*(torch.cat(pair) for pair in zip(_tensors(one), _tensors(other), strict=True)))
-
-
-def _tensors(features: FeatureSet) -> tuple[Tensor, Tensor, Tensor]:
-    return features.values, features.labels, features.ids
-
-
-def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> LabelledLogits:
-    return LabelledLogits(head.linear(features.values).float(), features.labels, features.ids, classes)
-
-
-def card_of(recipe: Recipe, classes: tuple[str, ...]) -> Card:
-    """Of a recipe's encoder with a linear head."""
-    task = linear_task(has_many_labels=getattr(recipe.objective, "loss", "") == "sigmoid")
-    return Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
-
-
-def linear_task(*, has_many_labels: bool) -> ClassifySettings:
-    return ClassifySettings(head="linear", loss="sigmoid" if has_many_labels else "softmax")
-
-
-def with_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Trained:
-    """An ordinary classifier."""
-    weights = {
-        **encoder.state_dict(prefix="encoder."),
-        "head.weight": head.linear.weights.T.float().contiguous(),
-        "head.bias": head.linear.bias.float(),
-    }
-    return Trained(card, {name: value.detach().cpu() for name, value in weights.items()}, where)
-
-
-def calibrated(trained: Trained, val: LabelledLogits | None) -> Trained:
+def calibrated(trained: Trained, calibration: Calibration | None) -> Trained:
     """With what the validation part tells of its confidence."""
-    if val is None:
-        return trained
-    return replace(trained, card=replace(trained.card, calibration=fitted_calibration(val)))
+    return trained if calibration is None else replace(trained, card=replace(trained.card, calibration=calibration))
 
 
-def save_both(trained: Trained, val: LabelledLogits | None, out: Path, folder: str, *, delivers: bool = True) -> None:
+def save_both(
+    trained: Trained, calibration: Calibration | None, out: Path, folder: str, *, delivers: bool = True
+) -> None:
     """As it is, to go on from; and calibrated, as what the run delivers so far."""
     trained.save(out / folder)
     if delivers:
-        calibrated(trained, val).save(out / "model")
+        calibrated(trained, calibration).save(out / "model")

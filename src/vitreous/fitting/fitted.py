@@ -1,25 +1,28 @@
-"""Fitted: what every fit leaves, whatever the task. A report is made of it."""
+"""Fitted: what every fit leaves, and an account of its own for each kind of task. A report is made of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from vitreous.data.check import DataReport
 from vitreous.data.sources import Splits
 from vitreous.display.html import tag, together
 from vitreous.evaluation.full import Evaluation
+from vitreous.fitting.after import shown_as
+from vitreous.fitting.base import Own
 from vitreous.fitting.begun import Request
+from vitreous.fitting.candidates import Candidate
+from vitreous.fitting.choices import Plan
 from vitreous.fitting.costs import Costs
-from vitreous.fitting.keep import shown_as
-from vitreous.fitting.plan import Plan
+from vitreous.fitting.first import FirstModel
 from vitreous.inspection.findings import Findings
 from vitreous.recipes.recipe import Recipe
 from vitreous.weights.card import Card
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class Fitted(Generic[Own]):
     out: Path  # the run directory: recipe.json, environment.json, metrics.jsonl, results.json, model/
     request: Request
     data: DataReport
@@ -27,7 +30,10 @@ class Fitted:
     splits: Splits  # what was trained on, chosen on, tested on
     results: Mapping[str, Any]  # results.json of the run
     card: Card  # of the model that was kept
+    first_models: tuple[FirstModel, ...]  # made at once, before training
+    candidates: tuple[Candidate, ...]  # all that could have been kept
     evaluation: Evaluation
+    account: Own  # what its kind of task has beside
     findings: Findings
     timings: Mapping[str, float]  # stage -> seconds
     costs: Costs
@@ -44,6 +50,11 @@ class Fitted:
             return line.markup
         frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
         return together(line, frame).markup
+
+    @property
+    def first(self) -> FirstModel | None:
+        """The last of the first models: that of an encoder, where there is one."""
+        return self.first_models[-1] if self.first_models else None
 
     @property
     def on_a_part(self) -> str:

@@ -76,22 +76,22 @@ def starting(
 
 
 def reconsidered(
-    start: Found, val_accuracy: float | None, pixels_accuracy: float | None, report: DataReport, left_s: float
+    start: Found, val_score: float | None, pixels_score: float | None, report: DataReport, left_s: float
 ) -> Found:
     """Random weights where a chosen encoder's features tell hardly more than the pixels, as of small grey digits, and
     there are enough pictures to learn better ones from. `left_s`: what is left of the time."""
-    if isinstance(start, Scratch) or not start.is_chosen or val_accuracy is None or pixels_accuracy is None:
+    if isinstance(start, Scratch) or not start.is_chosen or val_score is None or pixels_score is None:
         return start
     val = report.part("val")
     if val is None or val.pictures < ENOUGH_TO_JUDGE or report.num_train < ENOUGH_TO_LEARN:
         return start
     passes = left_s / (TRAINING_PASSES * start.picture_s * report.num_train)
     most = TELLING if passes >= ENOUGH_PASSES else TELLING_AT_ONCE
-    if 1 - val_accuracy <= most * (1 - pixels_accuracy):
+    if 1 - val_score <= most * (1 - pixels_score):
         return start
     return Scratch(
-        f"features of {start.where} have {val_accuracy:.1%} on the validation part, the pixels themselves "
-        f"{pixels_accuracy:.1%}: too little ahead to start from; --from {start.where} does all the same"
+        f"features of {start.where} have {val_score:.1%} on the validation part, the pixels themselves "
+        f"{pixels_score:.1%}: too little ahead to start from; --from {start.where} does all the same"
     )
 
 
@@ -126,7 +126,7 @@ def _shipped(
 
 
 def _embedded_s(report: DataReport, picture_s: float) -> float:
-    """That features for a first answer take: of some training pictures and all of the validation part."""
+    """That features for a first model take: of some training pictures and all of the validation part."""
     return picture_s * (min(report.num_train, LEAST_EMBEDDED) + report.size("val"))
 
 

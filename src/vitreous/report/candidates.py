@@ -1,45 +1,56 @@
-"""What was tried, side by side: pixels, the first answer, what training made of it; and what was kept."""
+"""What was tried, side by side: pixels, the first model, what training made of it; and what was kept."""
 
-from vitreous.fitting.fit import FitResult
-from vitreous.fitting.keep import ON_PIXELS
+from typing import Any
+
+from vitreous.fitting.first import ON_PIXELS, FirstModel
+from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
+from vitreous.report.kinds import kind_of
 from vitreous.report.words import DASH, counted, percent, seconds
 
 MEANINGS = {
-    "first answer": "a linear head on frozen features",
-    "fine-tuned": "all weights, from the first answer on",
+    "first model": "a linear head on frozen features",
+    "fine-tuned": "all weights, from trained ones on",
     "trained from scratch": "all weights, from random ones on",
     "mean of both": "the mean of the weights before and after fine-tuning",
     "new head on its features": "a linear head fitted to what was learned",
 }
 
 
-def section(result: FitResult) -> Html:
-    first, baseline = result.first, result.baseline
+def section(result: Fitted[Any]) -> Html:
+    bar, first_models = kind_of(result).bar(result), {one.name: one for one in result.first_models}
     rows: list[tuple[Content, ...]] = []
     for one in result.candidates:
         tested = percent(result.evaluation.headline.value) if one.is_kept else DASH
         meaning = MEANINGS.get(one.name, "")
-        if one.name == ON_PIXELS and baseline is not None:
-            tested = percent(baseline.accuracy)
-            meaning = f"{baseline.px} px, {counted(baseline.pictures, 'picture')}"
+        if one.name == ON_PIXELS and bar is not None:
+            tested = percent(bar)
+        if one.name == ON_PIXELS:
+            pixels = first_models[ON_PIXELS]
+            meaning = f"{pixels.picture_px[0]} px, {counted(pixels.pictures, 'picture')}"
         cells = (one.name, meaning, _score(one.score), tested)
         rows.append(tuple(tag.b(cell) for cell in cells) if one.is_kept else cells)
+    rule = "What is best on the validation part is kept"
+    tested = "; only that and the pixels are tested." if bar is not None else "; only that is tested."
+    return together(
+        table(("model", "what it is", "on validation pictures", "on test pictures"), rows, numbers=(2, 3)),
+        paragraph(*_made_first(result.first), rule, tested, class_="note"),
+        paragraph("sha256 of its weights: ", tag.code(result.first.digest, class_="hash"), class_="note")
+        if result.first is not None and result.first.digest
+        else None,
+    )
+
+
+def _made_first(first: FirstModel | None) -> tuple[Content, ...]:
+    if first is None:
+        return ()
     height, width = first.picture_px
     of = "features of " if first.digest else ""
     views = f" and {counted(first.views, 'altered view')} of each" if first.views else ""
-    return together(
-        table(("model", "what it is", "on validation pictures", "on test pictures"), rows, numbers=(2, 3)),
-        paragraph(
-            f"The first answer was there after {seconds(first.ready_s)}: {first.head} on {of}",
-            tag.b(first.start),
-            f" at {width} x {height} px, from {counted(first.pictures, 'picture')}{views}. ",
-            "What is best on the validation part is kept; only that and the pixels are tested.",
-            class_="note",
-        ),
-        paragraph("sha256 of its weights: ", tag.code(first.digest, class_="hash"), class_="note")
-        if first.digest
-        else None,
+    return (
+        f"The first model was there after {seconds(first.ready_s)}: {first.head} on {of}",
+        tag.b(first.start),
+        f" at {width} x {height} px, from {counted(first.pictures, 'picture')}{views}. ",
     )
 
 

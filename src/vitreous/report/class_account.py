@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.metrics import ClassScores
-from vitreous.fitting.fit import FitResult
-from vitreous.fitting.plan import IMBALANCE
+from vitreous.fitting.class_choices import IMBALANCE
+from vitreous.report.class_judgement import ClassFitted, chance_of_classes, most_frequent, of_classes, pixels_score
 from vitreous.report.html import Content, Html, name, together
-from vitreous.report.judgement import is_guessing, is_of_pixels, loses_to_pixels, most_frequent, of_classes
+from vitreous.report.judgement import is_guessing, is_of_pixels, loses_to
 from vitreous.report.words import counted, interval, percent
 
 FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
@@ -16,38 +16,38 @@ WELL_CALIBRATED, POORLY_CALIBRATED = 0.05, 0.1  # calibration errors
 UNEVEN = 0.03  # between accuracy and balanced accuracy, from which the difference is named
 
 
-def lead(result: FitResult) -> Html:
+def lead(result: ClassFitted) -> Html:
     accuracy = of_classes(result).scores.top1
     return together(
-        f"of {counted(len(result.test), 'test picture')} are classified correctly "
+        f"of {counted(len(result.account.test), 'test picture')} are classified correctly "
         f"(95 % interval: {interval(accuracy)}). ",
         _compared(result),
     )
 
 
-def _compared(result: FitResult) -> Html:
+def _compared(result: ClassFitted) -> Html:
     frequent, share = most_frequent(result)
-    baseline = result.baseline
-    regression = "" if baseline is None else f", and logistic regression on the pixels {percent(baseline.accuracy)}"
+    baseline = result.account.baseline
+    regression = "" if baseline is None else f", and logistic regression on the pixels {percent(baseline.score)}"
     return together(
-        "For comparison: always answering the most frequent class, ",
+        "For comparison: always saying the most frequent class, ",
         name(frequent),
         f", gives {percent(share.value)}{regression}.",
     )
 
 
-def cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
+def cautions(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     yield from _about_accuracy(result)
     yield from _about_classes(result)
 
 
-def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
-    accuracy, num = of_classes(result).scores.top1, len(result.test)
+def _about_accuracy(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
+    accuracy, num = of_classes(result).scores.top1, len(result.account.test)
     frequent, share = most_frequent(result)
-    if is_guessing(result):
+    if is_guessing(result, chance_of_classes(result)):
         yield (
             "Not clearly better than guessing.",
-            "The interval of its accuracy reaches down to what always answering ",
+            "The interval of its accuracy reaches down to what always saying ",
             name(frequent),
             f" gives ({percent(share.value)}). Do not rely on this model.",
         )
@@ -56,10 +56,10 @@ def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
             "It is logistic regression on the pixels.",
             "Nothing else that was tried was clearly better: try more time, or trained weights to start from.",
         )
-    elif result.baseline is not None and loses_to_pixels(result):
+    elif (bar := pixels_score(result)) is not None and loses_to(result, bar):
         yield (
             "Not clearly better than logistic regression",
-            f"on the pixels ({percent(result.baseline.accuracy)}): try more time, or trained weights to start from.",
+            f"on the pixels ({percent(bar)}): try more time, or trained weights to start from.",
         )
     half = 100 * (accuracy.high - accuracy.low) / 2
     yield (
@@ -69,7 +69,7 @@ def _about_accuracy(result: FitResult) -> Iterator[tuple[Content, ...]]:
     )
 
 
-def _about_classes(result: FitResult) -> Iterator[tuple[Content, ...]]:
+def _about_classes(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     scores, data = of_classes(result).scores, result.data
     seen = [one for one in scores.per_class if one.recall is not None]
     weakest = min(seen, key=_recall)
@@ -83,9 +83,9 @@ def _about_classes(result: FitResult) -> Iterator[tuple[Content, ...]]:
             ".",
         )
     if data.imbalance > IMBALANCE:
-        balance = next((one for one in result.plan.choices if one.what == "balance"), None)
+        balance = next((one for one in result.plan.choices if one.name == "balance"), None)
         if balance is not None:
-            yield "Unequal classes.", f"Balance: {balance.value}; {balance.why}."
+            yield "Unequal classes.", f"Balance: {balance.value}; {balance.reason}."
     if abs(scores.top1.value - scores.balanced.value) > UNEVEN:
         yield (
             "Accuracy depends on the mix of classes.",
@@ -105,15 +105,15 @@ def _recall(one: ClassScores) -> float:
     return 0.0 if one.recall is None else one.recall.value
 
 
-def _mostly_taken_for(result: FitResult, label: int) -> tuple[Content, ...]:
+def _mostly_taken_for(result: ClassFitted, label: int) -> tuple[Content, ...]:
     """Where more than half of several mistakes are the same one."""
-    wrong = [(num, answer) for row, answer, num in of_classes(result).scores.confusion if row == label != answer]
-    num, answer = max(wrong, default=(0, 0))
+    wrong = [(num, taken) for row, taken, num in of_classes(result).scores.confusion if row == label != taken]
+    num, taken_for = max(wrong, default=(0, 0))
     is_so = num > 1 and 2 * num > sum(count for count, _ in wrong)
-    return ("; the others are mostly taken for ", name(result.data.classes[answer])) if is_so else ()
+    return ("; the others are mostly taken for ", name(result.data.classes[taken_for])) if is_so else ()
 
 
-def cautions_of_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
+def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     found = of_classes(result)
     if not found.validation_pictures:
         yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
@@ -150,5 +150,5 @@ def _manner(found: Calibration) -> str:
     if found.confidence < found.accuracy.low:
         return "not sure enough"
     if found.ece.value > WELL_CALIBRATED:
-        return "too sure of some answers and not sure enough of others"
+        return "too sure of some predictions and not sure enough of others"
     return "about as sure as it was right"

@@ -1,16 +1,15 @@
 """The sections that a model of one class per picture has of its own."""
 
-from vitreous.fitting.fit import FitResult
 from vitreous.report import few_shot
 from vitreous.report import results as measured
 from vitreous.report import trust as confidence
+from vitreous.report.class_judgement import ClassFitted, of_classes
 from vitreous.report.html import Html
-from vitreous.report.judgement import of_classes
 
 Sections = tuple[tuple[str, str, Html], ...]
 
 
-def results(result: FitResult) -> Sections:
+def results(result: ClassFitted) -> Sections:
     return (
         ("results", "Results", measured.scores(result)),
         ("confusion", "Confusions", measured.confusions(result)),
@@ -18,7 +17,7 @@ def results(result: FitResult) -> Sections:
     )
 
 
-def trust(result: FitResult) -> Sections:
+def trust(result: ClassFitted) -> Sections:
     return (
         ("calibration", "Calibration", confidence.calibration(result)),
         ("sets", "Prediction sets", confidence.sets(result)),
@@ -26,15 +25,16 @@ def trust(result: FitResult) -> Sections:
     )
 
 
-def features(result: FitResult) -> Sections:
+def features(result: ClassFitted) -> Sections:
     return (("few-shot", "Few-shot accuracy", few_shot.few_shot(result)),)
 
 
-def told(result: FitResult, place: int) -> str:
-    return result.test.classes[int(result.test.best()[place])]
+def told(result: ClassFitted, index: int) -> str:
+    place = result.account.test.place(index)
+    return result.account.test.classes[int(result.account.test.best()[place])]
 
 
-def usage(result: FitResult) -> tuple[str, str]:
+def usage(result: ClassFitted) -> tuple[str, str]:
     coverage = max((one.coverage for one in of_classes(result).sets if one.coverage < 0.95), default=None)
     lines = "print(outcome.best, outcome.confidence)\nprint(outcome.top(3))"
     if coverage is None:

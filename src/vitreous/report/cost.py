@@ -1,6 +1,7 @@
-"""What it cost, and what an answer costs."""
+"""What it cost, and what a prediction costs."""
 
 from pathlib import Path
+from typing import Any
 
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fitted import Fitted
@@ -11,7 +12,7 @@ from vitreous.report.words import counted, large, seconds
 
 STAGES = {
     "data": "reading and checking",
-    "first": "the first answer",
+    "first": "the first model",
     "plan": "planning",
     "train": "training",
     "evaluate": "evaluation",
@@ -19,7 +20,7 @@ STAGES = {
 }
 
 
-def section(result: Fitted) -> Html:
+def section(result: Fitted[Any]) -> Html:
     recipe, results = result.recipe, result.results
     seen = results["steps"] * recipe.training.batch_size
     with shapes_only():
@@ -36,7 +37,7 @@ def section(result: Fitted) -> Html:
                     f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
                 ("training speed", _pace(seen, results["wall_s"])),
-                ("one answer", f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from pixels to probabilities"),
+                ("one prediction", f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from pixels to probabilities"),
                 ("model on disk", f"{large(_model_bytes(result.out / 'model'))}B"),
                 ("peak memory", _memory(result.costs)),
             ]

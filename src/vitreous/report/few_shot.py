@@ -3,21 +3,21 @@
 from functools import partial
 
 from vitreous.evaluation.figures import few_shot_curve
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted
 from vitreous.report.figures import inline
 from vitreous.report.html import Html, paragraph, table, together
 from vitreous.report.words import percent
 
 
-def few_shot(result: FitResult) -> Html:
-    if not result.few_shot:
+def few_shot(result: ClassFitted) -> Html:
+    if not result.account.few_shot:
         return paragraph("No class has enough pictures.")
     rows = [
         (one.shots, percent(one.mean), f"{100 * one.spread:.1f}", one.short_classes or "\N{EN DASH}")
-        for one in result.few_shot
+        for one in result.account.few_shot
     ]
     chance = 1 / len(result.data.classes)
-    curve = partial(few_shot_curve, {"features of this model": result.few_shot}, chance)
+    curve = partial(few_shot_curve, {"features of this model": result.account.few_shot}, chance)
     return together(
         paragraph(
             "What the frozen features know: a linear layer by least squares on a few training pictures per class (the "

@@ -1,13 +1,13 @@
 """A look inside: attention (the paper's Figure 6), filters, positions and distances (Figure 7), receptive fields."""
 
 from functools import partial
-
-import torch
+from typing import Any
 
 from vitreous.data.base import Subset
 from vitreous.data.images import Picture
 from vitreous.display.thumbnails import enlarged, picture
-from vitreous.fitting.fit import FitResult, inspected
+from vitreous.fitting.after import inspected
+from vitreous.fitting.fitted import Fitted
 from vitreous.inspection.figures import biases_figure, distances_figure, filters_figure, layers_figure, positions_figure
 from vitreous.inspection.findings import Attention, Findings
 from vitreous.inspection.pictures import lit, scale
@@ -23,7 +23,7 @@ SHOWN_PX = 112  # of a picture beside its attention
 MOST_TILES = 160  # of the gallery of all heads
 
 
-def attention(result: FitResult) -> Html:
+def attention(result: Fitted[Any]) -> Html:
     found = result.findings.attention
     if isinstance(found, str):
         return paragraph(f"Nothing to show: {found}.")
@@ -31,8 +31,8 @@ def attention(result: FitResult) -> Html:
     return _with_care(
         result,
         paragraph(
-            "Where the model looks to give its answer: a test picture, and beside it the same picture, half as bright "
-            f"where attention is even and fully where twice as much falls or more ({found.title})."
+            "Where the model looks to make its prediction: a test picture, and beside it the same picture, half as "
+            f"bright where attention is even and fully where twice as much falls or more ({found.title})."
         ),
         tag.div([_pair(result, found, number, *one) for number, one in enumerate(shown)], class_="cards pairs"),
         _gallery(found, shown[0][1]) if shown else None,
@@ -54,9 +54,10 @@ def _gallery(found: Attention, pixels: Picture) -> Html:
     )
 
 
-def _with_care(result: FitResult, *contents: Content) -> Html:
+def _with_care(result: Fitted[Any], *contents: Content) -> Html:
     """Of a model that has learned little, only for those who ask."""
-    if not is_barely_trained(result):
+    kind = kind_of(result)
+    if not is_barely_trained(result, kind.chance(result), kind.bar(result)):
         return together(*contents)
     return together(
         paragraph(
@@ -67,7 +68,7 @@ def _with_care(result: FitResult, *contents: Content) -> Html:
     )
 
 
-def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
+def _shown(result: Fitted[Any], num: int) -> list[tuple[int, Picture]]:
     """The pictures whose attention was kept, by number in the test part, as the model sees them."""
     test = result.splits.test
     assert test is not None
@@ -82,12 +83,11 @@ def _shown(result: FitResult, num: int) -> list[tuple[int, Picture]]:
     return found
 
 
-def _pair(result: FitResult, found: Attention, number: int, index: int, pixels: Picture) -> Html:
+def _pair(result: Fitted[Any], found: Attention, number: int, index: int, pixels: Picture) -> Html:
     large = enlarged(pixels, SHOWN_PX)
-    test = result.splits.test
-    assert test is not None
-    (place,) = torch.nonzero(result.test.ids == index)[0].tolist()
-    label, told = test.described(index), kind_of(result).told(result, place)
+    test, tells = result.splits.test, kind_of(result).told
+    assert test is not None and tells is not None
+    label, told = test.described(index), tells(result, index)
     seen = lit(large, found.maps[number], covered=found.seen.covered)
     return tag.figure(
         tag.div(
@@ -104,7 +104,7 @@ def _pair(result: FitResult, found: Attention, number: int, index: int, pixels: 
     )
 
 
-def figure7(result: FitResult) -> Html:
+def figure7(result: Fitted[Any]) -> Html:
     return _with_care(result, drawn(result.findings))
 
 

@@ -1,18 +1,16 @@
 """What the numbers amount to: judgements that several sections share."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from vitreous.evaluation.full import ClassEvaluation
-from vitreous.evaluation.many import ManyEvaluation
-from vitreous.evaluation.metrics import Estimate, wilson
-from vitreous.fitting.fit import FitResult
-from vitreous.fitting.keep import ON_PIXELS
+from vitreous.fitting.first import ON_PIXELS
+from vitreous.fitting.fitted import Fitted
 from vitreous.report.figures import Rows, series
 from vitreous.training.run import RunDirectory
 
 FALLEN = 0.03  # share of the validation loss by which it falls in the last third of a run that is still learning
 LEARNED = 0.9  # headline above which little is left to learn
-LOW_ACCURACY = 0.6  # below which a model that is still learning counts as barely trained
+LOW_SCORE = 0.6  # below which a model that is still learning counts as barely trained
 
 
 @dataclass(frozen=True)
@@ -23,50 +21,22 @@ class Fall:
     after: float
 
 
-def most_frequent(result: FitResult) -> tuple[str, Estimate]:
-    """The most frequent class of the training pictures; and how often it is right on test."""
-    counts = result.data.train_counts
-    place = counts.index(max(counts))
-    return result.data.classes[place], wilson(int((result.test.labels == place).sum()), len(result.test))
-
-
-def of_classes(result: FitResult) -> ClassEvaluation:
-    """For what is about one class per picture."""
-    assert isinstance(result.evaluation, ClassEvaluation)
-    return result.evaluation
-
-
-def of_labels(result: FitResult) -> ManyEvaluation:
-    """For what is about several labels per picture."""
-    assert isinstance(result.evaluation, ManyEvaluation)
-    return result.evaluation
-
-
-def chance(result: FitResult) -> float:
-    """The headline of whoever does not look: of classes the most frequent one, of labels how frequent they are."""
-    if isinstance(result.evaluation, ClassEvaluation):
-        return most_frequent(result)[1].value
-    scores = result.evaluation.scores
-    shares = [one.pictures / scores.pictures for one in scores.per_class if one.pictures]
-    return sum(shares) / len(shares)
-
-
-def is_guessing(result: FitResult) -> bool:
+def is_guessing(result: Fitted[Any], chance: float) -> bool:
     """The interval of its headline reaches down to what chance gives."""
-    return result.evaluation.headline.low <= chance(result)
+    return result.evaluation.headline.low <= chance
 
 
-def loses_to_pixels(result: FitResult) -> bool:
-    """The interval of its headline reaches down to that of logistic regression on pixels."""
-    return result.baseline is not None and result.evaluation.headline.low <= result.baseline.accuracy
+def loses_to(result: Fitted[Any], bar: float | None) -> bool:
+    """The interval of its headline reaches down to the bar: logistic regression on pixels, where that was tested."""
+    return bar is not None and result.evaluation.headline.low <= bar
 
 
-def is_of_pixels(result: FitResult) -> bool:
+def is_of_pixels(result: Fitted[Any]) -> bool:
     """Nothing that was trained was better, so that logistic regression on pixels was kept."""
     return any(one.is_kept and one.name == ON_PIXELS for one in result.candidates)
 
 
-def still_learning(result: FitResult) -> Fall | None:
+def still_learning(result: Fitted[Any]) -> Fall | None:
     """How much a model that began with random weights was still gaining when its training ended; None: not clearly."""
     is_done = result.plan.recipe.start is not None or is_of_pixels(result)
     if is_done or result.evaluation.headline.value > LEARNED:
@@ -84,7 +54,7 @@ def fall(rows: Rows) -> Fall | None:
     return None
 
 
-def is_barely_trained(result: FitResult) -> bool:
+def is_barely_trained(result: Fitted[Any], chance: float, bar: float | None) -> bool:
     """What a look inside shows of it is chance more than knowledge."""
-    is_low = result.evaluation.headline.value < LOW_ACCURACY
-    return is_guessing(result) or loses_to_pixels(result) or (is_low and still_learning(result) is not None)
+    is_low = result.evaluation.headline.value < LOW_SCORE
+    return is_guessing(result, chance) or loses_to(result, bar) or (is_low and still_learning(result) is not None)

@@ -2,39 +2,39 @@
 
 from collections.abc import Iterator
 
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted, chance_of_labels, of_labels, pixels_score
 from vitreous.report.html import Content, Html, name, together
-from vitreous.report.judgement import chance, is_guessing, loses_to_pixels, of_labels
+from vitreous.report.judgement import is_guessing, loses_to
 from vitreous.report.words import counted, interval, percent
 
 FEW_OF_A_LABEL = 30  # test pictures, below which a label's own numbers are rough
 FEW_TO_CHOOSE = 30  # validation pictures that have a label, below which its threshold is rough
 
 
-def lead(result: FitResult) -> Html:
+def lead(result: ClassFitted) -> Html:
     scores = of_labels(result).scores
     return together(
         f"mean average precision on {counted(scores.pictures, 'test picture')} with {scores.labels:.1f} labels each "
         f"(95 % interval: {interval(scores.mean_average_precision)}). ",
         f"All labels of a picture are right for {percent(scores.all_right.value)}. For comparison: giving labels by "
-        f"chance has a mean average precision of {percent(chance(result))}{_pixels(result)}.",
+        f"chance has a mean average precision of {percent(chance_of_labels(result))}{_pixels(result)}.",
     )
 
 
-def _pixels(result: FitResult) -> str:
-    found = result.baseline
-    return "" if found is None else f", logistic regression on the pixels one of {percent(found.accuracy)}"
+def _pixels(result: ClassFitted) -> str:
+    found = pixels_score(result)
+    return "" if found is None else f", logistic regression on the pixels one of {percent(found)}"
 
 
-def cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
+def cautions(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     scores = of_labels(result).scores
-    if is_guessing(result):
+    if is_guessing(result, chance_of_labels(result)):
         yield (
             "Not clearly better than guessing.",
-            f"The interval of its mean average precision reaches down to chance ({percent(chance(result))}). "
+            f"The interval of its mean average precision reaches down to chance ({percent(chance_of_labels(result))}). "
             "Do not rely on this model.",
         )
-    if loses_to_pixels(result):
+    if loses_to(result, pixels_score(result)):
         yield (
             "Not clearly better than logistic regression",
             "on the pixels: try more time, or trained weights to start from.",
@@ -63,12 +63,12 @@ def cautions(result: FitResult) -> Iterator[tuple[Content, ...]]:
         )
 
 
-def cautions_of_confidence(result: FitResult) -> Iterator[tuple[Content, ...]]:
+def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     found = of_labels(result)
-    if not found.validation_pictures or result.val is None:
+    if not found.validation_pictures or result.account.val is None:
         yield "Not calibrated.", "There was no validation part: a label is given from a probability of one half on."
         return
-    counts = (result.val.labels > 0).sum(dim=0)
+    counts = (result.account.val.labels > 0).sum(dim=0)
     rough = int((counts < FEW_TO_CHOOSE).sum())
     if rough:
         yield (

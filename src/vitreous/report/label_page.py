@@ -8,10 +8,9 @@ import torch
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.figures import reliability
 from vitreous.evaluation.many import LabelMistake, LabelScores, false_labels, label_probabilities, missed_labels
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted, of_labels
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
-from vitreous.report.judgement import of_labels
 from vitreous.report.pictures import readable
 from vitreous.report.words import caption, cell, counted, number, percent, share
 
@@ -21,7 +20,7 @@ NUM_PAIRS, NUM_MISTAKES, MISTAKE_PX = 12, 12, 160
 Sections = tuple[tuple[str, str, Html], ...]
 
 
-def results(result: FitResult) -> Sections:
+def results(result: ClassFitted) -> Sections:
     return (
         ("results", "Results", _scores(result)),
         ("together", "Labels that go together", _together(result)),
@@ -29,28 +28,25 @@ def results(result: FitResult) -> Sections:
     )
 
 
-def trust(result: FitResult) -> Sections:
+def trust(result: ClassFitted) -> Sections:
     return (("calibration", "Calibration", _calibration(result)),)
 
 
-def features(result: FitResult) -> Sections:
-    return ()
+def told(result: ClassFitted, index: int) -> str:
+    evaluation, test = of_labels(result), result.account.test
+    probabilities = label_probabilities(test, evaluation.temperature)[test.place(index)]
+    given = probabilities >= torch.tensor(evaluation.thresholds)
+    return ", ".join(test.classes[one] for one in given.nonzero()[:, 0].tolist())
 
 
-def told(result: FitResult, place: int) -> str:
-    evaluation = of_labels(result)
-    given = label_probabilities(result.test, evaluation.temperature)[place] >= torch.tensor(evaluation.thresholds)
-    return ", ".join(result.test.classes[one] for one in given.nonzero()[:, 0].tolist())
-
-
-def usage(result: FitResult) -> tuple[str, str]:
+def usage(result: ClassFitted) -> tuple[str, str]:
     return "", "print(outcome.labels)  # (name, probability) of each that the picture has\nprint(outcome.top(3))"
 
 
 # ---- what was measured
 
 
-def _scores(result: FitResult) -> Html:
+def _scores(result: ClassFitted) -> Html:
     found = of_labels(result).scores
     rows: list[tuple[Content, ...]] = [
         (tag.b("mean average precision (mAP)"), tag.b(share(found.mean_average_precision))),
@@ -103,7 +99,7 @@ def _label_table(labels: Sequence[LabelScores]) -> Html:
     return table(header, rows, numbers=range(1, 7))
 
 
-def _together(result: FitResult) -> Html:
+def _together(result: ClassFitted) -> Html:
     found = of_labels(result).scores
     pairs = [(name(one.one), name(one.other), f"{one.pictures:,}", f"{one.given:,}") for one in found.pairs[:NUM_PAIRS]]
     swaps = [(name(one.missed), name(one.false), f"{one.pictures:,}") for one in found.swaps[:NUM_PAIRS]]
@@ -120,10 +116,10 @@ def _together(result: FitResult) -> Html:
     )
 
 
-def _mistakes(result: FitResult) -> Html:
+def _mistakes(result: ClassFitted) -> Html:
     evaluation = of_labels(result)
-    missed = missed_labels(result.test, evaluation, NUM_MISTAKES)
-    false = false_labels(result.test, evaluation, NUM_MISTAKES)
+    missed = missed_labels(result.account.test, evaluation, NUM_MISTAKES)
+    false = false_labels(result.account.test, evaluation, NUM_MISTAKES)
     if not missed and not false:
         return paragraph("None: all labels of all test pictures are right.")
     return together(
@@ -135,7 +131,7 @@ def _mistakes(result: FitResult) -> Html:
     )
 
 
-def _cards(result: FitResult, mistakes: Sequence[LabelMistake]) -> Html | None:
+def _cards(result: ClassFitted, mistakes: Sequence[LabelMistake]) -> Html | None:
     test = result.splits.test
     assert test is not None
     by_id = {one.id: one for one in mistakes}
@@ -156,7 +152,7 @@ def _cards(result: FitResult, mistakes: Sequence[LabelMistake]) -> Html | None:
 # ---- how far its probabilities can be trusted
 
 
-def _calibration(result: FitResult) -> Html:
+def _calibration(result: ClassFitted) -> Html:
     found = of_labels(result)
     fitted = (
         f"One number, a temperature of {found.temperature:.3f}, and the threshold of each label were fitted on "

@@ -1,6 +1,7 @@
 """How training went, from metrics.jsonl."""
 
 from functools import partial
+from typing import Any
 
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.figures import headline_curve, inline, loss_curve, rate_curve
@@ -9,10 +10,10 @@ from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.run import RunDirectory
 
 
-def section(result: Fitted) -> Html:
+def section(result: Fitted[Any]) -> Html:
     rows, recipe = RunDirectory(result.out).rows(), result.plan.recipe
     if not rows:
-        return paragraph("Nothing was trained, or too briefly to be logged: the model is the first answer.")
+        return paragraph("Nothing was trained, or too briefly to be logged: the model is the first one.")
     notes = []
     smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
     if smoothed or recipe.augmentation.mix.is_on:

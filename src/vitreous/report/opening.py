@@ -1,28 +1,98 @@
 """How every report begins, whatever was learned: the score, then what to be careful about and what was chosen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
-from vitreous.fitting.plan import Choice
+from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
-from vitreous.report.words import percent, short
+from vitreous.report.judgement import still_learning
+from vitreous.report.kinds import kind_of
+from vitreous.report.words import counted, percent, short
 
 
-def headline(where: str, score: float, lead: Content) -> Html:
+def headline(result: Fitted[Any]) -> Html:
     return tag.header(
         paragraph("Vitreous fit report", class_="eyebrow"),
-        tag.h1(name(short(where))),
-        paragraph(percent(score), class_="score"),
-        paragraph(lead, class_="lead"),
-        id="answer",
+        tag.h1(name(short(result.data.where))),
+        paragraph(percent(result.evaluation.headline.value), class_="score"),
+        paragraph(kind_of(result).lead(result), class_="lead"),
+        id="headline",
     )
 
 
-def account(cautions: Iterable[tuple[Content, ...]], choices: Iterable[Choice]) -> Html:
+def account(result: Fitted[Any]) -> Html:
     """A caution is its heading, then its words."""
+    choices = result.plan.choices
     return together(
         tag.h3("What to be careful about"),
-        bullets(together(tag.b(heading), " ", *words) for heading, *words in cautions),
+        bullets(together(tag.b(heading), " ", *words) for heading, *words in _cautions(result)),
         tag.h3("What was chosen, and why"),
-        facts([(one.what, together(tag.b(name(one.value)), tag.div(one.why, class_="why"))) for one in choices]),
+        facts([(one.name, together(tag.b(name(one.value)), tag.div(one.reason, class_="why"))) for one in choices]),
         paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
     )
+
+
+# ---- What to be careful about
+
+
+def _cautions(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
+    kind = kind_of(result)
+    yield from kind.cautions(result)
+    yield from _about_scoring(result)
+    yield from _about_training(result)
+    yield from _about_data(result)
+    yield from kind.cautions_of_confidence(result)
+    yield (
+        "Other pictures.",
+        "All numbers hold for pictures like the test pictures: other cameras, places or years may be harder.",
+    )
+
+
+def _about_scoring(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
+    if result.on_a_part:
+        yield (
+            "Scored on a part.",
+            f"All test numbers are measured{result.on_a_part}, drawn at random before any was read: the time was too "
+            "short for all. To score them all: ",
+            tag.code(f"vitreous evaluate {result.out}"),
+            ".",
+        )
+
+
+def _about_training(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
+    if (loss := still_learning(result)) is not None:
+        yield (
+            "Still learning when it stopped.",
+            "It was trained from scratch, and its validation loss was still falling "
+            f"({loss.before:.2f} to {loss.after:.2f} in the last third of training): more training would likely raise "
+            f"its {result.evaluation.headline_name}. Try more time (",
+            tag.code("--minutes"),
+            "), more pictures, or trained weights to start from (",
+            tag.code("--from"),
+            ").",
+        )
+
+
+def _about_data(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
+    data = result.data
+    if data.left_out:
+        num = len(data.left_out)
+        yield (
+            "Leaks.",
+            f"{counted(num, 'training picture')} also {'stands' if num == 1 else 'stand'} in the validation or test "
+            "part; left out of training. The test part is as it was.",
+        )
+    others = len([leak for leak in data.leaks if leak.part != "train"])
+    if others:
+        yield (
+            "Validation and test overlap.",
+            f"{counted(others, 'picture')} in both: calibration may look a little better than it is.",
+        )
+    if data.num_two_labels:
+        yield (
+            "Labels that contradict.",
+            f"{counted(data.num_two_labels, 'picture')} under two classes: no model can be right about both.",
+        )
+    unreadable = sum(len(part.unreadable) for part in data.parts)
+    if unreadable:
+        yield "Unreadable files.", f"{counted(unreadable, 'file')} skipped; named below."

@@ -2,11 +2,11 @@
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from vitreous.errors import UserError
-from vitreous.fitting.fit import FitResult
-from vitreous.fitting.pixels import PixelFit
-from vitreous.report import answer, candidates, cost, dataset, inside, learning, pixels, provenance, usage
+from vitreous.fitting.fitted import Fitted
+from vitreous.report import candidates, cost, dataset, inside, learning, opening, provenance, usage
 from vitreous.report.html import Html, tag, together
 from vitreous.report.kinds import kind_of
 from vitreous.report.words import short
@@ -15,7 +15,7 @@ from vitreous.report.words import short
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_report(result: FitResult | PixelFit, path: Path) -> Path:
+def write_report(result: Fitted[Any], path: Path) -> Path:
     """The whole account of a fit as one HTML file, which opens from disk and needs no network and no script."""
     markup = report(result).markup
     beside = path.with_name(f".{path.name}.new")
@@ -28,29 +28,29 @@ def write_report(result: FitResult | PixelFit, path: Path) -> Path:
     return path
 
 
-def report(result: FitResult | PixelFit) -> Html:
-    if isinstance(result, PixelFit):
-        headline, sections = pixels.headline(result), pixels.sections(result)
-    else:
-        headline, sections = answer.headline(result), _sections(result)
+def report(result: Fitted[Any]) -> Html:
+    sections = _sections(result)
     links = [tag.li(tag.a(title, href=f"#{name}")) for name, title, _ in sections]
     body = (
-        tag.nav(tag.ol(tag.li(tag.a("The answer", href="#answer")), links), aria_label="Contents"),
-        tag.main(headline, [tag.section(tag.h2(title), content, id=name) for name, title, content in sections]),
+        tag.nav(tag.ol(tag.li(tag.a("The result", href="#headline")), links), aria_label="Contents"),
+        tag.main(
+            opening.headline(result),
+            [tag.section(tag.h2(title), content, id=name) for name, title, content in sections],
+        ),
     )
     return _document(f"{short(result.data.where)}: fit report", together(*body))
 
 
-def _sections(result: FitResult) -> tuple[tuple[str, str, Html], ...]:
+def _sections(result: Fitted[Any]) -> tuple[tuple[str, str, Html], ...]:
     kind = kind_of(result)
     return (
-        ("account", "In plain words", answer.account(result)),
+        ("account", "In plain words", opening.account(result)),
         ("candidates", "What was tried", candidates.section(result)),
         *kind.results(result),
         ("data", "The data", dataset.section(result.data, result.splits.train)),
         ("training", "Training", learning.section(result)),
         *kind.trust(result),
-        ("attention", "Attention", inside.attention(result)),
+        *((("attention", "Attention", inside.attention(result)),) if kind.told else ()),
         ("figure7", "Filters, positions, reach", inside.figure7(result)),
         *kind.features(result),
         ("cost", "Cost", cost.section(result)),

@@ -16,7 +16,7 @@ from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Html, command, facts, folded, paragraph, table, tag, together
 
 
-def section(result: Fitted) -> Html:
+def section(result: Fitted[Any]) -> Html:
     starts = _json(result.out / "environment.json") or [{}]
     return together(
         facts(_environment(starts[-1], len(starts))),
@@ -45,7 +45,7 @@ def _environment(start: dict[str, Any], num_starts: int) -> Iterator[tuple[str, 
     yield "platform", str(start.get("platform"))
 
 
-def _hashes(result: Fitted) -> Iterator[tuple[str, str]]:
+def _hashes(result: Fitted[Any]) -> Iterator[tuple[str, str]]:
     for name, about in _json(result.out / "model" / "manifest.json")["files"].items():
         yield f"model/{name}", about["sha256"]
     parts = {"train": result.splits.train, "val": result.splits.val, "test": result.splits.test}

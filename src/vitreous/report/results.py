@@ -7,10 +7,9 @@ from vitreous.display.thumbnails import picture
 from vitreous.evaluation.figures import NAMED, confusion
 from vitreous.evaluation.logits import confident_mistakes
 from vitreous.evaluation.metrics import ClassScores, Scores
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted, most_frequent, of_classes
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
-from vitreous.report.judgement import most_frequent, of_classes
 from vitreous.report.pictures import readable
 from vitreous.report.words import caption, cell, counted, number, percent, share
 
@@ -18,8 +17,8 @@ LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160
 
 
-def scores(result: FitResult) -> Html:
-    found, baseline = of_classes(result).scores, result.baseline
+def scores(result: ClassFitted) -> Html:
+    found, baseline = of_classes(result).scores, result.account.baseline
     frequent, always = most_frequent(result)
     rows: list[tuple[Content, ...]] = [(tag.b("accuracy (top-1)"), tag.b(share(found.top1)))]
     if len(found.per_class) > 5:
@@ -28,7 +27,7 @@ def scores(result: FitResult) -> Html:
     rows.append(("log-loss", number(found.log_loss)))
     rows.append((together("always ", name(frequent)), share(always)))
     if baseline is not None:
-        rows.append((f"logistic regression on pixels, penalty {baseline.penalty:g}", percent(baseline.accuracy)))
+        rows.append((f"logistic regression on pixels, penalty {baseline.penalty:g}", percent(baseline.score)))
     return together(
         table((counted(found.pictures, "test picture"), "measured (95 % interval)"), rows, numbers=(1,)),
         tag.h3("By class"),
@@ -39,7 +38,7 @@ def scores(result: FitResult) -> Html:
 def _classes(found: Scores) -> Html:
     worst = sorted(found.per_class, key=lambda one: -1.0 if one.recall is None else one.recall.value)
     meaning = paragraph(
-        "Recall: of the pictures of a class, how many are recognised. Precision: of the answers that name it, how "
+        "Recall: of the pictures of a class, how many are recognised. Precision: of the predictions that name it, how "
         "many are right. F1 joins both.",
         class_="note",
     )
@@ -61,26 +60,26 @@ def _class_table(classes: Sequence[ClassScores]) -> Html:
     return table(("class", "pictures", "recall (%)", "precision (%)", "F1 (%)"), rows, numbers=(1, 2, 3, 4))
 
 
-def confusions(result: FitResult) -> Html:
+def confusions(result: ClassFitted) -> Html:
     found = of_classes(result).scores
-    wrong = sorted(((num, label, answer) for label, answer, num in found.confusion if label != answer), reverse=True)
+    wrong = sorted(((num, label, taken) for label, taken, num in found.confusion if label != taken), reverse=True)
     rows = [
         (
             name(found.per_class[label].name),
-            name(found.per_class[answer].name),
+            name(found.per_class[taken].name),
             f"{num:,}",
             percent(num / found.per_class[label].pictures),
         )
-        for num, label, answer in wrong[:NUM_CONFUSIONS]
+        for num, label, taken in wrong[:NUM_CONFUSIONS]
     ]
-    caption = "A row is a class, a column an answer; what is not on the diagonal is wrong."
+    caption = "A row is a class, a column a prediction; what is not on the diagonal is wrong."
     if len(found.per_class) > NAMED:
         caption += " Classes are numbered from 0, in the order of the table of all classes."
     frequent = table(("pictures of", "taken for", "how many", "of the class"), rows, numbers=(2, 3)) if rows else None
     return together(
         inline(
             partial(confusion, found),
-            "Confusion matrix: rows are labels, columns are answers",
+            "Confusion matrix: rows are labels, columns are predictions",
             caption=caption,
             wide=True,
         ),
@@ -89,11 +88,11 @@ def confusions(result: FitResult) -> Html:
     )
 
 
-def mistakes(result: FitResult) -> Html:
+def mistakes(result: ClassFitted) -> Html:
     test = result.splits.test
     assert test is not None
-    temperature = result.evaluation.calibration.temperature
-    worst = {one.id: one for one in confident_mistakes(result.test, NUM_MISTAKES, temperature)}
+    temperature = of_classes(result).temperature
+    worst = {one.id: one for one in confident_mistakes(result.account.test, NUM_MISTAKES, temperature)}
     cards = [
         tag.figure(
             picture(pixels, test.where(index), most_px=MISTAKE_PX),
@@ -109,8 +108,8 @@ def mistakes(result: FitResult) -> Html:
         return paragraph("None: every test picture is classified correctly.")
     return together(
         paragraph(
-            "The wrong answers that the model was most confident of, in bold, with its calibrated confidence. Wrong "
-            "labels show up here first: look at each and ask who is mistaken."
+            "The wrong predictions that the model was most confident of, in bold, with its calibrated confidence. "
+            "Wrong labels show up here first: look at each and ask who is mistaken."
         ),
         tag.div(cards, class_="cards"),
     )

@@ -4,14 +4,13 @@ from functools import partial
 
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.figures import abstention_curve, reliability
-from vitreous.fitting.fit import FitResult
+from vitreous.report.class_judgement import ClassFitted, of_classes
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
-from vitreous.report.judgement import of_classes
 from vitreous.report.words import counted, number, percent, share
 
 
-def calibration(result: FitResult) -> Html:
+def calibration(result: ClassFitted) -> Html:
     found = of_classes(result)
     if not found.validation_pictures:
         return together(
@@ -51,7 +50,7 @@ def _calibration_table(*shown: Calibration) -> Html:
     return table(header, rows, numbers=range(1, 1 + len(shown)))
 
 
-def sets(result: FitResult) -> Html:
+def sets(result: ClassFitted) -> Html:
     found = of_classes(result).sets
     if not found:
         return paragraph("There are none: their thresholds are fitted on a validation part.")
@@ -68,7 +67,7 @@ def sets(result: FitResult) -> Html:
     ]
     return together(
         paragraph(
-            "Instead of one answer, a set that holds the right class with a promised probability: small where the "
+            "Instead of one class, a set that holds the right class with a promised probability: small where the "
             "picture is clear, large where it is not, empty where nothing is likely."
         ),
         table(
@@ -79,7 +78,7 @@ def sets(result: FitResult) -> Html:
     )
 
 
-def abstention(result: FitResult) -> Html:
+def abstention(result: ClassFitted) -> Html:
     found = of_classes(result)
     rows = [
         (
@@ -91,10 +90,12 @@ def abstention(result: FitResult) -> Html:
         for one in found.silences
     ]
     return together(
-        paragraph("The model can decline to answer where it is not sure: fewer answers, and more of them right."),
-        inline(partial(abstention_curve, found.abstention), "Accuracy of the answers against the share answered"),
+        paragraph("The model can abstain where it is not sure: fewer predictions, and more of them right."),
+        inline(partial(abstention_curve, found.abstention), "Accuracy of the predictions against the share predicted"),
         table(
-            ("target accuracy", "answer from confidence", "share answered", "accuracy on test"), rows, numbers=range(4)
+            ("target accuracy", "predict from confidence", "share predicted", "accuracy on test"),
+            rows,
+            numbers=range(4),
         )
         if rows
         else None,

@@ -1,13 +1,14 @@
 """What to do with the model: commands that work as they stand."""
 
 import shlex
+from typing import Any
 
-from vitreous.fitting.fit import FitResult
+from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Html, command, paragraph, tag, together
 from vitreous.report.kinds import kind_of
 
 
-def section(result: FitResult) -> Html:
+def section(result: Fitted[Any]) -> Html:
     run = shlex.quote(str(result.out))
     options, lines = kind_of(result).usage(result)
     python = f"""\

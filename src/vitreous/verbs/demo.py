@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vitreous.verbs import add_quiet
 
 if TYPE_CHECKING:
-    from vitreous.fitting.fit import FitResult
+    from vitreous.report.class_judgement import ClassFitted
 
 HELP = "Fit a few embedded pictures from the encoder that ships, and from random weights; five minutes on two cores."
 PER_CLASS = 20  # training pictures: few, as one's own often are; all test pictures are asked about
@@ -34,13 +34,12 @@ def demo(out: Path) -> str:
 
     Returns a summary to be printed."""
     from vitreous.commands import account_for
-    from vitreous.fitting.fit import FitResult, ending, fit, say
+    from vitreous.fitting.fit import ending, fit, say
 
     print(f"Pictures of clothes, {PER_CLASS} for each of 10 classes. First from random weights, then from an encoder.")
     scratch = fit("fashion", out / "scratch", start="none", minutes=MINUTES, changes=CHANGES)
     began = time.monotonic()
     result = fit("fashion", out / "fit", minutes=MINUTES, changes=CHANGES)
-    assert isinstance(scratch, FitResult) and isinstance(result, FitResult)
     say("report", "Writing the report")
     account_for(result)
     return f"""{summary(result, scratch)}
@@ -49,13 +48,14 @@ def demo(out: Path) -> str:
 Next: open {result.out}/report.html    vitreous predict {result.out} PICTURE    vitreous fit FOLDER_OF_PICTURES"""
 
 
-def summary(result: "FitResult", scratch: "FitResult") -> str:
+def summary(result: "ClassFitted", scratch: "ClassFitted") -> str:
     from vitreous.terminal import table
 
-    assert result.baseline is not None
-    pixels = result.baseline.accuracy
+    baseline = result.account.baseline
+    assert baseline is not None and result.first is not None
+    pixels = baseline.score
 
-    def row(name: str, found: "FitResult") -> tuple[str, str, str]:
+    def row(name: str, found: "ClassFitted") -> tuple[str, str, str]:
         accuracy = found.evaluation.headline
         kept = next(one.name for one in found.candidates if one.is_kept)
         return name, accuracy.percent(), f"{100 * (accuracy.value - pixels):+.1f} points; kept: {kept}"
@@ -63,6 +63,10 @@ def summary(result: "FitResult", scratch: "FitResult") -> str:
     rows = [
         row(f"from {result.first.start}", result),
         row("from random weights", scratch),
-        ("logistic regression on pixels", f"{100 * pixels:.2f} %", f"penalty {result.baseline.penalty:g}"),
+        ("logistic regression on pixels", f"{100 * pixels:.2f} %", f"penalty {baseline.penalty:g}"),
     ]
-    return "\n" + table(rows, (f"{len(result.test):,} test pictures", "accuracy (95 % interval)", "over pixels")) + "\n"
+    return (
+        "\n"
+        + table(rows, (f"{len(result.account.test):,} test pictures", "accuracy (95 % interval)", "over pixels"))
+        + "\n"
+    )

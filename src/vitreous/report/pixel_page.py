@@ -1,7 +1,5 @@
 """What a report says of a model that classifies pixels: overlays, classes, confusions, calibration."""
 
-import shlex
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -10,94 +8,45 @@ from vitreous.data.images import BadPicture
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.figures import confusion
 from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
-from vitreous.evaluation.pixel_scores import PixelEvaluation
-from vitreous.fitting.pixels import PixelFit
 from vitreous.prediction.painted import overlay
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import Predictor
-from vitreous.report import cost, dataset, inside, learning, opening, provenance
 from vitreous.report.figures import inline
-from vitreous.report.html import Content, Html, command, name, paragraph, table, tag, together
+from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
-from vitreous.report.words import DASH, caption, counted, interval, percent, share
+from vitreous.report.pixel_account import PixelFitted, of_pixels
+from vitreous.report.words import DASH, caption, counted, percent, share
 
 SHOWN_PX, OPACITY = 224, 0.55
 NUM_SHOWN = 3  # pictures of each kind: the best, the typical, the worst
 NUM_CONFUSIONS = 10
-UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
+
+Sections = tuple[tuple[str, str, Html], ...]
 
 
-def sections(result: PixelFit) -> tuple[tuple[str, str, Html], ...]:
+def results(result: PixelFitted) -> Sections:
     return (
-        ("account", "In plain words", opening.account(_cautions(result), result.plan.choices)),
         ("examples", "The best, the typical, the worst", examples(result)),
         ("results", "Results", scores(result)),
         ("confusion", "Confusions", confusions(result)),
-        ("data", "The data", dataset.section(result.data, result.splits.train)),
-        ("training", "Training", learning.section(result)),
-        ("calibration", "Calibration", calibration(result)),
-        ("figure7", "Filters, positions, reach", inside.drawn(result.findings)),
-        ("cost", "Cost", cost.section(result)),
-        ("use", "How to use it", uses(result)),
-        ("provenance", "Provenance", provenance.section(result)),
     )
 
 
-def headline(result: PixelFit) -> Html:
-    scores = _of(result).scores
-    return opening.headline(
-        result.data.where,
-        scores.miou.value,
-        f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): what the "
-        "model takes for a class and what is labelled so overlap by this share, on average over the classes. Of "
-        f"single pixels, {percent(scores.pixel_accuracy.value)} are right.",
-    )
+def trust(result: PixelFitted) -> Sections:
+    return (("calibration", "Calibration", calibration(result)),)
 
 
-def _cautions(result: PixelFit) -> Iterator[tuple[Content, ...]]:
-    scores = _of(result).scores
-    half = (scores.miou.high - scores.miou.low) / 2
-    rough = " A larger test part would tell more." if half > UNSURE_POINTS else ""
-    yield (
-        "How sure the number is.",
-        f"{counted(scores.pictures, 'test picture')} tell the mIoU to about \N{PLUS-MINUS SIGN}{100 * half:.1f} "
-        f"points; smaller differences between two models may be chance.{rough}",
-    )
-    seen = [one for one in scores.per_class if one.iou is not None]
-    weakest = min(seen, key=lambda one: 0.0 if one.iou is None else one.iou.value)
-    if weakest.iou is not None and weakest.iou.value < scores.miou.low:
-        yield (
-            "The weakest class",
-            "is ",
-            name(weakest.name),
-            f", with an IoU of {percent(weakest.iou.value)} ({interval(weakest.iou)}) and {percent(weakest.share)} of "
-            "the pixels.",
-        )
-    absent = [one.name for one in scores.per_class if not one.pictures]
-    if absent:
-        yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
-    if scores.boundary_f.value < scores.miou.value:
-        yield (
-            "Outlines are rougher than areas.",
-            f"The boundary F-score is {share(scores.boundary_f)}: sizes and places of things are known better than "
-            "their edges. Smaller patches or larger pictures help.",
-        )
-    if not _of(result).validation_pictures:
-        yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
-    yield "Other pictures.", "All numbers hold for pictures like the test pictures."
-
-
-def _of(result: PixelFit) -> PixelEvaluation:
-    assert isinstance(result.evaluation, PixelEvaluation)
-    return result.evaluation
+def usage(result: PixelFitted) -> tuple[str, str]:
+    lines = "print(outcome.shares)  # (class, share of the picture)"
+    return " --out masks", f"{lines}\nprint(outcome.labels)  # (height, width) numbers of classes"
 
 
 # ---- overlays
 
 
-def examples(result: PixelFit) -> Html:
+def examples(result: PixelFitted) -> Html:
     """The best, the typical, the worst."""
-    order = sorted(_of(result).scores.picture_ious, key=lambda one: -one[1])
+    order = sorted(of_pixels(result).scores.picture_ious, key=lambda one: -one[1])
     order = [one for one in order if not np.isnan(one[1])]
     middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
     kinds = {
@@ -116,7 +65,7 @@ def examples(result: PixelFit) -> Html:
     )
 
 
-def _example(result: PixelFit, predictor: Predictor, index: int, iou: float) -> Html | None:
+def _example(result: PixelFitted, predictor: Predictor, index: int, iou: float) -> Html | None:
     test, num = result.splits.test, len(result.card.classes)
     assert test is not None
     try:
@@ -144,8 +93,8 @@ def _example(result: PixelFit, predictor: Predictor, index: int, iou: float) -> 
 # ---- numbers
 
 
-def scores(result: PixelFit) -> Html:
-    found = _of(result).scores
+def scores(result: PixelFitted) -> Html:
+    found = of_pixels(result).scores
     rows: list[tuple[Content, ...]] = [
         (tag.b("mIoU"), tag.b(share(found.miou))),
         ("pixel accuracy", share(found.pixel_accuracy)),
@@ -179,8 +128,8 @@ def _percent(value: float | None) -> str:
     return DASH if value is None else percent(value)
 
 
-def confusions(result: PixelFit) -> Html:
-    found = _of(result).scores
+def confusions(result: PixelFitted) -> Html:
+    found = of_pixels(result).scores
     counts = np.array(found.confusion)
     of_label = np.maximum(counts.sum(axis=1), 1)
     wrong = sorted(
@@ -209,8 +158,8 @@ def confusions(result: PixelFit) -> Html:
     )
 
 
-def calibration(result: PixelFit) -> Html:
-    found = _of(result)
+def calibration(result: PixelFitted) -> Html:
+    found = of_pixels(result)
     fitted = (
         f"A temperature of {found.temperature:.3f} was fitted on "
         f"{counted(found.validation_pictures, 'validation picture')} and is stored with the model. The calibration "
@@ -221,26 +170,4 @@ def calibration(result: PixelFit) -> Html:
     return together(
         paragraph("Of pixels that the model is 80 % sure of, four out of five should be right. " + fitted),
         inline(partial(pixel_reliability, found.scores), "Reliability of single pixels"),
-    )
-
-
-def uses(result: PixelFit) -> Html:
-    run = shlex.quote(str(result.out))
-    listed = (
-        ("Masks, overlays, polygons and shares of pictures", f"vitreous predict {run} FOLDER_OF_PICTURES --out masks"),
-        ("Measure it again, or on other pictures of the same classes", f"vitreous evaluate {run}"),
-        ("Take it elsewhere, as an ONNX file with a certificate", f"vitreous export {run} --to onnx"),
-        ("Serve it, with a page to try it on", f"vitreous serve {run}"),
-    )
-    python = f"""\
-from vitreous import Predictor
-
-predictor = Predictor.load({str(result.out)!r})
-outcome = predictor("picture.jpg")
-print(outcome.shares)  # (class, share of the picture)
-print(outcome.labels)  # (height, width) numbers of classes"""
-    return together(
-        [together(paragraph(what, class_="use"), command(words)) for what, words in listed],
-        paragraph("From Python", class_="use"),
-        command(python),
     )

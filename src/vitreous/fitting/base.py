@@ -1,0 +1,109 @@
+"""TaskFit: what a kind of task brings to a fit. The stages are the same for all of them (`fit`)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from vitreous.evaluation.full import Evaluation
+from vitreous.fitting.after import shown_as
+from vitreous.fitting.begun import Begun
+from vitreous.fitting.candidates import Kept, Said, Scored
+from vitreous.fitting.choices import Plan
+from vitreous.fitting.drafts import Drafts
+from vitreous.fitting.first import FirstModel
+from vitreous.fitting.job import Job
+from vitreous.fitting.transfer import Found, Start
+from vitreous.jobs.build import eval_batches
+from vitreous.recipes.recipe import Recipe
+from vitreous.training.devices import World, autocast
+from vitreous.weights.trained import Trained
+
+
+class Account(ABC):
+    """What a kind of task measures beside its evaluation, for its report; kept in the run."""
+
+    @abstractmethod
+    def save(self, run: Path) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def load(cls, run: Path) -> Self: ...
+
+
+class NoAccount(Account):
+    """The evaluation is all there is."""
+
+    def save(self, run: Path) -> None:
+        pass
+
+    @classmethod
+    def load(cls, run: Path) -> Self:
+        return cls()
+
+
+Own = TypeVar("Own", bound=Account)
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Own]):
+    """Of the model that was kept."""
+
+    model: Trained  # calibrated
+    evaluation: Evaluation
+    account: Own
+
+
+class TaskFit(ABC, Generic[Own]):
+    drafts: ClassVar[type[Drafts]]
+    account: type[Own]
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    # ---- before training
+
+    def floor(self) -> FirstModel | None:
+        """A model within seconds and without an encoder, saved; None: there is none."""
+        return None
+
+    def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
+        """A model on frozen features of an encoder, saved; None: there is none."""
+        return None
+
+    def reconsidered(self, start: Found, first_models: tuple[FirstModel, ...]) -> Found:
+        """Another start, where the first models show that this one does not suit the pictures."""
+        return start
+
+    def continued(self, plan: Plan, start: Start) -> Plan:
+        """Where training can go on from the first model, head and all."""
+        return plan
+
+    # ---- after training
+
+    @torch.no_grad()
+    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
+        """What a candidate says of the validation part; None: there is none."""
+        val = self.job.parts.of(recipe).val
+        if val is None:
+            return None
+        world, task = World.join(recipe.training.device), model.task()
+        metric = task.to(world.device).eval().metric()
+        with autocast(world.device, recipe.training.precision):
+            for batch in eval_batches(val, shown_as(recipe, model.card), world):
+                metric.update(task.predict(batch.images), batch)
+        found = metric.compute()
+        return Scored(found[metric.headline], len(val))
+
+    def variants(
+        self, learned: Trained, begun: Begun, scores: Mapping[str, Scored | None], floor: FirstModel | None
+    ) -> Iterator[tuple[str, Trained]]:
+        """More candidates, made of what training left. `scores`: of all so far."""
+        return iter(())
+
+    @abstractmethod
+    def evaluated(self, kept: Kept, begun: Begun) -> Measured[Own]:
+        """Calibrated on the validation part, tested once."""

@@ -1,0 +1,21 @@
+"""What fits which kind of task: one line each. The stages are the same for all (`fit`)."""
+
+from typing import Any
+
+from vitreous.data.kinds import TaskKind
+from vitreous.errors import UserError
+from vitreous.fitting.base import TaskFit
+from vitreous.fitting.class_fit import ClassFit
+from vitreous.fitting.pixel_fit import PixelFit
+
+KINDS: dict[TaskKind, type[TaskFit[Any]]] = {"classify": ClassFit, "label": ClassFit, "segment": PixelFit}
+
+
+def fit_of(task: TaskKind | None, where: str) -> type[TaskFit[Any]]:
+    """Pictures of which nothing is known are taken for a classifier's, who says what is missing."""
+    if task is not None and task not in KINDS:
+        known = ", ".join(KINDS)
+        raise UserError(
+            f"{where}: pictures for {task!r}, which `fit` does not do yet ({known}); train a recipe on them"
+        )
+    return KINDS[task or "classify"]
