@@ -97,7 +97,7 @@ class ClassFit(TaskFit[ClassAccount]):
 
     def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
         splits, seconds = self.job.parts.of(draft), max(1.0, self.job.seconds_left)
-        bar = 0.0 if floor is None else floor.score
+        bar = 0.0 if floor is None or floor.score is None else floor.score
         found, features = first_model(
             start, draft, splits, self.job.out, bar=bar, seconds=seconds, clock=self.job.clock
         )

@@ -21,7 +21,7 @@ class FirstModel:
     penalty: float
     log_loss: float  # on what the head has not seen, by which it was chosen
     headline: str  # what the scores below are: accuracy, mAP, mIoU
-    score: float  # on pictures the head has not seen
+    score: float | None  # on pictures the head has not seen; None: there are none
     val_score: float | None  # on the validation part
     pictures: int  # of train that it was fitted to
     views: int  # altered ones of each, beside the picture itself
@@ -29,13 +29,16 @@ class FirstModel:
     ready_s: float  # since the command began
 
     def words(self) -> str:
-        score = self.score if self.val_score is None else self.val_score
-        on = "training pictures left out in turn" if self.val_score is None else "the validation part"
+        scored = ""
+        if self.val_score is not None:
+            scored = f": {self.headline} {self.val_score:.1%} on the validation part"
+        elif self.score is not None:
+            scored = f": {self.headline} {self.score:.1%} on training pictures left out in turn"
         of = self.start if not self.digest else f"frozen features of {self.start}"
-        return (
-            f"first model after {self.ready_s:.0f} s: {self.headline} {score:.1%} on {on} ({self.head} on {of}, "
-            f"{self.pictures:,} pictures)"
-        )
+        return f"first model after {self.ready_s:.0f} s{scored} ({self.head} on {of}, {self.pictures:,} pictures)"
+
+    def is_as_good_as(self, other: "FirstModel | None") -> bool:
+        return other is None or self.score is None or other.score is None or self.score >= other.score
 
 
 def calibrated(trained: Trained, calibration: Calibration | None) -> Trained:

@@ -26,7 +26,7 @@ def keep_best(task: TaskFit[Any], begun: Begun, *, trained: bool) -> Kept:
     floor = None
     for one in begun.first_models:
         add(one.name, Trained.load(out / one.folder))
-        floor = one if floor is None or one.score >= floor.score else floor
+        floor = one if one.is_as_good_as(floor) else floor
     if trained:
         learned = Trained.load(out / TRAINED)
         add(FINE_TUNED if recipe.start else FROM_SCRATCH, learned)

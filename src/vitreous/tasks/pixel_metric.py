@@ -40,7 +40,9 @@ class PixelMetric:
         assert isinstance(prediction, PixelLogits)
         num_classes, canvas = prediction.logits.shape[1], batch.images.shape[-2:]
         # One by one, each in its own size: its mask lies in the upper left corner of those of the batch.
-        for logits, padded, size, extent in zip(prediction.logits, batch.targets["mask"], *_sizes(batch), strict=True):
+        for logits, padded, size, extent in zip(
+            prediction.logits, batch.targets["mask"], *sizes_of(batch), strict=True
+        ):
             share = (extent[0] / canvas[0], extent[1] / canvas[1])
             enlarged, mask = resized_maps(logits[None], (size[0], size[1]), share)[0], padded[: size[0], : size[1]]
             counts = confusion(mask, enlarged.argmax(dim=0), num_classes)
@@ -63,7 +65,7 @@ class PixelMetric:
         }
 
 
-def _sizes(batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
+def sizes_of(batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
     """Of each picture its height and width, and how much of the model's input is picture."""
     whole, seen = (list(tensor.shape[-2:]) for tensor in (batch.targets["mask"], batch.images))
     sizes = [whole] * len(batch) if batch.size is None else batch.size.tolist()
