@@ -62,7 +62,7 @@ def patch_head(start: Start, recipe: Recipe, splits: Splits, out: Path, seconds:
     best = min(heads, key=lambda head: head.log_loss)
     task, classes = SegmentSettings(decoder="linear"), splits.train.classes
     card = Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
-    return PatchHead(with_patch_head(encoder, best, card, str(out)), best, len(seen.ids.unique()), picture_s)
+    return PatchHead(with_patch_head(encoder, best, card, str(out)), best, len(set(seen.ids.tolist())), picture_s)
 
 
 def _some(source: Source, most: int) -> Source:
@@ -116,7 +116,7 @@ def patch_classes(batch: Batch, grid: tuple[int, int]) -> Tensor:
 def with_patch_head(encoder: Encoder, head: FittedHead, card: Card, where: str) -> Trained:
     """An ordinary segmenter with a linear decoder."""
     weights = encoder.state_dict(prefix="encoder.")
-    parts = head.linear.weights.T.float().split([output.width for output in encoder.outputs], dim=1)
+    parts = torch.split(head.linear.weights.T.float(), [output.width for output in encoder.outputs], dim=1)
     for level, part in enumerate(parts):
         weights[f"head.levels.{level}.weight"] = part.contiguous()
         weights[f"head.levels.{level}.bias"] = head.linear.bias.float() * (level == 0)
