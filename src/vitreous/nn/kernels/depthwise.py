@@ -108,26 +108,28 @@ def sum_products(
             )  # fmt: skip
         for h in tl.static_range(ROWS):
             bias_sum += grads[h]
+        rows = rows_inside(top, H, ROWS, KERNEL)
         for right in tl.static_range(KERNEL):
             there = exists & (left + (right - REACH) >= 0) & (left + (right - REACH) < W)
+            column = sums[right * KERNEL : (right + 1) * KERNEL]
             for r in tl.static_range(ROWS + KERNEL - 1):
-                inside = there & (top + (r - REACH) >= 0) & (top + (r - REACH) < H)
                 offset = ((r - REACH) * W + right - REACH) * C
-                x = tl.load(x_at + at + offset, mask=inside[:, None] & is_channel, other=0.0).to(tl.float32)
+                inside = (there & rows[r])[:, None] & is_channel
+                x = tl.load(x_at + at + offset, mask=inside, other=0.0).to(tl.float32)
+                grown = ()
                 for down in tl.static_range(KERNEL):
                     if (r - down >= 0) & (r - down < ROWS):
-                        sums = added(sums, right * KERNEL + down, x * grads[r - down])
+                        grown = grown + (column[down] + x * grads[r - down],)
+                    else:
+                        grown = grown + (column[down],)
+                column = grown
+            sums = sums[: right * KERNEL] + column + sums[(right + 1) * KERNEL :]
     to = sums_at + share.to(tl.int64) * (KERNEL * KERNEL + 1) * C + channel
     for right in tl.static_range(KERNEL):
         for down in tl.static_range(KERNEL):
             total = tl.sum(sums[right * KERNEL + down], axis=0)
             tl.store(to + (down * KERNEL + right) * C, total, mask=channel < C)
     tl.store(to + KERNEL * KERNEL * C, tl.sum(bias_sum, axis=0), mask=channel < C)
-
-
-@triton.jit
-def added(sums, INDEX: tl.constexpr, more):
-    return sums[:INDEX] + (sums[INDEX] + more,) + sums[INDEX + 1 :]
 
 
 @triton.jit
@@ -144,6 +146,15 @@ def columns_of(tile, NUM, H: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, 
 
 
 @triton.jit
+def rows_inside(top, H: tl.constexpr, ROWS: tl.constexpr, KERNEL: tl.constexpr):
+    """Of every row that columns reach, from above the topmost place to below the last, whether the map has it."""
+    rows = ()
+    for r in tl.static_range(ROWS + KERNEL - 1):
+        rows = rows + ((top + (r - KERNEL // 2) >= 0) & (top + (r - KERNEL // 2) < H),)
+    return rows
+
+
+@triton.jit
 def column_sums(
     from_at, filters_at, channel, top, left, exists,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KERNEL: tl.constexpr,
@@ -153,22 +164,27 @@ def column_sums(
     REACH: tl.constexpr = KERNEL // 2
     is_channel = channel < C
     bias = tl.load(filters_at + KERNEL * KERNEL * C + channel, mask=is_channel, other=0.0)
+    rows = rows_inside(top, H, ROWS, KERNEL)
     sums = ()
     for _ in tl.static_range(ROWS):
         sums = sums + (tl.zeros((COLUMNS, CHANNELS), tl.float32) + bias[None, :],)
-    for right in tl.static_range(KERNEL):
+    for right in range(KERNEL):  # a real loop: unrolled, its code would be too long for the instruction cache
         weights = ()  # of this column of the kernel
         for down in tl.static_range(KERNEL):
             at = filters_at + (down * KERNEL + right) * C + channel
-            weights = weights + (tl.load(at, mask=is_channel, other=0.0),)
+            weights = weights + (tl.load(at, mask=is_channel, other=0.0)[None, :],)
         there = exists & (left + (right - REACH) >= 0) & (left + (right - REACH) < W)
+        column_at = from_at + (right - REACH) * C
         for r in tl.static_range(ROWS + KERNEL - 1):
-            inside = there & (top + (r - REACH) >= 0) & (top + (r - REACH) < H)
-            offset = ((r - REACH) * W + right - REACH) * C
-            x = tl.load(from_at + offset, mask=inside[:, None] & is_channel[None, :], other=0.0).to(tl.float32)
+            inside = (there & rows[r])[:, None] & is_channel[None, :]
+            x = tl.load(column_at + (r - REACH) * W * C, mask=inside, other=0.0).to(tl.float32)
+            grown = ()
             for h in tl.static_range(ROWS):
                 if (r - h >= 0) & (r - h < KERNEL):
-                    sums = added(sums, h, x * weights[r - h][None, :])
+                    grown = grown + (sums[h] + x * weights[r - h],)
+                else:
+                    grown = grown + (sums[h],)
+            sums = grown
     return sums
 
 
