@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitreous.nn import kernels
-from vitreous.nn.depthwise import depthwise
+from vitreous.nn.channels_last import depthwise, patchwise
 from vitreous.nn.window_attention import serves
 
 
@@ -33,3 +33,12 @@ def test_depthwise_is_the_convolution(gelu):
 def test_a_cpu_keeps_the_plain_form():
     x = torch.randn(1, 7, 7, 32)
     assert not kernels.serve(x) and not serves(x, 32, (7, 7))
+
+
+def test_patchwise_is_the_convolution(monkeypatch):
+    conv, x = nn.Conv2d(5, 7, 4, stride=4).double(), torch.randn(2, 9, 13, 5).double()
+    expected = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    assert torch.equal(patchwise(x, conv), expected)
+    monkeypatch.setattr(kernels, "serve", lambda _: True)
+    monkeypatch.setattr(conv, "forward", None)  # one matrix product in its place
+    torch.testing.assert_close(patchwise(x, conv), expected)

@@ -14,7 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import CONVNEXT_SIZES
 from vitreous.nn.blocks import LayerScale, Mlp, StochasticDepth, depth_rates, small_weights
-from vitreous.nn.depthwise import depthwise
+from vitreous.nn.channels_last import depthwise, patchwise
 
 KERNEL = 7  # of the depthwise convolutions
 
@@ -48,7 +48,7 @@ class Downsampling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, h, w, C) -> (B, h / stride, w / stride, D)."""
         x = self.norm(x) if self.norm_first else x
-        x = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = patchwise(x, self.conv)
         return x if self.norm_first else self.norm(x)
 
 

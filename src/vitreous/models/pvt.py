@@ -20,7 +20,7 @@ from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, 
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import PVT_SIZES
 from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
-from vitreous.nn.depthwise import depthwise
+from vitreous.nn.channels_last import depthwise, patchwise
 from vitreous.nn.resizing import Resizing, resize_table
 from vitreous.nn.tokens import LearnedPositions, Prefix
 
@@ -73,8 +73,8 @@ class ReducedAttention(nn.Module):
         if self.reduce is None or self.reduce_norm is None:
             return x
         maps = as_map(x, grid)
-        maps = self.reduce(F.adaptive_avg_pool2d(maps, POOLED) if self.linear else maps)
-        tokens: Tensor = self.reduce_norm(as_tokens(maps))
+        maps = F.adaptive_avg_pool2d(maps, POOLED) if self.linear else maps
+        tokens: Tensor = self.reduce_norm(patchwise(maps.permute(0, 2, 3, 1), self.reduce).flatten(1, 2))
         return F.gelu(tokens) if self.linear else tokens
 
     def _heads_apart(self, x: Tensor) -> Tensor:

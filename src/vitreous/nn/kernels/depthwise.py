@@ -1,4 +1,4 @@
-"""Depthwise convolution of maps whose channels lie last: nn/depthwise.py says what it computes.
+"""Depthwise convolution of maps whose channels lie last: nn/channels_last.py says what it computes.
 
 A program has some columns of places, ROWS high, and some channels. It goes over the offsets to the right one by one; at
 each it walks down the column, reads every place once and adds it to all the rows that it counts for: a 7 x 7 kernel
@@ -73,7 +73,8 @@ def convolve(
     for h in tl.static_range(ROWS):
         out = sums[h]
         if GELU:
-            out = 0.5 * out * (1 + tl.erf(out * 0.7071067811865476))
+            share, _ = normal(out)
+            out *= share
         inside = (exists & (top + h < H))[:, None] & (channel < C)[None, :]
         tl.store(out_at + at + h * W * C, out.to(out_at.dtype.element_ty), mask=inside)
 
@@ -199,9 +200,20 @@ def through_gelu(
     inner = ()
     for h in tl.static_range(ROWS):
         y = sums[h]
-        slope = 0.5 * (1 + tl.erf(y * 0.7071067811865476)) + y * tl.exp(-0.5 * y * y) * 0.3989422804014327
-        one = grads[h] * slope
+        share, density = normal(y)
+        one = grads[h] * (share + y * density)
         inside = (exists & (top + h < H))[:, None] & (channel < C)[None, :]
         tl.store(inner_at + h * W * C, one.to(inner_at.dtype.element_ty), mask=inside)
         inner = inner + (one,)
     return inner
+
+
+@triton.jit
+def normal(y):
+    """The share of the normal distribution below y, and its density there: what a GELU and its slope are made of.
+    Abramowitz and Stegun, 26.2.17, within 1e-7: a third of the instructions of the library's erf."""
+    density = tl.exp2(y * y * -0.7213475204444817) * 0.3989422804014327
+    t = 1 / (1 + 0.2316419 * tl.abs(y))
+    sums = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    beyond = density * sums
+    return tl.where(y < 0, beyond, 1 - beyond), density

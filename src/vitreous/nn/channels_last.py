@@ -1,6 +1,7 @@
-"""Depthwise convolution of maps whose channels lie last in memory.
+"""Convolutions of maps whose channels lie last in memory, of the two kinds that cuDNN is slow at.
 
-cuDNN is slow at it, most of all at the gradient of the weights; on a GPU nn/kernels/depthwise.py takes its place.
+On a GPU nn/kernels/depthwise.py takes the place of depthwise ones, whose gradient of the weights is the slowest; those
+that cut a map into patches become one matrix product.
 """
 
 from typing import Any
@@ -22,6 +23,18 @@ def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
         return out
     mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
     return F.gelu(mixed) if gelu else mixed
+
+
+def patchwise(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """(B, h, w, C) -> (B, h / stride, w / stride, D), by a convolution whose steps are as wide as its kernel."""
+    if not kernels.serve(x):
+        mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return mixed
+    B, H, W, C = x.shape
+    down, right = conv.stride
+    h, w = H // down, W // right
+    patches = x[:, : h * down, : w * right].reshape(B, h, down, w, right, C).transpose(2, 3).flatten(3)
+    return F.linear(patches, conv.weight.permute(0, 2, 3, 1).flatten(1), conv.bias)
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
