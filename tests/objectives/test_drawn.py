@@ -13,9 +13,10 @@ import vitreous
 from promises import shrunk
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
-from vitreous.models import ViTSettings
+from vitreous.models import SwinSettings, ViTSettings
 from vitreous.objectives.mae import MAESettings
-from vitreous.recipes.masked import cifar10_mae
+from vitreous.objectives.simmim import SimMIMSettings
+from vitreous.recipes.masked import cifar10_mae, cifar10_simmim
 from vitreous.training.averages import AverageSettings
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
@@ -79,3 +80,11 @@ def test_averaged_weights_are_drawn_where_there_are_some(script, tmp_path, monke
     assert used.keys() == left.keys() and all(torch.equal(used[name], left[name]) for name in left)
     same = all(torch.equal(raw.tensors["objective"][name], left[name]) for name in left)
     assert same == (kind == "none")
+
+
+def test_squares_that_simmim_painted(script, tmp_path):
+    swin = SwinSettings(picture_px=(28, 28), patch=4, width=8, depths=(1,), heads=(1,), window=4)
+    recipe = replace(shrunk(cifar10_simmim(picture_px=28), steps=1), model=swin, objective=SimMIMSettings(mask_px=4))
+    vitreous.train(recipe, tmp_path / "run", read_test=False)
+    script("redrawn", tmp_path / "run", "--num", 2, "--out", tmp_path / "out").main()
+    assert (tmp_path / "out" / "redrawn_run.png").is_file()

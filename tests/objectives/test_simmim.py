@@ -45,7 +45,7 @@ def batch_of(size=(32, 32), num=3) -> Batch:
 
 def test_promises(tmp_path):
     recipe = shrunk(cifar10_simmim(picture_px=28), lr=2e-2)
-    model = SwinSettings(picture_px=(28, 28), patch=2, width=16, depths=(1, 2), heads=(1, 2), window=4)
+    model = SwinSettings(picture_px=(32, 32), patch=4, width=16, depths=(1, 2), heads=(1, 2), window=4)
     recipe = replace(recipe, model=model, objective=SimMIMSettings(mask_px=4))
     keep_promises(recipe, tmp_path, falls_to=0.9)
 

@@ -232,6 +232,11 @@ def test_scaling_draws_every_family_and_those_it_never_heard_of():
     assert set(study.curves(rows)) == {row["family"] for row in rows} >= {"Swin", "PVT", "ConvNeXt", "iGPT"}
     colours = {line.get_color() for line in drawn.axes[0].lines if len(line.get_xdata()) == 100}  # the fitted ones
     assert len(colours) == len(names)
+    all_sizes = [{**rows[0], "model": name, "seed": seed} for name in ALL_SIZES for seed in (0, 1)]
+    (drawn,) = study.figures(all_sizes).values()
+    drawn.canvas.draw()
+    (legend,) = drawn.legends
+    assert legend.get_window_extent().height < drawn.bbox.height  # however many models there are
 
 
 def words_of(drawn):

@@ -102,8 +102,9 @@ class SimMIM(Objective):
     def _over(self, hidden: Tensor, grid: Grid) -> Tensor:
         """(B, n) squares -> (B, h, w) bool: the places of a finer grid that lie in one."""
         drawn = torch.zeros(len(hidden), self.squares.cells, dtype=torch.bool, device=hidden.device)
-        drawn = drawn.scatter(1, hidden, True).view(-1, *self.squares)
-        return drawn.repeat_interleave(grid.h // self.squares.h, 1).repeat_interleave(grid.w // self.squares.w, 2)
+        drawn = drawn.scatter(1, hidden, True).view(-1, self.squares.h, 1, self.squares.w, 1)
+        places = (grid.h // self.squares.h, self.squares.w, grid.w // self.squares.w)  # of a square, down and right
+        return drawn.expand(-1, -1, *places).reshape(-1, *grid)
 
     @torch.no_grad()
     def reconstruction(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,9 +67,9 @@ def points(rows: Sequence[Row], x: str, value: str) -> list[Point]:
 @drawing
 def curves_figure(panels: Sequence[Panel], x: str, x_label: str) -> Figure:
     """One line per model: colour and marker by family, larger markers for larger models, as in the paper."""
-    drawn = figure(3.3 * len(panels) + 1.5, 3.6)
-    axes = drawn.subplots(1, len(panels), squeeze=False)[0]
     rows = [row for panel in panels for row in panel.rows]
+    drawn = figure(3.3 * len(panels) + 1.5, _height(rows))
+    axes = drawn.subplots(1, len(panels), squeeze=False)[0]
     sizes = _marker_sizes(rows)
     for ax, panel in zip(axes, panels, strict=True):
         for model in dict.fromkeys(row["model"] for row in panel.rows):
@@ -92,9 +92,9 @@ def curves_figure(panels: Sequence[Panel], x: str, x_label: str) -> Figure:
 
 @drawing
 def scaling_figure(panels: Sequence[Panel], curves: Sequence[dict[str, PowerLaw]]) -> Figure:
-    drawn = figure(3.3 * len(panels) + 1.5, 3.6)
-    axes = drawn.subplots(1, len(panels), squeeze=False)[0]
     rows = [row for panel in panels for row in panel.rows]
+    drawn = figure(3.3 * len(panels) + 1.5, _height(rows))
+    axes = drawn.subplots(1, len(panels), squeeze=False)[0]
     sizes = _marker_sizes(rows)
     for ax, panel, laws in zip(axes, panels, curves, strict=True):
         for model in dict.fromkeys(row["model"] for row in panel.rows):
@@ -132,6 +132,11 @@ def _errorbar(ax: Axes, some: Sequence[Point], family: str, size: float, joined:
         capsize=2.0,
         alpha=0.9,
     )
+
+
+def _height(rows: Sequence[Row]) -> float:
+    """In inches: the legend has a line for every model, and two more."""
+    return max(3.6, 0.25 * (len({row["model"] for row in rows}) + 2))
 
 
 def _look(family: str) -> tuple[str, str]:
