@@ -149,7 +149,7 @@ def test_problems_of_the_data_are_told(page, reported):
     data, account = plain(page.by_id("data")), plain(page.by_id("account"))
     assert f"Pictures in two parts: {len(reported.result.data.leaks)}" in data and ODD_FILE in data
     assert "Unreadable files: 1" in data and "1-20.png" in data
-    assert "The same picture under two classes: 1" in data
+    assert "Pictures under two classes: 1" in data
     for caution in ("Leaks.", "Labels that contradict.", "Unequal classes.", "Unreadable files.", "Confidence."):
         assert caution in account
     for choice in reported.result.plan.choices:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Source
+from vitreous.data.check_boxes import BoxCounts, box_lines, count_boxes
 from vitreous.data.duplicates import Fingerprints, exact_groups, near_groups
 from vitreous.data.kinds import TaskKind
 from vitreous.data.looks import look_at
@@ -20,6 +21,12 @@ Numbers = NDArray[np.int64]
 NAMED = 100  # how many pictures of a kind a report names; leaks are named all
 TINY_PX = 16  # a picture with a shorter side shows little
 NAMED_CLASSES = 12  # of which the share of pixels is told in a line, at most
+CONFLICTS: dict[TaskKind, str] = {
+    "classify": "pictures under two classes",
+    "label": "pictures under two classes",
+    "segment": "equal pictures with different masks",
+    "detect": "pictures with two sets of boxes",
+}
 FEW = 5  # training pictures of a class that cannot be learned from, nor measured
 
 
@@ -44,6 +51,7 @@ class Part:
     counts: tuple[int, ...]  # of pictures that have each class
     unreadable: tuple[str, ...]  # where, and why
     pixels: Pixels | None = None  # where pictures have masks
+    boxes: BoxCounts | None = None  # where they have boxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ class DataReport:
     num_equal: int  # pictures that repeat another of the same part in every pixel
     num_near: int  # and nearly so
     twins: tuple[Twins, ...]  # the first of both
-    two_labels: tuple[Twins, ...]  # the same picture under two classes, or with two masks
+    two_labels: tuple[Twins, ...]  # the same picture under two classes, or with two masks, or sets of boxes
     num_two_labels: int
     leaks: tuple[Leak, ...]
     left_out: tuple[int, ...]  # numbers of the training pictures that also stand in val or test, and so do not train
@@ -130,10 +138,7 @@ class DataReport:
             lines.append(f"unreadable, skipped: {len(bad):,} ({listed(bad)})")
         lines.append(f"duplicates within a part: {self.num_equal:,} exact, {self.num_near:,} near{_pairs(self.twins)}")
         if self.num_two_labels:
-            what = (
-                "pictures under two classes" if self.parts[0].pixels is None else "equal pictures with different masks"
-            )
-            lines.append(f"{what}: {self.num_two_labels:,}{_pairs(self.two_labels)}")
+            lines.append(f"{CONFLICTS[self.task]}: {self.num_two_labels:,}{_pairs(self.two_labels)}")
         lines.append(self._leaks())
         for named, what in ((self.tiny, f"below {TINY_PX} px"), (self.flat, "of one colour")):
             if named:
@@ -151,6 +156,8 @@ class DataReport:
         counts, pixels = self.train_counts, self.parts[0].pixels
         if pixels is not None:
             return self._pixel_lines(pixels)
+        if boxes := [(part.name, part.boxes) for part in self.parts if part.boxes is not None]:
+            return box_lines(self.classes, boxes)
         largest, smallest = int(np.argmax(counts)), int(np.argmin(counts))
         if counts[largest] == counts[smallest]:
             return [f"{counts[0]:,} training pictures of every class"]
@@ -205,8 +212,14 @@ class Seen:
         reasons = self.source.bad.reasons
         bad = tuple(f"{where} ({reasons[where]})" for where in self.unreadable)
         counts, pixels = self._counts()
+        sizes = np.array([(one.height, one.width) for one in self.looks], dtype=np.int64).reshape(-1, 2)
         return Part(
-            name=self.name, pictures=len(self.places), counts=tuple(counts.tolist()), unreadable=bad, pixels=pixels
+            name=self.name,
+            pictures=len(self.places),
+            counts=tuple(counts.tolist()),
+            unreadable=bad,
+            pixels=pixels,
+            boxes=count_boxes(self.source, self.places, sizes),
         )
 
     def _counts(self) -> tuple[Numbers, Pixels | None]:

@@ -10,7 +10,7 @@ from vitreous import keys as K
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
 from vitreous.data.objects import Flags, Outlines, checked
-from vitreous.data.rendered_scenes import MOST, NUMBERS, SHAPES, SIDE, Floats, Scenes, turned
+from vitreous.data.rendered_scenes import MOST, NUMBERS, SHAPES, SIDE, TEXTURES, Floats, Scenes, centres, turned
 from vitreous.data.targets import Boxes
 
 CLASSES = tuple(SHAPES)
@@ -63,6 +63,15 @@ class ObjectScenes(Scenes):
             self.centre[:, number] = tried[np.arange(len(tried)), is_free.argmax(axis=1)]
         self._close_ranks(is_there)
 
+    def picture(self, index: int, side: int = SIDE) -> Picture:
+        """(side, side, 3). A ground alone would be the same picture many times: it is crossed by another one."""
+        if self.counts[index]:
+            return super().picture(index, side)
+        x, y = centres(side)
+        both = [self._paint(index, layer, x, y, texture) for layer, texture in ((0, TEXTURES[-1]), (1, TEXTURES[-2]))]
+        mixed: Picture = np.mean(both, axis=0).round().astype(np.uint8)
+        return mixed
+
     def _close_ranks(self, is_there: NDArray[np.bool_]) -> None:
         """Shapes that found no place go behind the others, where `counts` ends."""
         order = np.argsort(~is_there, axis=1, kind="stable")
@@ -85,8 +94,7 @@ class ObjectScenes(Scenes):
 
     def shape_mask(self, index: int, number: int, side: int = SIDE) -> Flags:
         """(side, side): the pixels whose centres a shape holds."""
-        middle = (np.arange(side) + 0.5) / side
-        inside: Flags = self._outside(index, number, middle[None, :], middle[:, None]) < 0
+        inside: Flags = self._outside(index, number, *centres(side)) < 0
         return inside
 
 

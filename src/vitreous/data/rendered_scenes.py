@@ -91,7 +91,8 @@ def _checks(x: Floats, y: Floats) -> Floats:
     return np.clip(3 * waves, -1, 1)
 
 
-TEXTURES = (_plain, _gradient, _stripes, _checks)
+Texture = Callable[[Floats, Floats], Floats]
+TEXTURES: tuple[Texture, ...] = (_plain, _gradient, _stripes, _checks)
 
 
 class Scenes:
@@ -122,7 +123,7 @@ class Scenes:
 
     def picture(self, index: int, side: int = SIDE) -> Picture:
         """(side, side, 3)"""
-        x, y = _centres(side)
+        x, y = centres(side)
         picture = self._paint(index, 0, x, y)
         for number in range(int(self.counts[index])):
             rows, columns = self._around(index, number, side)
@@ -134,7 +135,7 @@ class Scenes:
 
     def mask(self, index: int, side: int = SIDE) -> NDArray[np.int16]:
         """(side, side)"""
-        x, y = _centres(side)
+        x, y = centres(side)
         mask = np.zeros((side, side), dtype=np.int16)
         for number in range(int(self.counts[index])):
             rows, columns = self._around(index, number, side)
@@ -159,15 +160,15 @@ class Scenes:
         distance: Floats = list(SHAPES.values())[self.shape[index, number]](along, across)
         return size * distance
 
-    def _paint(self, index: int, layer: int, x: Floats, y: Floats) -> Floats:
-        """(side, side, 3) the ground or a shape, as if it filled the picture."""
+    def _paint(self, index: int, layer: int, x: Floats, y: Floats, texture: Texture | None = None) -> Floats:
+        """(side, side, 3) the ground or a shape, as if it filled the picture; in its own texture, or in another."""
         along, across = turned(x, y, self.grain[index, layer])
-        texture = TEXTURES[self.texture[index, layer]](along, across)
-        painted: Floats = self.colour[index, layer] + CONTRAST * texture[..., None]
+        waves = (texture or TEXTURES[self.texture[index, layer]])(along, across)
+        painted: Floats = self.colour[index, layer] + CONTRAST * waves[..., None]
         return painted
 
 
-def _centres(side: int) -> tuple[Floats, Floats]:
+def centres(side: int) -> tuple[Floats, Floats]:
     """x (1, side) and y (side, 1) of the pixels."""
     middle = (np.arange(side) + 0.5) / side
     return middle[None, :], middle[:, None]

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Source
-from vitreous.data.check import NAMED, DataReport
+from vitreous.data.check import CONFLICTS, NAMED, DataReport
 from vitreous.display.thumbnails import picture
-from vitreous.report import masked_data
+from vitreous.report import boxed_data, masked_data
 from vitreous.report.html import Html, facts, folded, name, paragraph, path, table, tag, together
 from vitreous.report.pictures import readable
 from vitreous.report.words import counted, percent
@@ -19,18 +19,27 @@ LISTED = 20  # problems of a kind that are named; data.json has more
 
 
 def section(data: DataReport, train: Source) -> Html:
-    pixels = data.parts[0].pixels
-    of_pixels = pixels is not None
+    heading, balance, sheet = _of_its_kind(data, train)
     return together(
         _parts(data),
         facts(_looks(data)),
-        tag.h3("Pixels of each class" if of_pixels else "Pictures of each class"),
-        _balance(data) if pixels is None else masked_data.balance(data, pixels),
+        tag.h3(heading),
+        balance,
         tag.h3("Problems found"),
         _problems(data),
         tag.h3("Contact sheet"),
-        masked_data.sheet(train) if of_pixels else _contact_sheet(train),
+        sheet,
     )
+
+
+def _of_its_kind(data: DataReport, train: Source) -> tuple[str, Html, Html]:
+    """A heading, what there is of each class, and pictures with what is known of them."""
+    pixels, boxes = data.parts[0].pixels, data.parts[0].boxes
+    if pixels is not None:
+        return "Pixels of each class", masked_data.balance(data, pixels), masked_data.sheet(train)
+    if boxes is not None:
+        return "Boxes of each class", boxed_data.balance(data, train), boxed_data.sheet(train)
+    return "Pictures of each class", _balance(data), _contact_sheet(train)
 
 
 def _parts(data: DataReport) -> Html:
@@ -56,8 +65,8 @@ def _looks(data: DataReport) -> Iterable[tuple[str, str | Html]]:
         yield "size", f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}"
     grey = {0.0: "in colour", 1.0: "all grey"}
     yield "colour", grey.get(data.grey_share, f"{percent(data.grey_share)} grey")
-    if data.parts[0].pixels is not None:
-        return  # of pixels, the chart tells
+    if data.parts[0].pixels is not None or data.parts[0].boxes is not None:
+        return  # the chart tells
     if data.imbalance == 1:
         yield "balance", "every class has the same number of training pictures"
     else:
@@ -100,10 +109,9 @@ def _problems(data: DataReport) -> Html:
     conflicts = [(path(one.one), path(one.other), _how(one.equal)) for one in data.two_labels]
     pairs = ("picture", "twin", "equal")
     more = " or more"
-    two = (
-        "The same picture under two classes" if data.parts[0].pixels is None else "Equal pictures with different masks"
-    )
+    two = CONFLICTS[data.task].capitalize()
     return together(
+        boxed_data.problems(data),
         _problem(f"Pictures in two parts: {len(data.leaks):,}", ("parts", *pairs), leaks),
         _problem(f"{two}: {data.num_two_labels:,}", pairs, conflicts),
         _problem(f"Duplicates within a part: {data.num_equal:,} exact, {data.num_near:,} near", pairs, twins),
