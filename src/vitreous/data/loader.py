@@ -207,7 +207,7 @@ class EvalLoader:
         is_held = source.pictures is not None and stacked is not None
         for found in self._cut_in_memory() if is_held else self._read():
             ids, size, images, *large = (platforms.moved(tensor, self.device) for tensor in found)
-            extent = self._extent(found[1])
+            extent = self.preprocessing.extents(found[1].tolist())
             yield Batch(
                 views=(self.preprocessing.normalised(images),),
                 targets=self._targets_of(ids, found[1])
@@ -227,11 +227,6 @@ class EvalLoader:
         geometry = together([self.preprocessing.geometry(one, *sides) for sides in size.tolist()])
         packed = platforms.moved(geometry.packed(), self.device)
         return self._source.targets.shown(found, Geometry.unpacked(packed, geometry.canvas))
-
-    def _extent(self, size: Tensor) -> Tensor | None:
-        if self.preprocessing.crop != "letterbox":
-            return None
-        return torch.tensor([self.preprocessing.placement(*sides).extent for sides in size.tolist()])
 
     def _cut_in_memory(self) -> Iterator[tuple[Tensor, ...]]:
         pictures, large = self._source.pictures, self._source.targets.stacked()

@@ -1,6 +1,7 @@
 """Preprocessing: the fixed way from a picture to the model's input. It is stored with a model."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,6 +71,12 @@ class Preprocessing:
         if self.crop == "letterbox":
             return self.padded(resized)
         return resized[..., -place.top : height - place.top, -place.left : width - place.left]
+
+    def extents(self, sizes: Sequence[Size]) -> Tensor | None:
+        """(B, 2) int64: how many rows and columns of the input are picture; None where there is never any padding."""
+        if self.crop != "letterbox":
+            return None
+        return torch.tensor([self.placement(*size).extent for size in sizes])
 
     def placement(self, height: int, width: int) -> Placement:
         """Where a picture of this size goes."""

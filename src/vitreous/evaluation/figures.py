@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.evaluation.abstention import Abstention
+from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
+from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.full import ClassEvaluation, Evaluation
 from vitreous.evaluation.many import LabelScores, ManyEvaluation, ManyScores
@@ -47,6 +49,16 @@ def _(evaluation: PixelEvaluation) -> Figures:
         "per_class": class_ious(evaluation.scores),
         "confusion": confusion(evaluation.scores),
         "reliability": pixel_reliability(evaluation.scores),
+    }
+
+
+@drawn.register
+def _(evaluation: BoxEvaluation) -> Figures:
+    return {
+        "per_class": class_precisions(evaluation.scores),
+        "precision_recall": precision_recall(evaluation.scores),
+        "errors": error_kinds(evaluation.scores),
+        "reliability": score_reliability(evaluation),
     }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitreous.data.images import Picture
 from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.pictures import AnyPicture, pixels
-from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.predictor import Predictor, sizes_of
 from vitreous.prediction.reading import Reading
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.trained import Trained
@@ -36,11 +36,12 @@ class TorchPredictor(Predictor):
 
     @torch.inference_mode()
     def outputs(self, pictures: Sequence[Picture]) -> Outputs:
-        return self.raw(self.inputs(*pictures))
+        extent = self.card.preprocessing.extents(sizes_of(pictures))
+        return self.raw(self.inputs(*pictures), None if extent is None else extent.to(self.device))
 
-    def raw(self, images: Tensor) -> Outputs:
-        """Of normalised images, as arrays."""
-        return as_arrays(self.task.predict(images))
+    def raw(self, images: Tensor, extent: Tensor | None = None) -> Outputs:
+        """Of normalised images, as arrays; `extent` (B, 2): how many rows and columns are picture, none: all."""
+        return as_arrays(self.task.predict(images, extent))
 
 
 def as_arrays(prediction: Prediction) -> Outputs:

@@ -81,7 +81,11 @@ class TorchServed(Served):
     @torch.inference_mode()
     def predict(self, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None
-        return self._outcomes(self.predictor.task.predict(self._images(prepared, through_windows=True)), prepared)
+        images, extent = self._images(prepared, through_windows=True), None
+        if self.predictor.reading.windows is None:
+            extent = self.card.preprocessing.extents([one.size for one in prepared])
+            extent = None if extent is None else extent.to(self.device)
+        return self._outcomes(self.predictor.task.predict(images, extent), prepared)
 
     def _outcomes(self, prediction: Prediction, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None

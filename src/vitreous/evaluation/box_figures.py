@@ -1,0 +1,102 @@
+"""Figures of an evaluation of objects."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitreous.display.figures import INK, SERIES, drawing, figure
+from vitreous.display.palette import palette
+from vitreous.evaluation.box_scores import BoxEvaluation, BoxScores, ScoreBin
+
+MOST_BARS, MOST_CURVES = 40, 20
+
+
+@drawing
+def class_precisions(scores: BoxScores) -> Figure:
+    """AP of every class with its interval, in the colours of the boxes; of many, those with most objects."""
+    colours = palette(len(scores.per_class))
+    seen = [(one, colour) for one, colour in zip(scores.per_class, colours, strict=True) if one.ap is not None]
+    seen = sorted(seen, key=lambda pair: -pair[0].objects)[:MOST_BARS]
+    drawn = figure(5.4, 0.8 + 0.26 * len(seen))
+    axes = drawn.subplots()
+    values = np.array([(one.ap.value, one.ap.low, one.ap.high) for one, _ in seen if one.ap is not None])
+    errors = np.abs(values[:, 1:] - values[:, :1]).T
+    paints = [_paint(colour) for _, colour in seen]
+    axes.barh(range(len(seen)), values[:, 0], xerr=errors, color=paints, error_kw={"ecolor": INK, "elinewidth": 0.9})
+    axes.set_yticks(range(len(seen)), [one.name for one, _ in seen])
+    axes.invert_yaxis()
+    axes.axvline(scores.ap.value, color=INK, linewidth=0.8, linestyle="--")
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("AP (95 % interval); dashed: their mean")
+    return drawn
+
+
+@drawing
+def precision_recall(scores: BoxScores) -> Figure:
+    """Precision against recall where an overlap of one half is enough: every class thin, their mean bold."""
+    drawn = figure(5.4, 4.0)
+    axes, recalls = drawn.subplots(), np.linspace(0, 1, 101)
+    colours = palette(len(scores.per_class))
+    seen = [(one, colour) for one, colour in zip(scores.per_class, colours, strict=True) if one.curve]
+    for one, colour in sorted(seen, key=lambda pair: -pair[0].objects)[:MOST_CURVES]:
+        named = one.name if len(seen) <= 8 else None
+        axes.plot(recalls, one.curve, color=_paint(colour), linewidth=1.0, label=named)
+    mean = np.mean([one.curve for one, _ in seen], axis=0)
+    axes.plot(recalls, mean, color=INK, linewidth=2.0, label=f"mean (AP50 {100 * scores.ap50.value:.1f} %)")
+    axes.set(xlim=(0, 1.01), ylim=(0, 1.02), xlabel="recall", ylabel="precision")
+    axes.legend(loc="lower left")
+    return drawn
+
+
+@drawing
+def error_kinds(scores: BoxScores) -> Figure:
+    """What AP50 would gain without errors of each kind, and how many there are among what is shown."""
+    drawn = figure(6.4, 2.4)
+    left, right = drawn.subplots(1, 2, sharey=True)
+    places, names = range(len(scores.errors)), [one.kind for one in scores.errors]
+    left.barh(places, [100 * one.ap50 for one in scores.errors], color=SERIES[0])
+    left.set_yticks(places, names)
+    left.invert_yaxis()
+    left.set_xlabel("AP50 lost by it, in points")
+    right.barh(places, [one.number for one in scores.errors], color=SERIES[1])
+    right.set_xlabel(f"number, scores of {scores.threshold:.2f} and more")
+    return drawn
+
+
+@drawing
+def score_reliability(evaluation: BoxEvaluation) -> Figure:
+    """The share of detections that is right against their score, before and after calibration."""
+    shown = [("as trained", evaluation.bins_before, evaluation.ece_before)]
+    if evaluation.scores.bins != evaluation.bins_before:
+        shown.append(("calibrated", evaluation.scores.bins, evaluation.scores.ece))
+    drawn = figure(0.4 + 3.1 * len(shown), 4.2)
+    axes = drawn.subplots(2, len(shown), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+    for column, (name, bins, ece) in enumerate(shown):
+        _reliability(axes[0, column], axes[1, column], bins)
+        axes[0, column].set_title(f"{name}: ECE {100 * ece.value:.1f} %")
+    axes[0, 0].legend(loc="upper left")
+    axes[0, 0].set_ylabel("share that is right")
+    axes[1, 0].set_ylabel("detections")
+    return drawn
+
+
+def _reliability(upper: Axes, lower: Axes, bins: tuple[ScoreBin, ...]) -> None:
+    full = [(one.score, one.right) for one in bins if one.score is not None and one.right is not None]
+    upper.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle="--", label="perfectly calibrated")
+    upper.plot(
+        *([pair[axis] for pair in full] for axis in (0, 1)),
+        color=SERIES[0],
+        marker="o",
+        markersize=4,
+        linewidth=1.2,
+    )
+    upper.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    numbers = [one.detections for one in bins]
+    lower.bar([one.low for one in bins], numbers, [one.high - one.low for one in bins], align="edge", color=SERIES[0])
+    lower.set_yscale("symlog")
+    lower.set_xlabel("score")
+
+
+def _paint(colour: tuple[int, int, int]) -> tuple[float, float, float]:
+    red, green, blue = colour
+    return red / 255, green / 255, blue / 255

@@ -1,0 +1,125 @@
+"""Detections measured as they are predicted: against training's metric, and with an oracle that knows the truth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitreous.data.base import Subset
+from vitreous.data.loader import EvalLoader
+from vitreous.data.sources import DataSettings
+from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
+from vitreous.evaluation.figures import drawn
+from vitreous.evaluation.score import score
+from vitreous.jobs.boxes import evaluate_boxes, fitted_calibration, measured
+from vitreous.models import ViTSettings
+from vitreous.nn.detr import Decoded
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.reading import Fitting, Reading
+from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.tasks.detect import DetectSettings
+from vitreous.weights.calibration import BoxCalibration
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
+
+PREPROCESSING = Preprocessing(size_px=(48, 96), crop="letterbox")
+
+
+@pytest.fixture(scope="module")
+def splits():
+    found = DataSettings(where="rendered:objects", train_limit=10).build()
+    return replace(found, val=Subset(found.val, np.arange(40)), test=Subset(found.test, np.arange(25)))
+
+
+class Oracle(Predictor):
+    """Finds every object, with noise; every other time it is sure of something that is not there."""
+
+    def __init__(self, *sources):
+        card = type("", (), {"preprocessing": PREPROCESSING})
+        classes = sources[0].classes
+        self.reading = Reading(kind="detect", classes=classes, fitting=Fitting(**vars(card.preprocessing)))
+        self.known = {}
+        for source in sources:
+            for index in range(len(source)):
+                self.known[source.read(index).tobytes()] = source.targets.of(index)
+
+    def outputs(self, pictures):
+        logits = np.full((len(pictures), 60, len(self.classes)), -8.0, np.float32)
+        boxes = np.full((len(pictures), 60, 4), 0.01, np.float32)
+        for at, picture in enumerate(pictures):
+            objects, rng = self.known[picture.tobytes()], np.random.default_rng(int(picture.sum()))
+            shares = objects.boxes / np.tile(picture.shape[1::-1], 2)
+            shares = shares + rng.normal(0, 0.01, shares.shape)
+            said = np.concatenate([(shares[:, :2] + shares[:, 2:]) / 2, shares[:, 2:] - shares[:, :2]], axis=1)
+            num = len(said)
+            boxes[at, :num], boxes[at, num : 2 * num] = said, rng.uniform(0.2, 0.3, (num, 4))
+            logits[at, np.arange(num), objects.classes] = rng.normal(3, 1, num)
+            logits[at, np.arange(num, 2 * num), objects.classes] = rng.normal(1, 1, num)
+        return {"logits": logits, "boxes": boxes}
+
+
+def test_an_oracle_is_measured_calibrated_and_drawn(splits):
+    oracle = Oracle(splits.val, splits.test)
+    found = evaluate_boxes(oracle, splits.val, splits.test)
+    assert found.scores.pictures == len(splits.test) and found.scores.ap50.value > 0.6
+    assert found.scores.recall.value > 0.5 and found.validation_pictures == len(splits.val)
+    assert found.scores.ece.value < found.ece_before.value
+    assert found.calibration.thresholds and found.scores.threshold == found.calibration.threshold
+    figures = drawn(found)
+    assert set(figures) == {"per_class", "precision_recall", "errors", "reliability"}
+    given = evaluate_boxes(oracle, splits.val, splits.test, calibration=BoxCalibration(threshold=0.4))
+    assert given.scores.ap == found.scores.ap and given.scores.threshold == 0.4  # the order of scores stays
+    # What a card carries is for predictions: it is measured as it was trained.
+    carrying = Oracle(splits.val, splits.test)
+    carrying.reading = replace(carrying.reading, calibration=BoxCalibration(shift=-3.0))
+    np.testing.assert_array_equal(
+        measured(carrying, splits.test).found.scores, measured(oracle, splits.test).found.scores
+    )
+
+
+def test_the_same_average_precision_as_in_training(splits):
+    """Of a model that says something about one picture in two ways: as training scores it, and as it predicts."""
+    torch.manual_seed(0)
+    model = ViTSettings(picture_px=(48, 96), patch=16, width=16, depth=1, heads=2)
+    sizes = {"queries": 30, "width": 16, "heads": 2, "mlp_width": 16, "encoder_depth": 1, "decoder_depth": 1}
+    task, classes = DetectSettings(decoder="detr", **sizes), splits.test.classes
+    card = Card(model=model, task=task, classes=classes, preprocessing=PREPROCESSING)
+    detector = task.build(model.build(), classes).eval()
+    predictor = TorchPredictor(Trained(card, detector.state_dict(), "here"))
+    oracle, shown = Oracle(splits.test), {}
+    for index in range(len(splits.test)):
+        picture = splits.test.read(index)
+        shown[predictor.inputs(picture).numpy().tobytes()] = picture
+
+    class Sees(nn.Module):
+        """In place of the decoder: looks up what the oracle says. Queries that say nothing are sure of no object."""
+
+        def forward(self, maps, extent, size):
+            said = oracle.outputs([shown[one.numpy().tobytes()] for one in self.images])
+            logits = torch.from_numpy(np.pad(said["logits"], ((0, 0), (0, 0), (0, 1)), constant_values=2.0))
+            # Of the picture's part of the canvas, as a real one would: where it is not told the part, of all of it.
+            assert extent.tolist() == [[48, 48]] * len(logits)
+            return Decoded(logits[None], torch.from_numpy(said["boxes"])[None])
+
+    for one in (detector, predictor.task):
+        one.head = Sees()
+        one.encoder.register_forward_pre_hook(lambda _, images, head=one.head: setattr(head, "images", images[0]))
+    ours = evaluate_boxes(predictor, None, splits.test).scores
+    with torch.inference_mode():
+        theirs = score(detector, EvalLoader(splits.test, PREPROCESSING, batch_size=7))
+    assert theirs["AP"] > 0.3
+    assert ours.ap.value == pytest.approx(theirs["AP"], abs=1e-9)
+    assert ours.ar.value == pytest.approx(theirs["AR"], abs=1e-9)
+
+
+def test_validation_pictures_without_objects_and_pictures_without_boxes(splits):
+    oracle = Oracle(splits.test)
+    classes = DataSettings(where="fashion", train_limit=100).build()
+    with pytest.raises(UserError, match="have no boxes"):
+        measured(oracle, classes.test)
+    empty = [index for index in range(len(splits.test)) if not len(splits.test.targets.of(index))]
+    if empty:
+        assert fitted_calibration(oracle, Subset(splits.test, np.array(empty))) == BoxCalibration()
