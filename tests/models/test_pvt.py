@@ -13,6 +13,8 @@ from vitreous.models.base import Grid
 from vitreous.models.flops import flops, num_parameters
 from vitreous.models.pvt import ReducedAttention
 from vitreous.models.shapes import shapes_only
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.training.optim import slots
 
 COUNTS = {
     "pvt_v2_b0": 3_666_760,
@@ -125,3 +127,9 @@ def test_what_cannot_be_built_is_one_clear_line():
     ):
         with pytest.raises(UserError, match=said):
             replace(TINY, **changes).build()
+
+
+def test_keys_and_values_are_two_matrices_to_an_optimizer():
+    found = {slot.name: slot.parts for slot in slots(ClassifySettings().build(TINY.build(), ("a", "b")))}
+    assert {found[name] for name in found if name.endswith("keys_values.weight")} == {2}
+    assert {found[name] for name in found if name.endswith(("queries.weight", "project_out.weight"))} == {1}

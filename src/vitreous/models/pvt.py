@@ -28,13 +28,17 @@ Generation = Literal["v1", "v2", "v2-linear"]
 POOLED = 7  # places a side that the linear variant's keys and values are averaged to
 
 
+class KeysValues(nn.Linear):
+    num_fused = 2  # matrices in its rows, for an optimizer that treats matrices one by one
+
+
 class ReducedAttention(nn.Module):
     """Queries from all tokens; keys and values from a coarser map of them."""
 
     def __init__(self, width: int, heads: int, reduction: int, linear: bool, norm_epsilon: float) -> None:
         super().__init__()
         self.width, self.heads, self.reduction, self.linear = width, heads, reduction, linear
-        self.queries, self.keys_values = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.queries, self.keys_values = nn.Linear(width, width), KeysValues(width, 2 * width)
         self.project_out = nn.Linear(width, width)
         reduces, kernel = linear or reduction > 1, 1 if linear else reduction
         self.reduce = nn.Conv2d(width, width, kernel, stride=kernel) if reduces else None
