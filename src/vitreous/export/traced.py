@@ -16,6 +16,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.errors import UserError, first_line
 from vitreous.export.graph import OPSET, Graph
@@ -99,8 +100,10 @@ def _exported(task: Task) -> onnx.GraphProto:
     family = type(task.encoder).__name__
     if importlib.util.find_spec("onnxscript") is None:
         raise UserError(f"{family} as an onnx file needs onnxscript: pip install 'vitreous[export]'")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's are about its own insides
+    # Kernels of the attention differ in how their outputs lie in memory, and the exporter takes one for the other: the
+    # plain form is laid out as it believes. Its warnings are about its own insides.
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+        warnings.simplefilter("ignore")
         try:
             program = trace(task, task.encoder.picture_px, torch.float32)
             written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False)
