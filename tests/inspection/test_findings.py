@@ -91,7 +91,7 @@ def test_every_kind_has_its_figures(kind, tmp_path):
 def test_panels_of_their_own():
     encoder, images = tiny(positions="bias")
     found = look_inside(encoder, images)
-    assert "Patch embedding filters" in svg(filters_figure(found.filters))
+    assert "Filters of the first layer" in svg(filters_figure(found.filters))
     assert "over 4 pictures" in svg(distances_figure(found.distances))
     assert "Position biases" in svg(biases_figure(found.biases))
     assert "see offset_biases" in svg(positions_figure(found.positions)).replace("\n", " ")

@@ -1,13 +1,31 @@
 import numpy as np
+import pytest
 import torch
+import torch.nn.functional as F
 
-from vitreous.inspection.pictures import brightness, lit, overlay, scale, side_by_side, upsampled
+from vitreous.inspection.pictures import brightness, enlarged, in_squares, lit, overlay, scale, side_by_side, upsampled
 
 
 def test_bilinear_between_the_centres_of_patches():
     large = upsampled(torch.tensor([[0.0, 4.0]]), (1, 8))
     assert large[0].tolist() == [0, 0, 0.5, 1.5, 2.5, 3.5, 4, 4]
     assert upsampled(torch.rand(2, 5, 3, 4), (9, 8)).shape == (2, 5, 9, 8)
+
+
+def test_a_map_that_is_larger_or_smaller_than_the_picture():
+    padded = upsampled(torch.tensor([[0.0, 4.0]]), (1, 8), (1.0, 1.5))  # its last third lies beyond the edge
+    assert padded[0].tolist() == pytest.approx([0, 0, 0, 1 / 3, 1, 5 / 3, 7 / 3, 3])
+    assert in_squares(torch.tensor([[1.0, 4.0]]), (2, 4), (1.0, 1.5))[1].tolist() == [1, 1, 1, 4]
+    assert in_squares(torch.tensor([[1.0, 4.0]]), (1, 8), (1.0, 0.5))[0].tolist() == [1, 1, 4, 4, 0, 0, 0, 0]
+    maps = torch.rand(2, 5, 3, 4)
+    expected = F.interpolate(maps, size=(9, 10), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(upsampled(maps, (9, 10)), expected)
+
+
+def test_a_part_as_large_as_the_whole():
+    picture = np.arange(16, dtype=np.uint8).reshape(4, 4, 1).repeat(3, axis=2)
+    assert enlarged(picture, (0, 2, 2, 4))[:, :, 0].tolist() == [[2, 2, 3, 3]] * 2 + [[6, 6, 7, 7]] * 2
+    assert enlarged(picture, (0, 0, 4, 4), (2, 2))[:, :, 1].tolist() == [[5, 7], [13, 15]]
 
 
 def test_the_picture_times_the_map():

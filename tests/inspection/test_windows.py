@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from vitreous.display.figures import svg
 from vitreous.errors import UserError
 from vitreous.inspection.attention import attention, attention_from
 from vitreous.inspection.distance import attention_distances
+from vitreous.inspection.figures import figures
 from vitreous.inspection.findings import Look, look_inside
 from vitreous.inspection.layout import attention_layers
 from vitreous.inspection.rollout import rollout
@@ -157,9 +160,12 @@ def test_layers_that_cannot_be_multiplied():
         rollout(encoder, images)
     found = look_inside(encoder, images).attention
     assert found.title == "mean of the patches, stage 2, block 2, windows of 4 x 4, shifted, mean of heads"
-    assert look_inside(encoder, images, Look(token=(9, 13), layer=2, head=1)).attention.title == (
-        "patch (9, 13), stage 1, block 2, windows of 4 x 4, shifted, head 1"
-    )
+    found = look_inside(encoder, images, Look(token=(9, 13), layer=2, head=1))
+    assert found.attention.title == "patch (9, 13), stage 1, block 2, windows of 4 x 4, shifted, head 1"
+    assert found.attention.patch_px == (36, 52, 40, 56) and found.attention.window_px == (24, 40, 40, 56)
+    drawn = figures(found, [np.zeros((40, 56, 3), np.uint8)] * 3)
+    assert "in its window" in svg(drawn["figure6"]) and "2: stage 1, block 2" in svg(drawn["layers"])
+    assert "first layer's heads" in svg(drawn["figure7"])
     with pytest.raises(UserError, match="no head 2: stage 1, block 2 has heads 1 to 1"):
         look_inside(encoder, images, Look(layer=2, head=2))
 

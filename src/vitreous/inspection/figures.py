@@ -15,13 +15,14 @@ from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.inspection.distance import AttentionDistances
 from vitreous.inspection.filters import FilterComponents
 from vitreous.inspection.findings import Attention, Findings
-from vitreous.inspection.layout import AttentionLayer
+from vitreous.inspection.layout import AttentionLayer, Box
 from vitreous.inspection.mosaics import (
     HEAT,
     SIGNED,
     SIMILARITY,
     Tile,
     bar,
+    frame,
     heat,
     mosaic,
     number_tiles,
@@ -33,7 +34,7 @@ from vitreous.inspection.mosaics import (
     show,
     smaller,
 )
-from vitreous.inspection.pictures import WHOLE, Covered, Pixels, brightness, in_squares, overlay
+from vitreous.inspection.pictures import WHOLE, Covered, Pixels, brightness, enlarged, in_squares, overlay
 from vitreous.inspection.receptive_figures import receptive_figure
 
 NUM_IN_GALLERY = 6  # pictures in the gallery of heads
@@ -52,7 +53,15 @@ def figures(findings: Findings, pictures: Sequence[Pixels], captions: Sequence[s
 def _of_attention(found: Attention, pictures: Sequence[Pixels], captions: Sequence[str] | None) -> dict[str, Figure]:
     few, layer = slice(NUM_IN_GALLERY), found.layers[found.layer - 1]
     return {
-        "figure6": attention_figure(pictures, found.maps, captions, title=found.title, covered=found.seen.covered),
+        "figure6": attention_figure(
+            pictures,
+            found.maps,
+            captions,
+            title=found.title,
+            covered=found.seen.covered,
+            patch_px=found.patch_px,
+            window_px=found.window_px,
+        ),
         "layers": layers_figure(pictures[0], [heads[0] for heads in found.heads], found.layers),
         "heads": heads_figure(
             pictures[few],
@@ -60,6 +69,7 @@ def _of_attention(found: Attention, pictures: Sequence[Pixels], captions: Sequen
             captions and captions[few],
             title=", ".join(filter(None, [layer.name, layer.grouped])),
             covered=layer.seen.covered,
+            window_px=found.window_px,
         ),
     }
 
@@ -76,8 +86,13 @@ def attention_figure(
     title: str = "",
     columns: int = 3,
     covered: Covered = WHOLE,
+    patch_px: Box | None = None,
+    window_px: Box | None = None,
 ) -> Figure:
-    """Pairs of a picture and what of it is looked at (paper, Figure 6). maps: (S, h, w)."""
+    """Pairs of a picture and what of it is looked at (paper, Figure 6). maps: (S, h, w).
+
+    The patch that looks is framed, and so is its window, of which the second picture is then an enlarged part.
+    """
     rows = -(-len(pictures) // columns)
     columns = -(-len(pictures) // rows)  # rows of like length: four pictures make a square
     height, width = pictures[0].shape[:2]
@@ -93,14 +108,19 @@ def attention_figure(
             continue
         picture = pictures[number]
         seen = overlay(picture, maps[number], covered=covered, stretch=True)
-        show(ax, mosaic([[rgba(picture / 255.0), rgba(seen / 255.0)]], 0.04))
-        low, high = (maps[number] / maps[number].mean().clamp_min(1e-30)).aminmax()
+        seen = seen if window_px is None else enlarged(seen, window_px)
+        pair = mosaic([[rgba(picture / 255.0), rgba(seen / 255.0)]], 0.04)
+        show(ax, pair)
+        for box in (patch_px, window_px):
+            frame(ax, box, pair.shape[0] / height)
+        values = maps[number] if window_px is None else maps[number][maps[number] > 0]
+        low, high = (values / values.mean().clamp_min(1e-30)).aminmax()
         words = [(0.0, "left", short(captions[number], 26) if captions else "")]
-        words += [(1.0, "right", f"{float(low):.2g}\N{EN DASH}{float(high):.2g}")]
+        words += [(1.0, "right", f"{_times(float(low))}\N{EN DASH}{_times(float(high))}")]
         for place, side, word in words:
             ax.text(place, -0.03, word, transform=ax.transAxes, ha=side, va="top", fontsize="x-small", parse_math=False)
         if number < columns:
-            for place, word in ((0.245, "input"), (0.755, "attention")):
+            for place, word in ((0.245, "input"), (0.755, "attention" if window_px is None else "in its window")):
                 ax.text(place, 1.02, word, transform=ax.transAxes, ha="center", va="bottom", fontsize="small")
     drawn.suptitle("\n".join(heading), fontsize="medium")
     return drawn
@@ -158,7 +178,7 @@ def distances_figure(distances: AttentionDistances | str) -> Figure:
 
 def _draw_filters(ax: Axes, filters: FilterComponents | str) -> None:
     if isinstance(filters, str):
-        say(ax, "Patch embedding filters", filters)
+        say(ax, "Filters of the first layer", filters)
         return
     pictures = filters.pictures.numpy()
     # As wide as the paper's: seven in a row.
@@ -166,7 +186,7 @@ def _draw_filters(ax: Axes, filters: FilterComponents | str) -> None:
     show(ax, mosaic(rows))
     ax.axis("off")
     share = float(filters.explained.sum())
-    ax.set_title(f"Patch embedding filters\nfirst {len(pictures)} principal components, {share:.0%} of variance")
+    ax.set_title(f"Filters of the first layer\nfirst {len(pictures)} principal components, {share:.0%} of variance")
 
 
 def _draw_positions(ax: Axes, similarity: Tensor | str) -> None:
@@ -192,7 +212,9 @@ def _draw_biases(ax: Axes, biases: Tensor) -> None:
     show(ax, mosaic([tiles[start : start + columns] for start in range(0, len(tiles), columns)]))
     ax.axis("off")
     h, w = biases.shape[1:]
-    ax.set_title(f"Position biases on the logits of each head\noffsets up to {h // 2} rows, {w // 2} columns")
+    ax.set_title(
+        f"Position biases on the logits of the first layer's heads\noffsets up to {h // 2} rows, {w // 2} columns"
+    )
     bar(ax, scale, SIGNED)
 
 
@@ -253,12 +275,16 @@ def heads_figure(
     *,
     title: str = "",
     covered: Covered = WHOLE,
+    window_px: Box | None = None,
 ) -> Figure:
-    """Every head of one layer for some pictures, as DINO's authors show it. maps: (S, heads, h, w)."""
+    """Every head of one layer for some pictures, as DINO's authors show it; or for a window of them, enlarged. maps:
+    (S, heads, h, w)."""
     tiles = []
     for picture, of_picture in zip(pictures, maps, strict=True):
-        first = rgba(smaller(picture) / 255.0)
-        tiles.append([first, *(_attention_tile(head, first, covered) for head in of_picture)])
+        box = window_px or Box(0, 0, *picture.shape[:2])
+        first = rgba(smaller(enlarged(picture, box)) / 255.0)
+        large = (_attention_tile(head, picture, covered) for head in of_picture)
+        tiles.append([first, *(enlarged(one, box, first.shape[:2]) for one in large)])
     labels = [textwrap.fill(caption, 16, max_lines=2) for caption in captions] if captions else [""] * len(tiles)
     drawn = _gallery(tiles, labels, _head_labels(maps.shape[1]))
     if title:
@@ -285,7 +311,11 @@ def _gallery(tiles: list[list[Tile]], row_labels: Sequence[str], column_labels: 
     return drawn
 
 
-def _attention_tile(attention_map: Tensor, like: Tile, covered: Covered) -> Tile:
+def _attention_tile(attention_map: Tensor, like: Tile | Pixels, covered: Covered) -> Tile:
     """Each patch in one colour, the brightest that of the most attention."""
     height, width = like.shape[:2]
     return heat(in_squares(brightness(attention_map), (height, width), covered), Normalize(0.0, 1.0), HEAT)
+
+
+def _times(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"

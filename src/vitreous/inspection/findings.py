@@ -12,7 +12,7 @@ from vitreous.errors import UserError
 from vitreous.inspection.attention import attention_from
 from vitreous.inspection.distance import NUM_PICTURES, AttentionDistances, attention_distances
 from vitreous.inspection.filters import FilterComponents, filter_components
-from vitreous.inspection.layout import AttentionLayer, Layout, Token, attention_layers, numbered
+from vitreous.inspection.layout import AttentionLayer, Box, Layout, Token, attention_layers, numbered
 from vitreous.inspection.positions import has_biases, offset_biases, position_similarity
 from vitreous.inspection.receptive import ReceptiveFields, receptive_fields
 from vitreous.inspection.rollout import can_roll, check_rolls, rollout
@@ -88,6 +88,22 @@ class Attention:
     def seen(self) -> Layout:
         """Where the cells of `maps` lie."""
         return self.layers[self.layer - 1].seen
+
+    @property
+    def patch_px(self) -> Box | None:
+        """Of the patch that looks, where it is one."""
+        if not isinstance(self.look.token, tuple):
+            return None
+        place = self.layers[self.layer - 1].looking
+        return place.box_px(torch.tensor([place.rows(self.look.token).start - place.num_prefix]))
+
+    @property
+    def window_px(self) -> Box | None:
+        """What the patch that looks can see, where that is a window of the picture."""
+        layer, token = self.layers[self.layer - 1], self.look.token
+        if not isinstance(token, tuple) or not layer.grouped:
+            return None
+        return layer.seen.box_px(layer.seen_from(layer.looking.rows(token).start) - layer.seen.num_prefix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,19 @@ from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
-from vitreous.models.layout import AttentionLayer, Layout, Token
+from vitreous.models.layout import AttentionLayer, Box, Layout, Token
 
-__all__ = ["AttentionLayer", "Layout", "Token", "attention_layers", "has_attention", "layout", "numbered", "plain"]
+__all__ = [
+    "AttentionLayer",
+    "Box",
+    "Layout",
+    "Token",
+    "attention_layers",
+    "has_attention",
+    "layout",
+    "numbered",
+    "plain",
+]
 
 
 def plain(encoder: nn.Module) -> Encoder:

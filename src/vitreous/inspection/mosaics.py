@@ -12,11 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.display.figures import figure
+from vitreous.inspection.layout import Box
 from vitreous.inspection.pictures import Pixels
 
 Tile = NDArray[np.floating[Any]]  # (h, w, 3 or 4) in 0..1
@@ -73,6 +75,16 @@ def show(ax: Axes, mosaic: Tile) -> None:
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     ax.set_anchor("N")
+
+
+def frame(ax: Axes, box: Box | None, times: float) -> None:
+    """Around a part of the first tile, which is shown `times` as large: dark with a light core, seen on any picture."""
+    if box is None:
+        return
+    top, left, bottom, right = (times * each - 0.5 for each in box)
+    for colour, thick in (("black", 2.0), ("white", 0.8)):
+        part = Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=thick)
+        ax.add_patch(part)
 
 
 def number_tiles(ax: Axes, rows: int, columns: int) -> None:

@@ -1,11 +1,14 @@
 """Maps laid on the picture they belong to (paper, Figure 6)."""
 
+from typing import Any, TypeVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
+Values = TypeVar("Values", NDArray[np.uint8], NDArray[np.floating[Any]])
 Covered = tuple[float, float]  # the share of a picture's height and width that a map covers: over 1 where it is padded
 WHOLE: Covered = (1.0, 1.0)
 
@@ -37,6 +40,17 @@ def _along(maps: Tensor, axis: int, side: int, share: float, *, smooth: bool) ->
     weight = (between - before).view(-1, *[1] * (-1 - axis))
     first, second = (maps.index_select(axis, each) for each in (before, (before + 1).clamp(max=num - 1)))
     return torch.lerp(first, second, weight) * inside
+
+
+def enlarged(picture: Values, box: tuple[float, float, float, float], size: tuple[int, int] | None = None) -> Values:
+    """A part of a picture (top, left, bottom, right in px), as large as the whole or of that size, each pixel a
+    square."""
+    height, width = size or picture.shape[:2]
+    top, left, bottom, right = box
+    rows = (top + (np.arange(height) + 0.5) * (bottom - top) / height).astype(int)
+    columns = (left + (np.arange(width) + 0.5) * (right - left) / width).astype(int)
+    found: Values = picture[rows[:, None], columns]
+    return found
 
 
 def brightness(maps: Tensor, *, stretch: bool = False) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.inspection.layout import numbered, plain
 
-MOST_PLACES = 32 * 32  # of a table that is shown: each is compared to all
+MOST_PLACES = 16 * 16  # of a table that is shown, where there is a choice: each is compared to all
 
 
 def position_similarity(encoder: nn.Module, layer: int | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from vitreous.inspection.receptive import ReceptiveField, ReceptiveFields
 
 LEGEND = (
     "Which pixels the place in the middle of a map depends on: its gradient, as the square root of its share of the "
-    "largest. A square around the place holds half of the gradient"
+    "largest. The white square, whose side is given, holds half of the gradient"
 )
 
 
@@ -33,7 +33,13 @@ def receptive_figure(found: Mapping[str, ReceptiveFields | str]) -> Figure:
         for ax in row:
             ax.axis("off")
         row[0].text(
-            -0.08, 0.5, textwrap.fill(name, 16), transform=row[0].transAxes, ha="right", va="center", parse_math=False
+            -0.08,
+            0.5,
+            _label(name, fields[name]),
+            transform=row[0].transAxes,
+            ha="right",
+            va="center",
+            parse_math=False,
         )
         if isinstance(each, str):
             say(row[0], "", each)
@@ -42,6 +48,15 @@ def receptive_figure(found: Mapping[str, ReceptiveFields | str]) -> Figure:
     bar(axes[0, -1], Normalize(0.0, 1.0), HEAT)
     drawn.suptitle("\n".join(heading), fontsize="medium")
     return drawn
+
+
+def _label(name: str, fields: tuple[ReceptiveField, ...]) -> str:
+    """The model, and the size of its pictures, of which fields are parts."""
+    lines = textwrap.wrap(name, 16)
+    if lines and fields:
+        height, width = fields[0].field.shape
+        lines.append(f"{height} x {width} px")
+    return "\n".join(lines)
 
 
 def _draw(ax: Axes, field: ReceptiveField) -> None:

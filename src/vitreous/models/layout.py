@@ -2,7 +2,7 @@
 nobody who looks inside has to know its family."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,16 @@ from vitreous.errors import UserError
 from vitreous.models.base import Grid
 from vitreous.nn.relative import BiasTable, RelativePositions
 from vitreous.nn.tokens import Positions
+
+
+class Box(NamedTuple):
+    """A part of a picture, in px."""
+
+    top: float
+    left: float
+    bottom: float
+    right: float
+
 
 Token = int | tuple[int, int] | None  # a prefix token (0: class), a patch (row, column), or None: what is pooled
 
@@ -71,6 +81,16 @@ class Layout:
         places = [(torch.arange(num) + 0.5) * pitch for num, pitch in zip(self.grid, self.pitch_px, strict=True)]
         return torch.cartesian_prod(*places)
 
+    def box_px(self, patches: Tensor) -> Box:
+        """What these patches, counted in reading order, cover of the picture."""
+        rows, columns = patches // self.grid.w, patches % self.grid.w
+        ends = [
+            (float(each.min()) * pitch, min(float(each.max() + 1) * pitch, float(side)))
+            for each, pitch, side in zip((rows, columns), self.pitch_px, self.picture_px, strict=True)
+        ]
+        (top, bottom), (left, right) = ends
+        return Box(top, left, bottom, right)
+
     def patch_at(self, down_px: float, right_px: float) -> tuple[int, int]:
         """The patch that lies at a place of the picture, or the nearest one."""
         row, column = (
@@ -106,6 +126,13 @@ class AttentionLayer:
     def is_whole(self) -> bool:
         """Whether every token may look at every token: only such layers can be multiplied, one by the next."""
         return len(self.queries) == 1 and self.looking == self.seen
+
+    def seen_from(self, token: int) -> Tensor:
+        """The tokens that a token can look at, without padding."""
+        group, row = torch.nonzero(self.queries == token)[0].tolist()
+        can = self.keys[group] >= 0
+        can = can if self.hidden is None else can & ~self.hidden[group, row]
+        return self.keys[group][can]
 
     @property
     def num_weights(self) -> int:
