@@ -168,6 +168,10 @@ def test_boxes_turn_as_pixels_do(tmp_path, orientation):
             {"annotations": [{"id": 5, "image_id": 10, "category_id": 7, "segmentation": {"size": [2, 2]}}]},
             "its segmentation cannot be read",
         ),
+        (
+            {"annotations": [{"id": 5, "image_id": 10, "category_id": 7, "bbox": [1, 2, 10**400, 4]}]},
+            "its bbox has a number that is too large",
+        ),
         ({"categories": []}, "has no categories"),
         ({"categories": [{"id": "x"}]}, "a category without a number and a name"),
     ],

@@ -244,6 +244,30 @@ def test_letterboxed_boxes_come_back_from_prediction():
 # ---- Batches
 
 
+def test_a_whole_step_of_the_loader_is_one_graph():
+    augmentation = Augmentation(crop=CropSettings(method="zoom"), colour=ColourSettings(brightness=0.4))
+    view = augmentation.build(Preprocessing(size_px=(16, 16), crop="letterbox"))
+    loader = TrainLoader(InMemory(Painted(4, (48, 64))), [view], batch_size=2, seed=0)
+    (inputs,) = loader.inputs(0, 1)
+    same(loader.prepare(*inputs), torch.compile(loader.prepare, backend="eager", fullgraph=True)(*inputs))
+
+
+def test_zoom_on_a_letterbox_is_scale_jitter():
+    """Torchvision's transform for LSJ: a factor of the size that fits into the canvas, in the picture's proportions."""
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    tv = pytest.importorskip("torchvision.tv_tensors")
+    keys = K.sample_keys(0, 0, torch.arange(200))
+    for factor in (0.3, 1.0, 1.7):
+        crop = CropSettings(method="zoom", zoom=(factor, factor))
+        view = Augmentation(crop=crop).build(Preprocessing(size_px=(48, 48), crop="letterbox"))
+        for size in ((40, 52), (97, 31)):
+            picture = tv.Image(torch.zeros(3, *size, dtype=torch.uint8))
+            theirs = v2.ScaleJitter((48, 48), scale_range=(factor, factor))(picture).shape[-2:]
+            found = view.geometry(keys, *size)
+            assert (found.placed[:, 2:] - torch.tensor(theirs)).abs().max() <= 1  # they round down
+            assert torch.equal(found.extent, found.placed[:, 2:].clamp(max=48))
+
+
 def same(one, other):
     assert torch.equal(one.images, other.images) and torch.equal(one.ids, other.ids)
     assert one.targets.keys() == other.targets.keys() == {"boxes", "classes", "crowd"}

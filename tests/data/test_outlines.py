@@ -1,10 +1,13 @@
 """Polygons and runs of pixels, against pictures drawn finely and against texts made as COCO makes them."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from vitreous.data.outlines import bounds, outline_mask, polygon_mask, run_mask, uncompressed
+from vitreous.data.images import BadPicture
+from vitreous.data.outlines import WrittenOutlines, bounds, outline_mask, polygon_mask, run_mask, uncompressed
 
 FINE = 16
 
@@ -49,6 +52,16 @@ def test_runs_plain_and_compressed(seed):
     assert bounds({"size": list(mask.shape), "counts": runs}) == (
         columns.min(), rows.min(), columns.max() + 1, rows.max() + 1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [{"size": [3, 3]}, {"size": [10**6, 10**6], "counts": [10**12]}, {"size": [3, 3], "counts": "~"}, [[1, 2, 3]], 3],
+)
+def test_an_outline_that_cannot_be_read_says_so(outline):
+    outlines = WrittenOutlines([json.dumps(outline)], np.array([[3, 3]]), np.array([1]))
+    with pytest.raises(BadPicture, match="an outline of it cannot be read"):
+        outlines.mask(0, 3, 3)
 
 
 def test_runs_that_do_not_fill_their_picture():

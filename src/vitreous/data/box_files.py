@@ -44,10 +44,9 @@ def boxed_pictures(source: "Source") -> list[BoxedPicture]:
     found = []
     for index in range(len(source)):
         objects, (height, width) = targets.of(index), targets.sizes[index].tolist()
-        name, number = PurePosixPath(Path(source.where(index)).as_posix()).name, targets.ids[index].item()
-        found.append(
-            BoxedPicture(name, (height, width), objects.boxes, objects.classes, id=number, crowd=objects.crowd)
-        )
+        name = PurePosixPath(Path(source.where(index)).as_posix()).name
+        number, crowd = targets.ids[index], objects.crowd
+        found.append(BoxedPicture(name, (height, width), objects.boxes, objects.classes, id=number, crowd=crowd))
     return found
 
 

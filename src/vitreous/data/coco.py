@@ -25,6 +25,7 @@ from vitreous.errors import UserError, first_line, shown
 
 MAX_BYTES = 4 * 2**30  # of a file
 PEEK_BYTES = 2**16
+MOST_PX = 2**31  # of a side
 PROBED = 5  # pictures that are looked for, to find their folder
 KEYS = ("images", "annotations", "categories")
 OTHERS = ("captions", "person_keypoints", "stuff", "panoptic", "image_info")  # what COCO has beside its instances
@@ -114,7 +115,7 @@ def _read(path: Path) -> CocoFile | None:
     try:
         with open_regular(path) as file:
             head = file.read(PEEK_BYTES)
-        looks_like = head.lstrip().startswith(b"{") and re.search(rb'"(images|annotations|categories|info)"\s*:', head)
+        looks_like = head.lstrip().startswith(b"{") and re.search(rb'"(images|annotations|categories)"\s*:', head)
         if not looks_like:
             return None
         document = json.loads(read_regular(path, MAX_BYTES))
@@ -174,7 +175,7 @@ def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int]) -> Anno
 def _size(image: Mapping[str, Any]) -> tuple[int, int]:
     """What the boxes refer to; where it is not told, the picture itself, which is still to be looked at."""
     match image:
-        case {"height": int(height), "width": int(width)} if height > 0 and width > 0:
+        case {"height": int(height), "width": int(width)} if 0 < height < MOST_PX and 0 < width < MOST_PX:
             return height, width
     return UNKNOWN
 
@@ -182,8 +183,11 @@ def _size(image: Mapping[str, Any]) -> tuple[int, int]:
 def _box(annotation: Mapping[str, Any], outline: Any, where: str) -> tuple[float, ...]:
     """x0 y0 x1 y1"""
     match annotation.get("bbox"):
-        case [x, y, width, height] if all(isinstance(one, int | float) for one in (x, y, width, height)):
-            return x, y, x + width, y + height
+        case [int() | float() as x, int() | float() as y, int() | float() as width, int() | float() as height]:
+            try:
+                return float(x), float(y), float(x) + float(width), float(y) + float(height)
+            except OverflowError:
+                raise UserError(f"{where}: its bbox has a number that is too large.") from None
         case None if outline is not None:
             try:
                 found = bounds(outline)

@@ -31,6 +31,8 @@ class HubSource(Source):
 
         self.name = name
         self._image_column = column(rows.column_names, None, IMAGES, "image", name)
+        if "objects" in rows.column_names and not set(LABELS) & set(rows.column_names) and layout.need_labels:
+            raise UserError(f"hf:{name}: boxes of the hub are not read from there. Name its parquet files, downloaded.")
         label = label_column_of(rows.column_names, LABELS, name, layout)
         self.targets, self.classes, self.notes = _labels(name, rows, label, layout)
         # Bytes as stored: pictures are decoded by read_picture and by nothing else.

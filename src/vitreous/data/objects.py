@@ -40,7 +40,7 @@ class Outlines(ABC):
     @abstractmethod
     def mask(self, number: int, height: int, width: int) -> Flags | None:
         """(height, width): which pixels of the picture as it was annotated belong to an object; None where only its box
-        is known."""
+        is known. Raises BadPicture."""
 
 
 @dataclass(frozen=True)

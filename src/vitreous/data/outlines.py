@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import PathList
-from vitreous.data.images import turned
+from vitreous.data.images import MAX_PIXELS, BadPicture, turned
 from vitreous.data.objects import Flags, Numbers, Outlines
+from vitreous.errors import first_line
 
 Points = NDArray[np.float64]  # (P, 2): x to the right, y down
 
@@ -29,7 +30,10 @@ class WrittenOutlines(Outlines):
             return None
         orientation = int(self._orientations[number])
         stored = (width, height) if orientation >= 5 else (height, width)
-        return turned(outline_mask(json.loads(text), self._sizes[number], stored), orientation)
+        try:
+            return turned(outline_mask(json.loads(text), self._sizes[number], stored), orientation)
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            raise BadPicture(f"an outline of it cannot be read ({first_line(error)})") from None
 
 
 def outline_mask(outline: Any, annotated: Sequence[float] | Numbers, size: tuple[int, int]) -> Flags:
@@ -72,6 +76,8 @@ def _filled(points: Points, height: int, width: int) -> Flags:
 def run_mask(outline: dict[str, Any]) -> Flags:
     """Runs of pixels outside and inside in turn, column after column."""
     height, width = outline["size"]
+    if not 0 < height * width <= MAX_PIXELS:
+        raise ValueError(f"runs for a picture of {height} x {width} pixels")
     counts = outline["counts"]
     runs = np.asarray(uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
     if runs.sum() != height * width:

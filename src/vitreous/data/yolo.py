@@ -26,16 +26,15 @@ SPLITS = ("train", "val", "test")
 NAMES = ("classes.txt", "obj.names", "names.txt")  # one class per line
 MAX_BYTES = 64 * 2**20  # of any of these files
 FAR = 2.0  # a share of a side beyond which numbers must be pixels
-_NAMES_CLASSES, _NAMES_PICTURES = (re.compile(rf"^{word}\s*:", re.MULTILINE) for word in ("names", "(train|val)"))
+_NAMES_CLASSES = re.compile(rb"^names\s*:", re.MULTILINE)
+_NAMES_PICTURES = re.compile(rb"^(train|val)\s*:", re.MULTILINE)
 
 
 def open_yolo(folder: Path) -> dict[str, Source]:
     """The splits of a folder that is laid out so; none where it is not."""
     for entry in entries(folder):
-        if entry.name.lower().endswith((".yaml", ".yml")) and entry.is_file():
-            text = _text(folder / entry.name)
-            if _NAMES_CLASSES.search(text) and _NAMES_PICTURES.search(text):
-                return open_yolo_file(folder / entry.name)
+        if entry.name.lower().endswith((".yaml", ".yml")) and entry.is_file() and _names_boxes(folder / entry.name):
+            return open_yolo_file(folder / entry.name)
     return _by_folders(folder) or _beside(folder)
 
 
@@ -62,6 +61,15 @@ def _opened(name: str, found: Mapping[str, Annotated], classes: Sequence[str], n
 
 
 # ---- data.yaml
+
+
+def _names_boxes(path: Path) -> bool:
+    """Whether it may be one: any other YAML file is none of ours."""
+    try:
+        text = read_regular(path, MAX_BYTES)
+    except OSError:
+        return False
+    return bool(_NAMES_CLASSES.search(text) and _NAMES_PICTURES.search(text))
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Boxes(Targets):
         """`sizes` (N, 2): height and width of every picture. `ids`, `category_ids`: what the data set calls its
         pictures and classes, where it has numbers of its own."""
         self.objects, self.sizes, self.outlines = objects, np.asarray(sizes, dtype=np.int64).reshape(-1, 2), outlines
-        self.ids = np.asarray(range(1, len(self) + 1) if ids is None else ids)
+        self.ids = np.empty(len(self), dtype=object)  # numbers, texts, or both
+        self.ids[:] = range(1, len(self) + 1) if ids is None else list(ids)
         self.category_ids = None if category_ids is None else tuple(category_ids)
         self._starts = np.searchsorted(objects.owner, np.arange(len(self) + 1))
 
@@ -88,7 +89,7 @@ class Boxes(Targets):
         boxes = (self.objects.boxes * factors).astype(np.float32)
         return self._like(replace(self.objects, boxes=boxes), sizes, self.ids)
 
-    def _like(self, objects: Objects, sizes: Indices, ids: NDArray[np.generic]) -> "Boxes":
+    def _like(self, objects: Objects, sizes: Indices, ids: NDArray[np.object_]) -> "Boxes":
         return Boxes(objects, sizes, self.outlines, ids=ids.tolist(), category_ids=self.category_ids)
 
     def update(self, digest: Digest) -> None:
