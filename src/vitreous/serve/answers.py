@@ -5,6 +5,7 @@ from functools import singledispatch
 from typing import Any
 
 from vitreous.display.palette import palette
+from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, Outcome
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 
@@ -41,6 +42,20 @@ def _(outcome: ManyOutcome, options: Options) -> dict[str, Any]:
 
 def _with_threshold(outcome: ManyOutcome, name: str, probability: float) -> dict[str, Any]:
     return {"label": name, "probability": probability, "threshold": outcome.threshold(name)}
+
+
+@as_json.register
+def _(outcome: BoxOutcome, options: Options) -> dict[str, Any]:
+    colours = palette(len(outcome.classes))
+    return {
+        "width": outcome.size[1],
+        "height": outcome.size[0],
+        "threshold": outcome.threshold,
+        "objects": [
+            {"label": one.label, "score": one.score, "box": list(one.box), "colour": colours[one.number]}
+            for one in outcome.objects(options.get("score"))
+        ],
+    }
 
 
 @as_json.register

@@ -26,6 +26,7 @@ Top = Annotated[int, Query(ge=1, le=1000, description="how many of the likeliest
 Coverage = Annotated[float | None, Query(gt=0, lt=1, description="also give a set that holds the right class so often")]
 Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where no class is at least so likely")]
 Polygons = Annotated[bool, Query(description="also give every region as a polygon")]
+Score = Annotated[float | None, Query(ge=0, le=1, description="the least of an object; by default the threshold")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many")]
 PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
 LEFT = 499  # nobody reads it; the metrics count it
@@ -215,6 +216,18 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     async def segment(request: Request, model: Model = None, polygons: Polygons = False) -> Response:
         asked = service.able(model, "segment")
         replies = await service.ask(request, asked, "segment", most, {"polygons": polygons})
+        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+
+    @app.post(
+        "/v1/detect",
+        response_model=schemas.Detections,
+        responses=schemas.errors(*schemas.ASKING),
+        openapi_extra=schemas.body(most),
+        summary="The objects of the pictures, each with its box.",
+    )
+    async def detect(request: Request, model: Model = None, score: Score = None) -> Response:
+        asked = service.able(model, "detect")
+        replies = await service.ask(request, asked, "detect", most, {"score": score})
         return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
 
     @app.post(

@@ -49,6 +49,26 @@ class Segmentations(BaseModel):
     results: list[Segmentation] = Field(description="one per picture, in their order")
 
 
+class Object(BaseModel):
+    label: str
+    score: float = Field(ge=0, le=1, description="calibrated: the probability that this is right")
+    box: tuple[float, float, float, float] = Field(description="x0, y0, x1, y1 in px of the picture as it was given")
+    colour: tuple[int, int, int] = Field(description="red, green, blue: of the class")
+
+
+class Detection(BaseModel):
+    width: int | None = Field(None, description="of the picture as it was given")
+    height: int | None = None
+    threshold: float | None = Field(None, description="the score that was chosen on validation pictures")
+    objects: list[Object] | None = Field(None, description="the surest first")
+    error: str | None = Field(None, description="in place of all else: why this picture cannot be read")
+
+
+class Detections(BaseModel):
+    model: str
+    results: list[Detection] = Field(description="one per picture, in their order")
+
+
 class Embedding(BaseModel):
     embedding: list[float] | None = Field(None, description="the encoder's pooled features")
     error: str | None = None

@@ -108,4 +108,4 @@ def described(reading: Reading) -> dict[str, Any]:
 
 def question(reading: Reading) -> str:
     """What is asked of such a model: the end of the path under /v1."""
-    return "segment" if reading.kind == "segment" else "predict"
+    return reading.kind if reading.kind in ("segment", "detect") else "predict"

@@ -30,7 +30,7 @@ NUM_SPARE = 4  # training pictures decoded ahead
 @dataclass(eq=False)
 class Job:
     number: int
-    kind: str  # predict, segment, embed, attention
+    kind: str  # predict, segment, detect, embed, attention
     options: dict[str, Any]
     data: bytes
     prepared: Any = None
@@ -259,7 +259,7 @@ class Worker:
 
     def _results(self, batch: list[Job]) -> list[tuple[Any, bytes]]:
         prepared = [job.prepared for job in batch]
-        if batch[0].kind in ("predict", "segment"):
+        if batch[0].kind in ("predict", "segment", "detect"):
             found = self.served.predict(prepared)
             return [(as_json(outcome, job.options), b"") for outcome, job in zip(found, batch, strict=True)]
         if batch[0].kind == "embed":

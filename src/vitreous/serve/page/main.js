@@ -10,6 +10,7 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const EXAMPLE_TRIES = 20, ABOUT_TRIES = 20;
 const NEIGHBOURS_AGAIN_MS = [2000, 4000, 8000, 15000]; // while the model is still reading its training pictures
 const STARTING_MS = 500; // after which it is said that the model is starting
+const LEAST_SCORE = 0.05; // of objects that the page may show
 
 const server = new Server(say);
 let panels = [];
@@ -86,6 +87,11 @@ async function read(panel, picture, signal) {
     const [mask, below] = await Promise.all([opened(found.mask), picture.given.catch(() => null)]);
     signal.throwIfAborted();
     panel.showSegments(found, mask, below);
+  }
+  if (panel.can("detect")) {
+    const found = await server.detect(name, picture.blob, LEAST_SCORE, signal), below = await picture.given.catch(() => null);
+    signal.throwIfAborted();
+    panel.showBoxes(found, below);
   }
   if (panel.can("attention")) {
     const [sent] = await Promise.all([server.attention(name, picture.blob, signal), given]);

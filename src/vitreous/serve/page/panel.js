@@ -1,6 +1,7 @@
 // Everything about one model: its answer, its attention, its sentence, its neighbours.
 
 import { element, offerCoverages, percent, showAnswer } from "./answer.js";
+import { Boxes } from "./boxes.js";
 import { showGiven } from "./given.js";
 import { Patches, Picture, scaleOf } from "./patches.js";
 import { Places } from "./places.js";
@@ -28,6 +29,7 @@ export class Panel {
     this.stage = new Stage(this.at("stage"), (token, how) => this.#choose(token, how));
     this.sentence = new Sentence(this.at("sentence"), this.at("flight"), (token, how) => this.#choose(token, how));
     this.segments = this.can("segment") ? new Segments(this.at, speak) : null;
+    this.boxes = this.can("detect") ? new Boxes(this.at, speak) : null;
     this.places = model.tokens ? new Places(this.at("map"), this.at("map-is"), model) : null;
     this.#name();
     this.#listen();
@@ -41,6 +43,7 @@ export class Panel {
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.name = `attention of ${model.name}`;
     this.at("answer").hidden = !this.can("predict");
     this.at("segments").hidden = !this.can("segment");
+    this.at("boxes").hidden = !this.can("detect");
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
     this.at("how").hidden = this.can("attention");
@@ -84,13 +87,19 @@ export class Panel {
   // picture: {address, width, height}; null for a format that only the server can read
   showGiven(picture) {
     showGiven(this.at, picture, this.model.preprocessing);
-    const isAll = !this.can("attention") && !this.can("segment");
+    const isAll = !["attention", "segment", "detect"].some((what) => this.can(what));
     if (isAll) this.root.classList.remove("stale"); // there is no more to come
   }
 
   // mask: the classes as colours; picture: what they are about, or null
   showSegments(result, mask, picture) {
     this.segments.show(result, mask, picture);
+    if (!this.can("attention")) this.root.classList.remove("stale");
+  }
+
+  // picture: what the boxes are about, or null
+  showBoxes(result, picture) {
+    this.boxes.show(result, picture);
     if (!this.can("attention")) this.root.classList.remove("stale");
   }
 

@@ -40,6 +40,10 @@ export class Server {
     return (await this.#json("v1/segment", { model }, picture, signal)).results[0];
   }
 
+  async detect(model, picture, score, signal) {
+    return (await this.#json("v1/detect", { model, score }, picture, signal)).results[0];
+  }
+
   async attention(model, picture, signal) {
     return (await this.#ask("v1/attention", { model }, picture, signal)).arrayBuffer();
   }

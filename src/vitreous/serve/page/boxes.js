@@ -1,0 +1,127 @@
+// The objects of a picture: a box each, in the colour of its class, from a score on that the user chooses.
+
+import { element, percent } from "./answer.js";
+import { onNewWidth, sharp } from "./patches.js";
+
+const DIMMED = 0.25; // of the opacity, for the boxes beside the one that is pointed at
+const MOST_HIGH = 640; // CSS px of a tall picture
+const MOST_LISTED = 50;
+
+export class Boxes {
+  constructor(at, speak) {
+    this.at = at;
+    this.speak = speak;
+    this.result = this.picture = null;
+    this.kept = this.passing = null; // places in result.objects: chosen, and pointed at
+    this.canvas = at("boxed");
+    this.canvas.addEventListener("pointermove", (event) => this.#pass(this.#under(event)));
+    this.canvas.addEventListener("pointerleave", () => this.#pass(null));
+    this.canvas.addEventListener("click", (event) => this.#keep(this.#under(event)));
+    at("score").addEventListener("input", () => this.#choose());
+    onNewWidth(this.canvas, () => this.#draw());
+  }
+
+  // result: {width, height, threshold, objects: [{label, score, box, colour}]}, the surest first; picture: an image, or null
+  show(result, picture) {
+    const isFirst = this.result === null;
+    Object.assign(this, { result, picture, kept: null, passing: null });
+    if (isFirst) this.at("score").value = Math.ceil(100 * result.threshold);
+    this.#choose();
+    this.speak(this.#inWords());
+  }
+
+  get #shown() {
+    const least = this.at("score").value / 100;
+    return this.result.objects.filter(({ score }) => score >= least);
+  }
+
+  // Another score: another list.
+  #choose() {
+    if (!this.result) return;
+    const shown = this.#shown;
+    if (this.kept >= shown.length) this.kept = null;
+    this.passing = null;
+    this.at("score-is").textContent = `${this.at("score").value} %`;
+    this.at("objects").replaceChildren(...shown.slice(0, MOST_LISTED).map((one, place) => this.#entry(one, place)));
+    this.canvas.setAttribute("aria-label", `The picture with a box around each object: ${this.#inWords()}`);
+    this.#draw();
+  }
+
+  #entry({ label, score, colour }, place) {
+    const row = document.createElement("li"), button = element("button", "object"), chip = element("i", "chip");
+    chip.style.background = `rgb(${colour.join(" ")})`;
+    button.type = "button";
+    button.append(chip, element("span", "name", label), element("span", "share", percent(score)));
+    button.addEventListener("click", () => this.#keep(place));
+    button.addEventListener("pointerenter", () => this.#pass(place));
+    button.addEventListener("pointerleave", () => this.#pass(null));
+    row.append(button);
+    return row;
+  }
+
+  // Of the boxes under the pointer, the smallest: it lies inside the others.
+  #under({ clientX, clientY }) {
+    if (!this.result) return null;
+    const frame = this.canvas.getBoundingClientRect(), { width, height } = this.result;
+    const x = ((clientX - frame.x) / frame.width) * width, y = ((clientY - frame.y) / frame.height) * height;
+    const area = ({ box: [x0, y0, x1, y1] }) => (x1 - x0) * (y1 - y0);
+    const hit = this.#shown.map((one, place) => ({ one, place }))
+      .filter(({ one: { box: [x0, y0, x1, y1] } }) => x >= x0 && x <= x1 && y >= y0 && y <= y1)
+      .sort((a, b) => area(a.one) - area(b.one));
+    return hit.length ? hit[0].place : null;
+  }
+
+  #pass(place) {
+    if (place === this.passing) return;
+    this.passing = place;
+    this.#draw();
+  }
+
+  #keep(place) {
+    this.kept = place === this.kept ? null : place;
+    this.#draw();
+    this.speak(this.at("box-is").textContent);
+  }
+
+  #draw() {
+    if (!this.result || !this.canvas.clientWidth) return;
+    const { width, height } = this.result, pointed = this.passing ?? this.kept, shown = this.#shown;
+    this.canvas.style.maxWidth = `${(MOST_HIGH * width) / height}px`;
+    const wide = this.canvas.clientWidth, high = (wide * height) / width, context = sharp(this.canvas, wide, high);
+    if (this.picture) context.drawImage(this.picture, 0, 0, wide, high);
+    const scale = wide / width;
+    for (let place = shown.length - 1; place >= 0; place--) { // the surest on top
+      context.globalAlpha = pointed === null || pointed === place ? 1 : DIMMED;
+      this.#outline(context, shown[place], scale, pointed === place);
+    }
+    context.globalAlpha = 1;
+    this.at("box-is").textContent = pointed === null ? `${this.#inWords()}.` : readout(shown[pointed]);
+    [...this.at("objects").children].forEach((row, place) => {
+      row.firstChild.setAttribute("aria-pressed", place === this.kept);
+      row.classList.toggle("pointed", place === pointed);
+    });
+  }
+
+  #outline(context, { label, score, box, colour }, scale, isPointed) {
+    const [x0, y0, x1, y1] = box.map((side) => side * scale), name = `${label} ${percent(score)}`;
+    context.lineWidth = isPointed ? 4 : 2.5;
+    context.strokeStyle = context.fillStyle = `rgb(${colour.join(" ")})`;
+    context.strokeRect(x0, y0, x1 - x0, y1 - y0);
+    context.font = "600 13px system-ui, sans-serif";
+    const room = context.measureText(name).width + 8, top = y0 >= 18 ? y0 - 18 : y0;
+    context.fillRect(x0 - context.lineWidth / 2, top, room, 18);
+    const [red, green, blue] = colour;
+    context.fillStyle = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
+    context.fillText(name, x0 + 3, top + 13.5);
+  }
+
+  #inWords() {
+    const counts = new Map();
+    for (const { label } of this.#shown) counts.set(label, (counts.get(label) ?? 0) + 1);
+    const named = [...counts].sort((a, b) => b[1] - a[1]).map(([label, number]) => `${number} ${label}`);
+    return named.join(", ") || "Nothing is found with such a score";
+  }
+}
+
+const readout = ({ label, score, box: [x0, y0, x1, y1] }) =>
+  `${label}, ${percent(score)}: ${Math.round(x1 - x0)} x ${Math.round(y1 - y0)} px.`;

@@ -1,0 +1,106 @@
+"""A model that finds objects: its endpoint, and what the page shows of it, in a real browser."""
+
+import pytest
+import torch
+from person import visit
+from running import Running, png
+
+from browser import chromium, chromium_page  # noqa: F401 - fixtures
+from vitreous.data.transforms import Preprocessing
+from vitreous.models import ViTSettings
+from vitreous.prediction.predictor import Predictor
+from vitreous.tasks.detect import DetectSettings
+from vitreous.weights.calibration import BoxCalibration
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
+
+CLASSES = ("cell", "<img src=x onerror=alert(1)>")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(1)
+    model = ViTSettings.of(picture_px=(32, 48), patch=8, width=32, depth=1, heads=2)
+    sizes = {"queries": 12, "width": 16, "heads": 2, "mlp_width": 16, "encoder_depth": 1, "decoder_depth": 2}
+    settings = DetectSettings(levels=1, **sizes)
+    task = settings.build(model.build(), CLASSES)
+    with torch.no_grad():  # scores and boxes of all sizes, whatever is there
+        for parameter in task.head.parameters():
+            parameter.normal_(0, 0.6)
+    card = Card(
+        model=model,
+        task=settings,
+        classes=CLASSES,
+        preprocessing=Preprocessing(size_px=(32, 48), crop="letterbox"),
+        calibration=BoxCalibration(slopes=(0.7,), threshold=0.4),
+    )
+    folder = tmp_path_factory.mktemp("detectors") / "detector"
+    Trained(card, task.state_dict(), "here").save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def detector(model):
+    running = Running(model)
+    yield running
+    assert running.stop() == 0
+    assert running.errors == ""
+
+
+def test_the_same_as_python_at_any_size(detector, model):
+    predictor, pictures = Predictor.load(model), [png(1, (40, 48)), png(2, (90, 33))]
+    files = [("pictures", (f"{number}.png", data)) for number, data in enumerate(pictures)]
+    for score in (None, 0.05, 1.0):
+        params = {} if score is None else {"score": score}
+        reply = detector.client.post("/v1/detect", files=files, params=params)
+        assert reply.status_code == 200
+        for data, result in zip(pictures, reply.json()["results"], strict=True):
+            expected = predictor(data)
+            objects = expected.objects(score)
+            assert [one["label"] for one in result["objects"]] == [one.label for one in objects]
+            for ours, theirs in zip(objects, result["objects"], strict=True):
+                assert theirs["box"] == pytest.approx(ours.box, abs=0.01)
+                assert theirs["score"] == pytest.approx(ours.score, abs=1e-5)
+            assert (result["height"], result["width"]) == expected.size and result["threshold"] == 0.4
+    assert predictor(pictures[0]).objects(0.05)  # something was compared
+
+
+def test_what_cannot_be_asked(detector):
+    assert detector.predict(png(1)).status_code == 404  # it detects
+    broken = detector.client.post("/v1/detect", content=b"no picture", headers={"content-type": "image/png"})
+    assert broken.status_code == 422
+    wrong = detector.client.post(
+        "/v1/detect", content=png(1), params={"score": 2}, headers={"content-type": "image/png"}
+    )
+    assert wrong.status_code == 422 and "score" in wrong.json()["error"]
+
+
+def test_the_page_shows_boxes_from_a_score_on(chromium_page, detector, model):  # noqa: F811
+    person = visit(chromium_page, detector)
+    expected = Predictor.load(model)(png(7, (60, 80)))
+    person.wait_for_attention(lambda: person.drop("scene.png", png(7, (60, 80))))
+    listed = person.part("objects").locator("li")
+
+    def at(score):
+        person.part("score").fill(str(score))
+        assert listed.locator(".name").all_text_contents() == [one.label for one in expected.objects(score / 100)]
+        return person.canvas("boxed")
+
+    assert person.part("score").input_value() == "40" and not person.part("answer").is_visible()
+    assert len({at(score) for score in (5, 40, 99)}) > 1 and person.text("score-is") == "99 %"
+    at(5)
+    surest = expected.objects(0.05)[0]
+    listed.first.locator("button").click()
+    assert listed.first.locator("button").get_attribute("aria-pressed") == "true"
+    assert person.text("box-is").startswith(f"{surest.label}, ")
+    listed.first.locator("button").click()
+
+    # Pointing at the picture names the smallest box under the pointer.
+    frame, (x0, y0, x1, y1) = person.part("boxed").bounding_box(), surest.box
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    under = [one for one in expected.objects(0.05) if one.box[0] <= x <= one.box[2] and one.box[1] <= y <= one.box[3]]
+    smallest = min(under, key=lambda one: (one.box[2] - one.box[0]) * (one.box[3] - one.box[1]))
+    person.part("boxed").hover(position={"x": x / 80 * frame["width"], "y": y / 60 * frame["height"]})
+    size = f"{round(smallest.box[2] - smallest.box[0])} x {round(smallest.box[3] - smallest.box[1])} px"
+    assert person.text("box-is").startswith(f"{smallest.label}, ") and size in person.text("box-is")
+    assert person.opened.problems == []
