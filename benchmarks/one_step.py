@@ -21,9 +21,8 @@ class SameBatch:
 
     steps_per_epoch, waited_s = 1_000_000, 0.0
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        ids = torch.arange(len(images), device=images.device)
-        self.batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
 
     def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
         return iter([()] * (stop - start))
@@ -33,8 +32,13 @@ class SameBatch:
 
 
 def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+    ids = torch.arange(len(images), device=images.device)
+    return step_on(objective, Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids), compiled)
+
+
+def step_on(objective: Objective, batch: Batch, compiled: bool) -> Callable[[], None]:
     """bf16, fused AdamW, gradient norm, watch for NaN: the step that training takes."""
-    data = SameBatch(images, labels)
+    data, images = SameBatch(batch), batch.images
     loop = Loop(
         objective,
         data,

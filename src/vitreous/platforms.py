@@ -6,6 +6,7 @@ Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experiment
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -36,6 +37,13 @@ def widest(device: "torch.device") -> "torch.dtype":
 def moved(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
     """To another device. The host runs ahead of a copy only where what it copies from is safe until then."""
     return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def full_precision(device: "torch.device") -> "AbstractContextManager[object]":
+    """Where autocast does not narrow anything. Shapes alone, which have no precision, are known to no autocast."""
+    import torch
+
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:

@@ -117,6 +117,14 @@ def test_layer_decay_counts_from_the_head_down_to_the_stem():
     assert scale["body.stem.weight"] == 0.5**5
 
 
+def test_an_encoder_may_learn_at_a_rate_of_its_own():
+    scale = {slot.name: slot.scale for slot in slots(toy(), layer_decay=0.5, encoder_rate=0.1)}
+    assert scale["head.weight"] == 1.0
+    assert scale["body.conv.weight"] == pytest.approx(0.05)
+    lines = AdamWSettings(lr=1e-2, encoder_rate=0.1).build(toy()).describe()
+    assert {line.split("rate ")[1].split(",")[0] for line in lines} == {"0.01", "0.001"}
+
+
 @pytest.mark.parametrize("chosen", [AdamWSettings(lr=1e-2, weight_decay=0.3), SGDSettings(lr=1e-2, weight_decay=0.3)])
 def test_equals_plain_torch(chosen):
     objective, plain = toy(), toy()

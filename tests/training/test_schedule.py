@@ -43,6 +43,11 @@ def test_constant_with_cooldown():
     assert rates(ScheduleSettings(decay="constant"), 5) == [1.0] * 5
 
 
+def test_a_rate_that_drops_at_once():
+    found = rates(ScheduleSettings(decay="drop", cooldown_fraction=0.4, final_fraction=0.1, warmup_steps=2), 10)
+    assert found == pytest.approx([0.5, *[1] * 5, *[0.1] * 4])
+
+
 def test_steps_win_over_the_fraction_and_one_step_is_a_run():
     assert ScheduleSettings(warmup_steps=3, warmup_fraction=0.5).phases(10) == (3, 7)
     assert rates(ScheduleSettings(), 1) == [1.0]

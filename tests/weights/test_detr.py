@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,14 +13,19 @@ from peers import assert_bit_equal, assert_close_relative, randomise
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from vitreous.conversion.convert import convert
+from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
+from vitreous.models import model_settings
 from vitreous.models.flops import num_parameters
 from vitreous.models.shapes import shapes_only
-from vitreous.tasks.detect import Detect
+from vitreous.tasks.detect import Detect, DetectSettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
+from vitreous.weights.detr import PREPROCESSING
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import imported
+from vitreous.weights.trained import Trained
 
 PX, EXTENT = (96, 128), ((60, 128), (96, 90))
 SMALL: dict[str, Any] = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 5, "num_labels": 3}
@@ -194,6 +200,29 @@ def test_published_sizes(kind, count):
         card = formats.recognised(given).card(given)
         task = card.task.build(card.model.build(), card.classes)
     assert num_parameters(task) == count == sum(p.numel() for p in peer.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("decoder", "to"),
+    [("detr", "detr"), ("detr", "transformers-detr"), ("deformable", "transformers-deformable-detr-resnet")],
+)
+def test_converted_by_the_command_and_verified_by_the_library(decoder, to, tmp_path):
+    torch.manual_seed(0)
+    sizes = {"queries": 5, "width": 32, "heads": 8, "mlp_width": 16, "encoder_depth": 1, "decoder_depth": 2}
+    task = DetectSettings(decoder=decoder, **sizes, refine=decoder == "deformable")
+    model = model_settings("resnet18", picture_px=64)
+    detector = task.build(model.build(), ("cat", "dog"))
+    randomise(detector)
+    for buffer in detector.buffers():  # of the norms
+        buffer.copy_(torch.rand(buffer.shape) + 0.5)
+    card = Card(model=model, task=task, classes=("cat", "dog"), preprocessing=replace(PREPROCESSING, size_px=(64, 64)))
+    Trained(card, detector.state_dict(), "here").save(tmp_path / "start")
+    assert f"({to})" in convert(str(tmp_path / "start"), tmp_path / "out", to)
+    found = verify(str(tmp_path / "out"), picture_px=(64, 64))
+    assert found.format == to and found.peer is not None
+    assert max(values["float64"] for values in found.distances.values()) < 1e-9
+    assert set(found.distances) == {"logits", "boxes"}
 
 
 def test_other_models_have_no_place(tmp_path):

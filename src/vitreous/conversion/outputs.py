@@ -11,6 +11,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
+from vitreous.tasks.detect import Detect
 from vitreous.tasks.predictions import class_logits
 from vitreous.weights.peers import Outputs
 from vitreous.weights.trained import Trained
@@ -45,6 +46,8 @@ def outputs(trained: Trained, images: Tensor) -> Outputs:
     fitted = trained.resized((images.shape[-2], images.shape[-1]))
     model = (fitted.encoder().eval() if fitted.card.task is None else fitted.task()).to(images.dtype)
     encoder: Encoder = model.encoder if isinstance(model, Task) else model
+    if isinstance(model, Detect):
+        return model.predict(images).outputs()
     features = encoder(images)
     found = {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1]}
     if isinstance(model, Task):

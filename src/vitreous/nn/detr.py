@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous import platforms
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -236,6 +238,6 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def precise(layers: ReluMlp, x: Tensor) -> Tensor:
     """In the precision of the weights, under autocast too: in bfloat16 a box of a large picture is off by some 3 px."""
-    with torch.autocast(x.device.type, enabled=False):
+    with platforms.full_precision(x.device):
         out: Tensor = layers(x.to(next(layers.parameters()).dtype))
         return out.to(wide(out.dtype))

@@ -6,9 +6,9 @@ On any encoder, by its maps. Neither needs anchors, nor anything that removes du
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
@@ -58,7 +58,8 @@ class DetectSettings:
         num_maps = min(self.levels, MOST_MAPS)
         pyramid, widths = None, [output.width for output in encoder.outputs[-num_maps:]]
         if len(encoder.outputs) == 1:  # a plain ViT
-            pyramid = SimplePyramid(widths[0], self.width, (2.0, 1.0, 0.5)[-num_maps:])
+            scales = (1.0,) if num_maps == 1 else (2.0, 1.0, 0.5)[:num_maps]
+            pyramid = SimplePyramid(widths[0], self.width, scales)
             widths = [self.width] * num_maps
         more: dict[str, Any] = {
             "levels": self.levels,
@@ -102,7 +103,7 @@ class Detect(Task):
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         objects, settings = objects_of(batch), self.settings
         decoded = self.decoded(batch.images, batch.extent)
-        with torch.autocast(batch.images.device.type, enabled=False):
+        with platforms.full_precision(batch.images.device):
             return detection_losses(
                 decoded, objects, settings.cost, settings.weights, softmax=isinstance(self.head, Detr)
             )

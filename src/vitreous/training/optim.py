@@ -28,10 +28,10 @@ class Slot:
     scale: float  # of the learning rate, from layer-wise decay
 
 
-def slots(objective: Objective, layer_decay: float = 1.0) -> list[Slot]:
+def slots(objective: Objective, layer_decay: float = 1.0, encoder_rate: float = 1.0) -> list[Slot]:
     """Everything that is trained. Layer-wise decay as in BEiT (Bao et al. 2021, appendix): a head has the full rate,
     the last stage `layer_decay` times that, the stage before it the square, and so on down to the stem. What an
-    encoder holds outside its stages (a final norm) goes with its last stage."""
+    encoder holds outside its stages (a final norm) goes with its last stage. `encoder_rate`: a factor for all of it."""
     stages = objective.learner.stages()
     depth = {p: len(stages) - 1 for p in objective.learner.parameters()}
     depth |= {p: index for index, stage in enumerate(stages) for p in stage.parameters()}
@@ -43,7 +43,7 @@ def slots(objective: Objective, layer_decay: float = 1.0) -> list[Slot]:
         path, _, leaf = name.rpartition(".")
         module = objective.get_submodule(path)
         weight = leaf == "weight" and p.ndim >= 2 and not isinstance(module, nn.Embedding)
-        scale = layer_decay ** (len(stages) - depth[p]) if p in depth else 1.0
+        scale = encoder_rate * layer_decay ** (len(stages) - depth[p]) if p in depth else 1.0
         found.append(Slot(name, p, weight, weight and p in inside, _parts(path, module), scale))
     if not found:
         raise UserError("nothing to train: every parameter of the model is frozen")
@@ -139,11 +139,12 @@ class AdamWSettings:
     weight_decay: float = 0.1  # decoupled: weights shrink by learning rate times this, each step
     epsilon: float = 1e-8
     layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
+    encoder_rate: float = 1.0  # factor on the learning rate of the whole encoder: DETR trains it at a tenth of the rest
     decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
 
     def build(self, objective: Objective) -> Optimizer:
         """On the device where the objective lies."""
-        found = slots(objective, self.layer_decay)
+        found = slots(objective, self.layer_decay, self.encoder_rate)
         return Optimizer([_adamw(found, self)], found)
 
 

@@ -14,9 +14,9 @@ from vitreous.errors import UserError
 class ScheduleSettings:
     warmup_steps: int | None = None  # steps of linear warm-up; none: by warmup_fraction
     warmup_fraction: float = 0.0  # share of all steps, where warmup_steps is none
-    decay: Literal["cosine", "linear", "constant"] = "cosine"  # shape after the warm-up
+    decay: Literal["cosine", "linear", "constant", "drop"] = "cosine"  # shape after the warm-up
     final_fraction: float = 0.0  # of the peak rate, reached at the end of the run
-    cooldown_fraction: float = 0.0  # share of all steps over which a constant rate goes down linearly at the end
+    cooldown_fraction: float = 0.0  # share of all steps, at the end: a constant rate goes down linearly; drop: at once
     # (step, factor, end): from that step on, a constant rate goes from the factor straight to the final one at the end.
     # Of several, the last that has begun counts: a run that keeps a time aims anew while its rate falls.
     falls: tuple[tuple[int, float, int], ...] = ()
@@ -35,6 +35,8 @@ class ScheduleSettings:
         else:
             fallen = ((step - (total_steps - falling)) / max(1, falling)).clamp(0.0, 1.0)
             left = 0.5 * (1 + torch.cos(math.pi * fallen)) if self.decay == "cosine" else 1 - fallen
+            if self.decay == "drop":
+                left = (step < total_steps - falling).to(step.dtype)
         return risen * (self.final_fraction + (1 - self.final_fraction) * left)
 
     def _aimed(self, step: Tensor) -> Tensor:
@@ -51,8 +53,8 @@ class ScheduleSettings:
         for name in ("warmup_fraction", "final_fraction", "cooldown_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"schedule.{name}: {getattr(self, name)} is not between 0 and 1")
-        if self.cooldown_fraction and self.decay != "constant":
-            raise UserError(f"schedule.cooldown_fraction goes with schedule.decay constant, not {self.decay}")
+        if self.cooldown_fraction and self.decay not in ("constant", "drop"):
+            raise UserError(f"schedule.cooldown_fraction goes with schedule.decay constant or drop, not {self.decay}")
         if self.falls and (self.decay != "constant" or self.cooldown_fraction):
             raise UserError("schedule.falls go with schedule.decay constant and no schedule.cooldown_fraction")
         if any(begin >= end for begin, _, end in self.falls) or list(self.falls) != sorted(self.falls):
@@ -65,4 +67,4 @@ class ScheduleSettings:
             raise UserError(
                 f"schedule: {parts} do not fit into {total_steps} steps; change schedule.warmup_steps or train longer"
             )
-        return warmup, cooldown if self.decay == "constant" else total_steps - warmup
+        return warmup, cooldown if self.decay in ("constant", "drop") else total_steps - warmup

@@ -34,7 +34,7 @@ class Card:
         """The task, for what knows classifiers and encoders alone, as the formats of others do."""
         if self.task is None or isinstance(self.task, ClassifySettings):
             return self.task
-        raise UserError("formats of others hold encoders and classifiers; this model does something else, so keep ours")
+        raise UserError("this format holds encoders and classifiers, and the model does something else: keep ours")
 
     @property
     def temperature(self) -> float:

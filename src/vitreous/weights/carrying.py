@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
+from vitreous.tasks import DetectSettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.folding import (
@@ -38,6 +39,8 @@ class Carried:
 def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate: bool = False) -> Carried:
     """The model for this format. What its code has otherwise (GELU, epsilon) and no weights make up for is an error;
     or, where the user wants it `approximate`, a note. The weights are then left as they are, for training on."""
+    if isinstance(card.task, DetectSettings):
+        return _carried_detector(card, weights, format)
     there = format.run_as(_as_others_run(card))
     folded = fold_normalisation(fold_temperature(Folded(card, weights)), there)
     if not approximate:
@@ -54,6 +57,12 @@ def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate
         written = replace(written, task=replace(there.classifier, loss=card.classifier.loss))
     given = formats.write(written, folded.weights, format)
     return Carried(format, given, written, folded.weights, (*folded.notes, *differing, *_left_out(kept, there)))
+
+
+def _carried_detector(card: Card, weights: Mapping[str, Tensor], format: Format) -> Carried:
+    """Nothing is folded: where the format has the place, it has it for all that a detector is."""
+    there = format.run_as(replace(card, calibration=None))
+    return Carried(format, formats.write(there, weights, format), there, weights, tuple(_untold(card, there)))
 
 
 def takers(card: Card, weights: Mapping[str, Tensor]) -> list[str]:
@@ -120,15 +129,20 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
 # ---- What the format's users have to be told
 
 
-def _left_out(card: Card, there: Card) -> list[str]:
+def _untold(card: Card, there: Card) -> list[str]:
     notes = []
     if card.classes != there.classes:
         notes.append(f"the names of its {len(card.classes):,} classes are not part of the format")
-    if card.classifier is not None and there.classifier is not None and card.classifier.loss != there.classifier.loss:
-        notes.append("that a picture may have several labels (sigmoid, not softmax) is not part of the format")
     otherwise = _otherwise(_seen(card.preprocessing), _seen(there.preprocessing))
     if otherwise:
         notes.append(f"pictures are prepared differently there: {'; '.join(otherwise)}")
+    return notes
+
+
+def _left_out(card: Card, there: Card) -> list[str]:
+    notes = _untold(card, there)
+    if card.classifier is not None and there.classifier is not None and card.classifier.loss != there.classifier.loss:
+        notes.append("that a picture may have several labels (sigmoid, not softmax) is not part of the format")
     for coverage, least in card.sets:
         notes.append(
             f"prediction sets are not part of the format: to cover {coverage:.0%} of cases, take all classes with a "

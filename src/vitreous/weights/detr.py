@@ -98,8 +98,16 @@ class DetrFormat(Format):
             model=model.changed(picture_px=px, learned_norms=False, frozen_levels=FROZEN_LEVELS),
             task=task,
             classes=config.labels(classes) if document else tuple(str(number) for number in range(classes)),
-            preprocessing=replace(PREPROCESSING, size_px=px),
+            preprocessing=self._preprocessing(given, px),
         )
+
+    def _preprocessing(self, given: Given, px: tuple[int, int]) -> Preprocessing:
+        document = given.documents.get(FILE)
+        found = document if isinstance(document, Mapping) else {}
+        mean, std = (
+            found.get(name) or usual for name, usual in (("image_mean", IMAGENET_MEAN), ("image_std", IMAGENET_STD))
+        )
+        return replace(PREPROCESSING, size_px=px, mean=tuple(mean), std=tuple(std))
 
     def _classes(self, shapes: Shapes, start: str) -> str:
         """The name of a class head's weight: in two stages it stands in the decoder."""
@@ -196,8 +204,11 @@ class DetrFormat(Format):
     def run_as(self, card: Card) -> Card:
         task, model = self._checked(card)
         fixed = model.changed(learned_norms=False, frozen_levels=FROZEN_LEVELS)
-        preprocessing = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
-        return replace(card, model=fixed, task=task, preprocessing=preprocessing)
+        p = replace(PREPROCESSING, size_px=card.model.picture_px)
+        if self.library == "transformers":
+            p = replace(p, mean=card.preprocessing.mean, std=card.preprocessing.std)
+        names = card.classes if self.library == "transformers" else tuple(map(str, range(len(card.classes))))
+        return replace(card, model=fixed, task=task, classes=names, preprocessing=p)
 
     def documents(self, card: Card) -> dict[str, Any]:
         if self.library != "transformers":

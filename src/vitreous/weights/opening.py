@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from vitreous.errors import UserError
 from vitreous.weights import clip, timm, torchvision, transformers
 from vitreous.weights.card import Card
+from vitreous.weights.detr import DetrFormat
+from vitreous.weights.detr_peers import opened_detr
 from vitreous.weights.formats import Format
 from vitreous.weights.peers import (
     Peer,
@@ -34,6 +36,9 @@ def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
     if isinstance(format, Pyramid):
         library = {"original": "timm"}.get(format.library, format.library)
         return opened_pyramid(path, format, card) if _usable(library, lambda: imported(library)) else None
+    if isinstance(format, DetrFormat):
+        usable = _usable("transformers", lambda: transformers_class("DetrForObjectDetection"))
+        return opened_detr(path, format, card) if usable else None
     if isinstance(format, timm.Timm) and _usable("timm", lambda: imported("timm")):
         return _by_timm(path, card)
     if isinstance(format, transformers.Transformers | clip.TransformersClip):

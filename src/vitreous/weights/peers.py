@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetSettings, ResNetStem, ViTSettings
-from vitreous.weights import clip, formats, google, original, pyramids, timm, torchvision, transformers
+from vitreous.weights import clip, detr, formats, google, original, pyramids, timm, torchvision, transformers
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.timm_config import write_config
@@ -55,6 +55,10 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
         from vitreous.weights.pyramid_peers import pyramid_peer
 
         return pyramid_peer(given, format, card)
+    if isinstance(format, detr.DetrFormat):
+        from vitreous.weights.detr_peers import detr_peer
+
+        return detr_peer(given, format, card)
     build = next((build for kind, build in builders.items() if isinstance(format, kind)), None)
     if build is None:
         raise UserError(f"{given.where}: of the format {format.name} we know no library to compare with")

@@ -1,0 +1,125 @@
+"""Detection with DETR (Carion et al. 2020) and Deformable DETR (Zhu et al. 2021): free drawings, COCO."""
+
+from dataclasses import replace
+
+from vitreous.data.augmentation import Augmentation, CropSettings
+from vitreous.data.sources import DataSettings
+from vitreous.models import ModelSettings, ResNetV1Settings, model_settings
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detect_loss import CostSettings, LossSettings
+from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import TrainingSettings
+from vitreous.training.optim import AdamWSettings
+from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.detr import FROZEN_LEVELS, PREPROCESSING
+from vitreous.weights.trained import Trained
+
+
+def rendered_detr(start: str = "vitreous-xs", epochs: float = 20.0, px: int = 64) -> Recipe:
+    """Shapes drawn from a seed, with boxes, at 64 px on the CPU: Deformable DETR on an encoder that ships.
+
+    Command:  vitreous train rendered_detr
+    Cost:     to be measured
+    Score:    to be measured
+    Section:  Zhu et al. 2021, section 4; the recipe is ours
+    """
+    card = Trained.load(start).card
+    return Recipe(
+        name="rendered_detr",
+        data=DataSettings(where="rendered:objects"),
+        model=replace(card.model, picture_px=(px, px)),
+        start=start,
+        objective=DetectSettings(
+            queries=20,
+            width=96,
+            heads=4,
+            mlp_width=192,
+            encoder_depth=0,
+            decoder_depth=3,
+            dropout=0.0,
+            levels=2,
+            two_stage=True,
+        ),
+        normalise=replace(card.preprocessing, crop="squash"),
+        augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=6)),
+        optimizer=AdamWSettings(lr=1e-3, weight_decay=0.05, layer_decay=0.8),
+        schedule=ScheduleSettings(warmup_fraction=0.05),
+        average=AverageSettings(kind="ema", factor=0.99),
+        training=TrainingSettings(epochs=epochs, batch_size=16, evaluate_every_epochs=4, device="cpu"),
+    )
+
+
+def coco_detr(start: str, data: str = "coco", model: str = "resnet50", px: int = 800, epochs: float = 300.0) -> Recipe:
+    """COCO with DETR, by the paper's settings: its 300 epochs, on a canvas of one size.
+
+    Command:  vitreous train coco_detr --start torchvision_resnet50/ --data COCO/
+    Cost:     3 days on 16 V100 (the paper's); never run by us
+    Score:    AP 40.6 % after 300 epochs (the paper's); never run by us
+    Section:  Carion et al. 2020, sections 4 and A.4. Pictures are scaled by 0.6 to 1.25 onto one canvas, where the
+              paper resizes the shorter side to 480 to 800 px and crops by chance
+    """
+    detr = DetectSettings(
+        decoder="detr",
+        queries=100,
+        mlp_width=2048,
+        refine=False,
+        cost=CostSettings(classes=1.0),
+        weights=LossSettings(classes=1.0),
+    )
+    recipe = _on_coco("coco_detr", start, data, _encoder(model, px), detr)
+    training = replace(recipe.training, epochs=epochs, batch_size=64)
+    return replace(recipe, schedule=_dropping(1 / 3), training=training)
+
+
+def coco_deformable_detr(
+    start: str,
+    data: str = "coco",
+    *,
+    model: str = "resnet50",
+    px: int = 800,
+    epochs: float = 50.0,
+    refine: bool = True,
+    two_stage: bool = False,
+) -> Recipe:
+    """COCO with Deformable DETR, by the paper's settings, boxes refined from layer to layer.
+
+    Command:  vitreous train coco_deformable_detr --start torchvision_resnet50/ --data COCO/
+    Cost:     325 GPU hours on V100 (the paper's, without refinement); never run by us
+    Score:    AP 45.4 %, in two stages 46.2 % (the paper's); never run by us
+    Section:  Zhu et al. 2021, section 5 and appendix A. Pictures as in coco_detr; the offsets of the attention learn at
+              the rate of the rest, not at a tenth
+    """
+    head = DetectSettings(queries=300, refine=refine, two_stage=two_stage)
+    recipe = _on_coco("coco_deformable_detr", start, data, _encoder(model, px), head)
+    optimizer = AdamWSettings(lr=2e-4, weight_decay=1e-4, encoder_rate=0.1)
+    training = replace(recipe.training, epochs=epochs, batch_size=32)
+    return replace(recipe, optimizer=optimizer, schedule=_dropping(0.2), training=training)
+
+
+def _encoder(model: str, px: int) -> ModelSettings:
+    found = model_settings(model, picture_px=(px, px))
+    if isinstance(found, ResNetV1Settings):
+        return found.changed(learned_norms=False, frozen_levels=FROZEN_LEVELS)
+    return found
+
+
+def _on_coco(name: str, start: str, data: str, encoder: ModelSettings, head: DetectSettings) -> Recipe:
+    return Recipe(
+        name=name,
+        data=DataSettings(where=data),
+        model=encoder,
+        start=start,
+        objective=head,
+        normalise=PREPROCESSING,
+        augmentation=Augmentation(crop=CropSettings(method="zoom", zoom=(0.6, 1.25))),
+        optimizer=AdamWSettings(lr=1e-4, weight_decay=1e-4, encoder_rate=0.1),
+        training=TrainingSettings(
+            clip=0.1, precision="auto", compile="auto", cuda_graph=True, evaluate_every_epochs=10, workers=16
+        ),
+    )
+
+
+def _dropping(share: float) -> ScheduleSettings:
+    """To a tenth for the last share of the run."""
+    return ScheduleSettings(decay="drop", cooldown_fraction=share, final_fraction=0.1)
