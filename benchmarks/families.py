@@ -4,7 +4,7 @@
 
 Each run is a process of its own, --at-once of them on one GPU, and leaves one line of JSON as it ends; then a table of
 all lines is printed. Runs whose line is there are not run again, and one that was stopped goes on from its checkpoint.
---epochs-scale 0.1 trains everything for a tenth of the FLOPs.
+--epochs-scale 0.1 trains everything for a tenth of the FLOPs; after --minutes no further run is started.
 
 Reported runs train on all 50,000 training pictures and read the test set once, at the end. With --validation a tenth of
 train is held out and scored instead, and test stays unread: that is for choosing. Further settings go to every family
@@ -13,6 +13,7 @@ train is held out and scored instead, and test stays unread: that is for choosin
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -169,6 +170,7 @@ def main() -> None:
     parser.add_argument(
         "--validation", action="store_true", help="score on held-out training pictures, leave test unread"
     )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no further run after so many")
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side on the device")
     parser.add_argument("--runs", type=Path, default=Path("runs/families"))
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
@@ -180,6 +182,7 @@ def main() -> None:
         return
     if not options.epochs_scale > 0 or min(options.seeds, options.at_once) < 1:
         raise UserError("--epochs-scale must be above 0, --seeds and --at-once at least 1")
+    ends = time.monotonic() + 60 * options.minutes
     done = {row["run"] for row in lines(options.out)}
     cells = [
         (family, seed)
@@ -190,7 +193,8 @@ def main() -> None:
     for family, seed in cells:
         recipe_of(family, seed, options, changes)  # says what is wrong before anything runs
     with ThreadPoolExecutor(options.at_once) as pool:
-        worked = list(pool.map(lambda cell: in_own_process(*cell, options, changes), cells))
+        # One that is out of time is no failure: the same command goes on with it.
+        worked = list(pool.map(lambda cell: time.monotonic() > ends or in_own_process(*cell, options, changes), cells))
     print(all_lines(lines(options.out)))
     if not all(worked):
         sys.exit(1)
