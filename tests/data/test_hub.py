@@ -4,8 +4,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made import is_picture, png
+from segmented_made import SIZE, mask_of, mask_png
 
 from vitreous.data.hub import open_hub
+from vitreous.data.images import BadPicture
 from vitreous.data.names import Layout
 from vitreous.errors import UserError
 
@@ -16,6 +18,9 @@ class Rows:
     def __init__(self, columns, features, decoded=True):
         self.columns, self.features, self.decoded = columns, features, decoded
         self.column_names = list(columns)
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
 
     def __getitem__(self, key):
         if isinstance(key, str):
@@ -30,8 +35,22 @@ class Rows:
         return Rows(self.columns, self.features, feature.decode)
 
 
+class Image:
+    """As much of datasets.Image as is used."""
+
+    def __init__(self, decode=True):
+        self.decode = decode
+
+
 @pytest.fixture
 def library(monkeypatch):
+    def scenes(first):
+        cells = [{"bytes": png(first + n, SIZE), "path": None} for n in range(4)]
+        masks = [{"bytes": mask_png(mask_of(first + n)), "path": None} for n in range(4)]
+        masks[3] = {"bytes": None, "path": None} if first else masks[3]
+        columns = {"image": cells, "annotation": masks, "kind": ["x", "y", "x", "x"]}
+        return Rows(columns, {"image": Image(), "annotation": Image(), "kind": None})
+
     def rows(first):
         cells = [{"bytes": png(first + n), "path": None} for n in range(4)]
         columns = {"img": cells, "label": [0, 1, 1, 0], "kind": ["x", "y", "x", "x"]}
@@ -45,13 +64,15 @@ def library(monkeypatch):
     def load_dataset(name, configuration=None):
         if name == "missing":
             raise FileNotFoundError("no such data set\nsecond line")
+        if name == "someone/scenes":
+            return {"train": scenes(0), "validation": scenes(4)}
         return (
             {"train": rows(0), "validation": rows(4), "unsupervised": rows(8)}
             if configuration is None
             else {"odd": rows(0)}
         )
 
-    module = SimpleNamespace(load_dataset=load_dataset, Image=lambda decode: SimpleNamespace(decode=decode))
+    module = SimpleNamespace(load_dataset=load_dataset, Image=Image)
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
@@ -73,6 +94,19 @@ def test_missing_and_several_labels(library):
     joined = open_hub("someone/pets", Layout(label_column="joined", label_separator="+"))["train"]
     assert joined.classes == ("x", "y") and np.array_equal(joined.targets.labels, many.targets.labels)
     assert many.targets.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
+
+
+def test_a_column_of_masks(library):
+    sources = open_hub("someone/scenes", Layout())
+    val = sources["val"]
+    assert val.targets.task == "segment" and val.classes == sources["train"].classes == ("0", "1", "2")
+    assert np.array_equal(val.targets.read(1)["mask"], mask_of(5)) and is_picture(val.read(1), 5)
+    assert "the column annotation" in val.notes[0]
+    with pytest.raises(BadPicture, match="its mask: no picture in this row"):
+        val.targets.read(3)
+    assert open_hub("someone/scenes", Layout(label_column="kind"))["train"].classes == ("x", "y")
+    with pytest.raises(UserError, match="hf:someone/scenes: column 'kind' holds no pictures, and so no masks"):
+        open_hub("someone/scenes", Layout(mask_column="kind"))
 
 
 def test_errors(library, monkeypatch):

@@ -221,14 +221,6 @@ def test_sources_travel_to_workers(tmp_path):
         assert (mask(source, 2) == mask_of(2)).all()
 
 
-def test_masks_of_the_hub_are_refused():
-    with pytest.raises(UserError, match="hf:x: masks of the hub are not read from there"):
-        open_sources("hf:x", Layout(mask_column="mask"))
-
-
-# ---- Splits and memory
-
-
 def test_rare_classes_are_in_every_part(tmp_path):
     """Of 40 pictures, 4 have class 1 and all have class 0."""
     write_pairs(tmp_path / "images", tmp_path / "masks", range(40), classes=1)

@@ -3,8 +3,10 @@ import json
 import os
 import tarfile
 
+import numpy as np
 import pytest
 from made import is_picture, png
+from segmented_made import SIZE, mask_of, mask_png, noise_png
 
 from vitreous.data.images import BadPicture
 from vitreous.data.names import Layout
@@ -139,3 +141,61 @@ def test_errors(tmp_path):
         source.read(1)
     with pytest.raises(UserError, match="unexpected end"):
         open_tar(path, Layout())
+
+
+# ---- Masks
+
+
+def scenes(numbers, picture="images/{}.png", mask="masks/{}_mask.png"):
+    for number in numbers:
+        yield picture.format(number), png(number, SIZE)
+        yield mask.format(number), mask_png(mask_of(number))
+
+
+LAYOUTS = {
+    "folders": ("images/{}.png", "masks/{}_mask.png"),
+    "a folder around all": ("./scenes/images/{}.png", "./scenes/labels/{}.png"),
+    "side by side": ("{}.png", "{}.mask.png"),
+}
+
+
+@pytest.mark.parametrize("names", LAYOUTS.values(), ids=LAYOUTS)
+def test_masks_are_matched_as_in_folders(names, tmp_path):
+    (tmp_path / "classes.json").write_text(json.dumps({"0": "ground", "1": "one", "2": "two"}))
+    write(tmp_path / "train-0.tar", scenes(range(4), *names))
+    write(tmp_path / "train-1.tar", [*scenes(range(4, 6), *names), (names[0].format(9), png(9, SIZE))])
+    write(tmp_path / "val.tar", scenes(range(6, 9), *names))
+    sources = open_tar(tmp_path, Layout())
+    assert {name: len(one) for name, one in sources.items()} == {"train": 7, "val": 3}
+    for source, first in ((sources["train"], 0), (sources["val"], 6)):
+        assert source.targets.task == "segment" and source.classes == ("ground", "one", "two")
+        for place in range(min(6, len(source))):
+            assert is_picture(source.read(place), first + place)
+            assert np.array_equal(source.targets.read(place)["mask"], mask_of(first + place))
+    assert "read as pictures with a mask each" in sources["train"].notes[0]
+    with pytest.raises(BadPicture, match="it has no mask"):
+        sources["train"].targets.read(6)
+
+
+def test_splits_of_masks_inside_one_file(tmp_path):
+    members = [*scenes(range(3), "train/images/{}.png", "train/masks/{}.png")]
+    members += scenes(range(3, 5), "val/images/{}.png", "val/masks/{}.png")
+    sources = open_tar(write(tmp_path / "x.tar", members), Layout())
+    assert {name: len(one) for name, one in sources.items()} == {"train": 3, "val": 2}
+    assert np.array_equal(sources["val"].targets.read(1)["mask"], mask_of(4))
+
+
+def test_classes_that_are_called_images_and_masks_are_classes(tmp_path):
+    members = [(f"{name}/{n}.png", noise_png(n)) for n in range(3) for name in ("images", "masks")]
+    source = open_tar(write(tmp_path / "x.tar", members), Layout())["all"]
+    assert source.classes == ("images", "masks") and "not read as pictures with masks, since" in source.notes[-1]
+
+
+def test_a_damaged_mask_and_a_file_without_masks_are_named(tmp_path):
+    members = [*scenes(range(3)), ("images/3.png", png(3, SIZE)), ("masks/3_mask.png", b"no picture")]
+    write(tmp_path / "train-0.tar", members)
+    with pytest.raises(BadPicture, match=r"its mask 3_mask\.png: "):
+        open_tar(tmp_path, Layout())["all"].targets.read(3)
+    write(tmp_path / "train-1.tar", [("cats/1.png", png(1))])
+    with pytest.raises(UserError, match=r"train-1\.tar: no masks in it, as there are in other files. Leave it out\.$"):
+        open_tar(tmp_path, Layout())

@@ -50,7 +50,7 @@ def pictures(tmp_path_factory):
 
 
 def test_fit_sees_that_there_are_several_labels_and_says_so(run):
-    choices = {one.what: (one.value, one.why) for one in run.plan.choices}
+    choices = {one.name: (one.value, one.reason) for one in run.plan.choices}
     assert choices["task"][0] == "several labels per picture" and "sigmoid" in choices["task"][1]
     assert choices["balance"][0] == "none"
     assert run.plan.recipe.objective.loss == run.card.task.loss == "sigmoid"

@@ -1,11 +1,13 @@
 """Data sets of the Hugging Face hub, through its own library where that is installed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitreous.data.base import Source
-from vitreous.data.images import BadPicture, Picture
+from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture
+from vitreous.data.legends import find_legend
+from vitreous.data.masks import Legend
 from vitreous.data.names import (
     ALL,
     Layout,
@@ -17,41 +19,105 @@ from vitreous.data.names import (
     split_of,
     unlabelled,
 )
-from vitreous.data.parquet import IMAGES, LABELS, read_cell
+from vitreous.data.parquet import IMAGES, LABELS, MASKS, stored_in
 from vitreous.data.several import separated, several, several_by_number
-from vitreous.data.targets import ClassLabels
+from vitreous.data.targets import ClassLabels, Masks, PixelLabels
+from vitreous.data.targets.base import Digest
+from vitreous.data.targets.pixels import Mask
 from vitreous.errors import UserError
+
+
+class Cells:
+    """A column of pictures, as they are stored: they are decoded by `images` and `masks`, and by nothing else."""
+
+    def __init__(self, rows: Any, name: str) -> None:
+        import datasets
+
+        self._name = name
+        self._rows = rows.select_columns([name]).cast_column(name, datasets.Image(decode=False))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def stored(self, index: int) -> bytes | Path:
+        """Raises BadPicture."""
+        try:
+            cell = self._rows[index][self._name]
+        except OSError as error:
+            raise BadPicture(str(error)) from None
+        return stored_in(cell, Path())
 
 
 class HubSource(Source):
     """One split of a data set of the hub."""
 
-    def __init__(self, name: str, rows: Any, layout: Layout) -> None:
-        import datasets
-
+    def __init__(self, name: str, rows: Any, known: Numbered) -> None:
         self.name = name
-        self._image_column = column(rows.column_names, None, IMAGES, "image", name)
-        if "objects" in rows.column_names and not set(LABELS) & set(rows.column_names) and layout.need_labels:
-            raise UserError(f"hf:{name}: boxes of the hub are not read from there. Name its parquet files, downloaded.")
-        label = label_column_of(rows.column_names, LABELS, name, layout)
-        self.targets, self.classes, self.notes = _labels(name, rows, label, layout)
-        # Bytes as stored: pictures are decoded by read_picture and by nothing else.
-        self._rows = rows.select_columns([self._image_column]).cast_column(
-            self._image_column, datasets.Image(decode=False)
-        )
+        self.targets, self.classes, self.notes = known
+        self._cells = Cells(rows, column(rows.column_names, None, IMAGES, "image", name))
 
     def read(self, index: int) -> Picture:
-        try:
-            cell = self._rows[index][self._image_column]
-        except OSError as error:
-            raise BadPicture(str(error)) from None
-        return read_cell(cell, Path())
+        return read_picture(self._cells.stored(index))
+
+    def orientation(self, index: int) -> int:
+        return read_orientation(self._cells.stored(index))
 
     def where(self, index: int) -> str:
         return f"{self.name}:row {index}"
 
 
-def _labels(name: str, rows: Any, label: str | None, layout: Layout) -> Numbered:
+class HubMasks(Masks):
+    """A column of masks."""
+
+    def __init__(self, cells: Cells, legend: Legend) -> None:
+        self._cells, self.legend = cells, legend
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def read(self, index: int) -> Mask:
+        try:
+            return self.legend.read(self._cells.stored(index))
+        except BadPicture as error:
+            raise BadPicture(f"its mask: {error}") from None
+
+    def update(self, index: int, digest: Digest) -> None:
+        """Nothing: a data set of the hub is known by its name."""
+
+
+def _masks(name: str, splits: Mapping[str, Any], layout: Layout) -> dict[str, Numbered] | None:
+    """Of all splits, which have the same classes; None where there is no column of masks."""
+    mask = _mask_column(name, next(iter(splits.values())), layout) if splits else None
+    if mask is None:
+        return None
+    cells = {split: Cells(rows, mask) for split, rows in splits.items()}
+    every = [(one, index) for one in cells.values() for index in range(len(one))]
+    legend, notes = find_legend(
+        len(every), lambda place: every[place][0].stored(every[place][1]), (), layout.ignored, f"hf:{name}"
+    )
+    notes = (f"hf:{name}: read as pictures with a mask each (the column {mask})", *notes)
+    return {split: (PixelLabels(HubMasks(one, legend)), legend.classes, notes) for split, one in cells.items()}
+
+
+def _mask_column(name: str, rows: Any, layout: Layout) -> str | None:
+    """The one that is named; else that of the labels, where it holds pictures, or else one with a usual name."""
+    import datasets
+
+    if layout.mask_column is not None:
+        given = column(rows.column_names, layout.mask_column, (), "mask", f"hf:{name}")
+        if not isinstance(rows.features[given], datasets.Image):
+            raise UserError(f"hf:{name}: column {given!r} holds no pictures, and so no masks.")
+        return given
+    if layout.label_column is not None:
+        return None
+    usual = [one for one in (*LABELS, *MASKS) if one in rows.column_names]
+    return usual[0] if usual and isinstance(rows.features[usual[0]], datasets.Image) else None
+
+
+def _labels(name: str, rows: Any, layout: Layout) -> Numbered:
+    if "objects" in rows.column_names and not set(LABELS) & set(rows.column_names) and layout.need_labels:
+        raise UserError(f"hf:{name}: boxes of the hub are not read from there. Name its parquet files, downloaded.")
+    label = label_column_of(rows.column_names, LABELS, name, layout)
     if label is None:
         return unlabelled(len(rows))
     marks = list(rows[label])
@@ -88,4 +154,8 @@ def open_hub(name: str, layout: Layout) -> dict[str, Source]:
     known = merged_trainval({split: rows for key, rows in found.items() if (split := split_of(key)) is not None})
     if "train" not in known and len(found) == 1:
         known = {ALL: next(iter(found.values()))}
-    return {split: HubSource(f"{name} {split}", rows, layout) for split, rows in known.items()}
+    names = {split: f"{name} {split}" for split in known}
+    targets = _masks(name, known, layout) or {
+        split: _labels(names[split], rows, layout) for split, rows in known.items()
+    }
+    return {split: HubSource(names[split], rows, targets[split]) for split, rows in known.items()}

@@ -4,7 +4,7 @@ What a folder is called says where to look; the files in it decide. A set of two
 has such folders, too, but its files are no masks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from vitreous.data.lists import listed_splits
 from vitreous.data.masks import ColouredMask, read_values
 from vitreous.data.names import ALL, merged_trainval
 from vitreous.data.skipped import Skipped, listed
-from vitreous.data.walk import pictures_under, subfolders
+from vitreous.data.walk import DISK, Tree
 
 IMAGES = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "pictures", "photos", "rgb", "input", "inputs")
 MASKS = (
@@ -67,69 +67,75 @@ def find_pairs(folder: Path) -> Recognised | None:
     named = named_folders(folder)
     if not named:
         return None
-    found = {split: pairs for split, both in named.items() if len(pairs := _paired(*both))}
+    found = recognised(folder, named, DISK, str(folder))
+    if list(found.splits) == [ALL]:
+        found.splits = _by_lists(folder, found.splits[ALL], named[ALL][0])
+    return found
+
+
+def recognised(folder: Path, named: Mapping[str, tuple[Path, Path]], tree: Tree, where: str) -> Recognised:
+    """The pictures and masks in folders that are called so, unless their files say otherwise."""
+    found = {split: pairs for split, both in named.items() if len(pairs := _paired(*both, tree))}
     both = " and ".join(path.relative_to(folder).as_posix() for path in named.get("train", next(iter(named.values()))))
     if not any(mask for pairs in found.values() for mask in pairs.masks):
         return Recognised({}, f"no file in one has the name of a file in the other ({both})")
-    refused = _refused([pairs for pairs in found.values() if any(pairs.masks)])
+    refused = refused_as_masks([mask for pairs in found.values() for mask in pairs.masks if mask], tree)
     if refused:
         return Recognised({}, f"{refused} ({both})")
-    if list(found) == [ALL]:
-        found = _by_lists(folder, found[ALL], named[ALL][0])
     for pairs in found.values():
-        pairs.notes.insert(0, f"{folder}: read as pictures with a mask each ({both})")
+        pairs.notes.insert(0, f"{where}: read as pictures with a mask each ({both})")
     return Recognised(found)
 
 
 # ---- Folders
 
 
-def named_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
+def named_folders(folder: Path, tree: Tree = DISK) -> dict[str, tuple[Path, Path]]:
     """Splits, and where their pictures and masks lie, as far as names tell."""
-    both = _images_and_masks(folder)
+    both = _images_and_masks(folder, tree)
     if both is not None:  # images/train and masks/train, or one folder each
-        pictures, masks = (_splits_in(path) for path in both)
+        pictures, masks = (_splits_in(path, tree) for path in both)
         shared = {split: (path, masks[split]) for split, path in pictures.items() if split in masks}
         return merged_trainval(shared) if shared else {ALL: both}
-    inside = _by_name(folder)
+    inside = _by_name(folder, tree)
     found = {}
-    for split, path in _splits_in(folder).items():  # train/images and train/masks, or train and trainannot
+    for split, path in _splits_in(folder, tree).items():  # train/images and train/masks, or train and trainannot
         names = [path.name.lower() + join + word for word in BESIDE for join in ("", "_", "-")]
         beside = [(path, inside[name]) for name in names if name in inside]
-        within = _images_and_masks(path)
+        within = _images_and_masks(path, tree)
         if within or beside:
             found[split] = within or beside[0]
     return merged_trainval(found)
 
 
-def _splits_in(folder: Path) -> dict[str, Path]:
-    inside = subfolders(folder, Skipped(""))
-    return {split: path for path in inside if (split := split_folder(path)) is not None}
+def _splits_in(folder: Path, tree: Tree) -> dict[str, Path]:
+    return {split: path for path in tree.subfolders(folder) if (split := split_folder(path)) is not None}
 
 
-def _images_and_masks(folder: Path) -> tuple[Path, Path] | None:
-    inside = _by_name(folder)
+def _images_and_masks(folder: Path, tree: Tree) -> tuple[Path, Path] | None:
+    inside = _by_name(folder, tree)
     pictures = next((inside[name] for name in IMAGES if name in inside), None)
     for name in MASKS:
         first, _, second = name.partition("/")
         masks = inside.get(first)
         if masks is not None and second:
-            masks = _by_name(masks).get(second)
+            masks = _by_name(masks, tree).get(second)
         if pictures is not None and masks is not None:
             return pictures, masks
     return None
 
 
-def _by_name(folder: Path) -> dict[str, Path]:
-    return {path.name.lower(): path for path in subfolders(folder, Skipped(""))}
+def _by_name(folder: Path, tree: Tree) -> dict[str, Path]:
+    return {path.name.lower(): path for path in tree.subfolders(folder)}
 
 
 # ---- Names
 
 
-def _paired(pictures: Path, masks: Path) -> Pairs:
+def _paired(pictures: Path, masks: Path, tree: Tree) -> Pairs:
     skipped, unread = Skipped(str(pictures)), Skipped(str(masks))
-    picture_files, mask_files = list(pictures_under(pictures, skipped)), list(pictures_under(masks, unread))
+    picture_files = list(tree.pictures_under(pictures, skipped))
+    mask_files = list(tree.pictures_under(masks, unread))
     if not picture_files:
         return Pairs()
     places = matched(_below(pictures, picture_files), _below(masks, mask_files))
@@ -172,20 +178,21 @@ def _keys(name: str, ends: Sequence[str], starts: Sequence[str]) -> Iterator[tup
 # ---- Files
 
 
-def _refused(splits: Sequence[Pairs]) -> str:
+def refused_as_masks(files: Sequence[str], tree: Tree) -> str:
     """Why the files are no masks, by some of them; empty where they are."""
-    files = [mask for pairs in splits for mask in pairs.masks if mask]
     places = np.unique(np.linspace(0, len(files) - 1, NUM_PROBES).astype(int))
-    reasons = [_not_a_mask(Path(files[place])) for place in places]
+    reasons = [_not_a_mask(files[place], tree) for place in places]
     against = [reason for reason in reasons if reason]
     return against[0] if 2 * len(against) > len(reasons) else ""
 
 
-def _not_a_mask(path: Path) -> str:
+def _not_a_mask(file: str, tree: Tree) -> str:
+    path = Path(file)
     try:
-        values, few = read_values(path, coloured=False), FEW_VALUES
+        stored = tree.stored(file)
+        values, few = read_values(stored, coloured=False), FEW_VALUES
     except ColouredMask:
-        values, few = read_values(path, coloured=True), FEW_COLOURS
+        values, few = read_values(stored, coloured=True), FEW_COLOURS
     except BadPicture as error:
         return f"{path.name} is {error}" if "changes the values" in str(error) else ""  # a damaged one tells nothing
     num = len(np.unique(values))

@@ -278,8 +278,6 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
     if where.startswith("rendered:"):
         return open_rendered(where.removeprefix("rendered:"))
     if where.startswith("hf:"):
-        if layout.mask_column is not None:
-            raise UserError(f"{where}: masks of the hub are not read from there. Name its parquet files, downloaded.")
         return open_hub(where.removeprefix("hf:"), _without_pattern(where, layout))
     if where == "pets_trimaps":
         return open_parquet(_found("oxford_pets", where), replace(layout, mask_column="trimap"), PETS)

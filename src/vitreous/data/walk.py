@@ -1,8 +1,9 @@
-"""What lies in a folder, by name. Knows no torch."""
+"""What lies in a folder, or in an archive as in one, by name. Knows no torch."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from vitreous.data.skipped import Skipped
 from vitreous.errors import UserError
@@ -37,3 +38,27 @@ def pictures_under(folder: Path, skipped: Skipped) -> Iterator[str]:
             else:
                 skipped.special.append(entry.path)
         waiting += reversed(deeper)
+
+
+class Tree(Protocol):
+    """Folders and files that have names, wherever they are kept."""
+
+    def subfolders(self, folder: Path) -> list[Path]: ...
+
+    def pictures_under(self, folder: Path, skipped: Skipped) -> Iterator[str]: ...
+
+    def stored(self, file: str) -> bytes | Path: ...
+
+
+class Disk:
+    def subfolders(self, folder: Path) -> list[Path]:
+        return subfolders(folder, Skipped(""))
+
+    def pictures_under(self, folder: Path, skipped: Skipped) -> Iterator[str]:
+        return pictures_under(folder, skipped)
+
+    def stored(self, file: str) -> Path:
+        return Path(file)
+
+
+DISK = Disk()
