@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from test_conformance import MODELS
 from vitreous.batch import Batch
@@ -17,6 +18,8 @@ from vitreous.objectives.moco import MoCoV3Settings
 from vitreous.objectives.simclr import SimCLRSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.distill import DistillSettings
+from vitreous.tasks.matching import FunctionMatchingSettings
 
 FAMILIES = ("swin", "convnext", "pvt-v1", "pvt-v2-linear", "bit-small")
 TAKES = {
@@ -55,6 +58,19 @@ def test_it_learns(family, objective):
     assert loss.isfinite() and all(parameter.grad.isfinite().all() for parameter in moved)
     # A head of zeros lets nothing through in the first step; all others reach the network.
     assert objective == "classify" or any(parameter.grad.any() for parameter in moved)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "settings", [DistillSettings(student=ClassifySettings()), FunctionMatchingSettings()], ids=["distill", "matching"]
+)
+def test_it_learns_from_a_teacher(family, settings):
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3)).requires_grad_(False)
+    built, shown = settings.build(encoder(family), ("a", "b", "c"), teacher).train(), batch()
+    losses = built(replace(shown, views=shown.views[:1]), torch.tensor(0.1))
+    losses["loss"].backward()
+    assert all(number.isfinite() for number in losses.values())
+    assert any(p.grad is not None for p in built.learner.stages()[0].parameters())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -60,7 +60,9 @@ class ClassifySettings:
                 raise UserError("the class-and-mean head needs a class token: set num_prefix to 1")
             return ClassAndMeanHead(encoder.outputs[-1].width, num_classes)
         if encoder.num_prefix < 2:
-            raise UserError("the distilled head needs a class token and a distillation token: set num_prefix to 2")
+            raise UserError(
+                "the distilled head needs a class and a distillation token: set a ViT's num_prefix to 2, or linear"
+            )
         if self.fusion == "softmax" and self.loss == "sigmoid":
             raise UserError("the fusion of two softmaxes goes with the softmax loss: set fusion to logits for sigmoid")
         return DistilledHead(encoder.outputs[-1].width, num_classes, self.fusion)
