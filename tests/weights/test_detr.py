@@ -158,23 +158,50 @@ DETR_SPELLED = (
 )
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_original_detr_is_the_same_by_other_names(tmp_path):
-    peer = peer_of("detr timm")
+DEFORMABLE_SPELLED = (
+    *DETR_SPELLED[:1],
+    (r"^model\.query_position_embeddings", "query_embed"),
+    (r"^model\.input_proj", "input_proj"),
+    (r"^model\.", "transformer."),
+    *DETR_SPELLED[5:7],
+    (r"encoder_attn_layer_norm", "norm1"),
+    (r"self_attn_layer_norm", "norm2"),
+    (r"final_layer_norm", "norm3"),
+    (r"encoder_attn", "cross_attn"),
+    (r"\.fc([12])\.", r".linear\1."),
+)
+
+
+def as_the_original(tensors, spelled):
+    """By other names; queries, keys and values in one."""
     theirs: dict[str, Tensor] = {}
-    for name, tensor in saved(peer, tmp_path).tensors.items():
+    for name, tensor in tensors.items():
         other = name
-        for pattern, spelling in DETR_SPELLED:
+        for pattern, spelling in spelled:
             other = re.sub(pattern, spelling, other)
         theirs[f"model.{other}"] = tensor
-    for name in [name for name in theirs if ".q_proj." in name]:  # queries, keys and values in one
+    for name in [name for name in theirs if ".q_proj." in name]:
         parts = [theirs.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
         theirs[re.sub(r"\.q_proj\.", ".in_proj_", name)] = torch.cat(parts)
-    given = Given(theirs | {"epoch": torch.tensor(300)}, {}, "file")
-    format = formats.named("detr")
-    assert formats.recognised(given).name == "detr"
-    card, weights, report = formats.read(Given(given.tensors, {}, "file", heads=4), format, PX, strict=True)
-    assert report.aside == ["epoch"] and card.classes == ("0", "1", "2")
+    return theirs
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "format", "spelled"),
+    [("detr timm", "detr", DETR_SPELLED), ("deformable timm", "deformable-detr", DEFORMABLE_SPELLED)],
+)
+def test_the_original_is_the_same_by_other_names(name, format, spelled, tmp_path):
+    peer, format = peer_of(name), formats.named(format)
+    theirs = as_the_original(saved(peer, tmp_path).tensors, spelled)
+    beside = {"epoch": torch.tensor(300)}
+    if format.decoder == "deformable":  # the heads once more for every layer
+        pairs = {name: name.replace("embed.0", "embed.1") for name in theirs if "_embed.0" in name}
+        beside |= {copied: theirs[name] for name, copied in pairs.items()}
+    given = Given(theirs | beside, {}, "file", heads=4)
+    assert formats.recognised(given).name == format.name
+    card, weights, report = formats.read(given, format, PX, strict=True)
+    assert sorted(report.aside) == sorted(beside) and card.classes == ("0", "1", "2")
     images, extent, mask = inputs(torch.float64)
     with torch.no_grad():
         found = ours_of(card, weights).decoded(images, extent)

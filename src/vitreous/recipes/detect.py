@@ -16,38 +16,53 @@ from vitreous.weights.detr import FROZEN_LEVELS, PREPROCESSING
 from vitreous.weights.trained import Trained
 
 
-def rendered_detr(start: str = "vitreous-xs", epochs: float = 20.0, px: int = 64) -> Recipe:
-    """Shapes drawn from a seed, with boxes, at 64 px on the CPU: Deformable DETR on an encoder that ships.
+def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: bool = False) -> Recipe:
+    """Shapes drawn from a seed, with boxes, at 64 px: Deformable DETR in two stages on an encoder that ships.
 
     Command:  vitreous train rendered_detr
-    Cost:     to be measured
-    Score:    to be measured
-    Section:  Zhu et al. 2021, section 4; the recipe is ours
+              vitreous train rendered_detr --gpu true
+    Cost:     222 s of CPU time on one thread for the first 5 of its 10 epochs
+    Score:    AP 52 % on val after these 5 epochs (one seed)
+    Section:  Zhu et al. 2021, sections 4 and A.4; the recipe is ours. A ViT has mixed its patches already: on the CPU
+              the detector has no encoder of its own
     """
     card = Trained.load(start).card
-    return Recipe(
+    head = DetectSettings(
+        queries=20,
+        width=96,
+        heads=4,
+        mlp_width=192,
+        encoder_depth=0,
+        decoder_depth=3,
+        dropout=0.0,
+        levels=2,
+        two_stage=True,
+    )
+    recipe = Recipe(
         name="rendered_detr",
         data=DataSettings(where="rendered:objects"),
-        model=replace(card.model, picture_px=(px, px)),
+        model=replace(card.model, picture_px=(64, 64)),
         start=start,
-        objective=DetectSettings(
-            queries=20,
-            width=96,
-            heads=4,
-            mlp_width=192,
-            encoder_depth=0,
-            decoder_depth=3,
-            dropout=0.0,
-            levels=2,
-            two_stage=True,
-        ),
+        objective=head,
         normalise=replace(card.preprocessing, crop="squash"),
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=6)),
         optimizer=AdamWSettings(lr=1e-3, weight_decay=0.05, layer_decay=0.8),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         average=AverageSettings(kind="ema", factor=0.99),
-        training=TrainingSettings(epochs=epochs, batch_size=16, evaluate_every_epochs=4, device="cpu"),
+        training=TrainingSettings(epochs=epochs or 10.0, batch_size=16, evaluate_every_epochs=2, device="cpu"),
     )
+    if not gpu:
+        return recipe
+    training = TrainingSettings(
+        epochs=epochs or 120.0,
+        batch_size=32,
+        precision="auto",
+        compile="auto",
+        cuda_graph=True,
+        evaluate_every_epochs=20,
+    )
+    large = replace(head, width=128, heads=8, mlp_width=512, encoder_depth=1, levels=3)
+    return replace(recipe, objective=large, average=AverageSettings(kind="ema", factor=0.998), training=training)
 
 
 def coco_detr(start: str, data: str = "coco", model: str = "resnet50", px: int = 800, epochs: float = 300.0) -> Recipe:
