@@ -61,7 +61,8 @@ class ClassifySettings:
             return ClassAndMeanHead(encoder.outputs[-1].width, num_classes)
         if encoder.num_prefix < 2:
             raise UserError(
-                "the distilled head needs a class and a distillation token: set a ViT's num_prefix to 2, or linear"
+                "the distilled head needs a ViT with a class and a distillation token (num_prefix 2): choose one, or "
+                "the linear head"
             )
         if self.fusion == "softmax" and self.loss == "sigmoid":
             raise UserError("the fusion of two softmaxes goes with the softmax loss: set fusion to logits for sigmoid")
