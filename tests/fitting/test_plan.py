@@ -1,6 +1,8 @@
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,6 +100,42 @@ def test_every_plan_can_be_built(hardware, side, num):
     assert recipe.training.batch_size <= num // 8 or recipe.training.batch_size <= 2
     assert recipe.model.picture_px[0] <= max(1.25 * side, 64)
     recipe.schedule.phases(recipe.training.num_steps(num // recipe.training.batch_size))
+
+
+@pytest.mark.parametrize("hardware", [CPU, GPU])
+@pytest.mark.parametrize("side", [13, 28, 50, 500])
+@pytest.mark.parametrize("name", ["swin_t", "pvt_ti", "pvt_v2_b0", "convnext_atto"])
+def test_a_model_of_any_family_fits_its_pictures(hardware, side, name):
+    recipe = planned(report(side=side), hardware, seconds=600, changes={"model": name}).recipe
+    with torch.device("meta"):
+        encoder = recipe.model.build()
+    px, stride = recipe.model.picture_px[0], encoder.outputs[-1].stride[0]
+    assert px % stride == 0 and px // stride >= 2
+    assert px <= max(1.25 * side, 64)
+
+
+def test_a_pyramid_of_small_pictures_is_as_fine_as_the_time_allows():
+    def patch(step_s, hardware=CPU):
+        def measure(recipe, seconds):
+            slower = 4 / recipe.model.patch**2
+            return Pace(step_s=step_s * slower, start_s=1.0, picture_s=step_s * slower / 500)
+
+        found = planned(hardware=hardware, measure=measure, seconds=600, changes={"model": "convnext_atto"})
+        return found.recipe.model.patch
+
+    assert [patch(0.5), patch(0.01), patch(0.5, GPU)] == [2, 1, 1]
+
+
+def test_where_nothing_is_trained_it_says_what_takes_the_time():
+    def why(pace, gone_s=10.0):
+        found = planned(measure=lambda recipe, seconds: pace, seconds=60, clock=lambda: gone_s)
+        assert not found.trains
+        (length,) = (one for one in found.choices if one.name == "length")
+        return length.reason
+
+    assert "8 steps would take 81 s" in why(Pace(step_s=10.0, start_s=1.0, picture_s=0.001))
+    assert "with 50 ms per picture, its evaluation would take" in why(Pace(step_s=0.1, start_s=1.0, picture_s=0.05))
+    assert "60 s are used up" in why(Pace(step_s=0.1, start_s=1.0, picture_s=0.001), gone_s=58.0)
 
 
 def test_every_choice_says_why():
@@ -353,6 +391,15 @@ def test_measuring_leaves_no_trace(folder):
     recipe = planned(check(splits), changes=TINY).recipe
     pace = measured(recipe, splits, 0.05)
     assert 0 < pace.step_s < 1 and pace.start_s >= 0 and 0 < pace.picture_s < 1
+
+
+def test_steps_that_would_take_minutes_are_foreseen_from_a_prediction(folder, monkeypatch):
+    splits = DataSettings(where=str(folder)).build()
+    recipe = planned(check(splits), changes=TINY).recipe
+    ticks = count()
+    monkeypatch.setattr("vitreous.fitting.budget.time", SimpleNamespace(monotonic=lambda: 10.0 * next(ticks)))
+    pace = measured(recipe, splits, 0.5)
+    assert pace == pace_of(recipe, 10.0 / min(8, recipe.training.batch_size))
 
 
 def test_the_steps_that_are_timed_wait_for_their_turn(folder, monkeypatch):

@@ -26,6 +26,8 @@ NEW_HEAD_LEAST = 0.25  # of the pictures: a head that knows fewer would lose wha
 NUM_VALIDATIONS = 5  # along the run, for its curves
 VALIDATIONS_SHARE = 0.15  # of the time for training, at most
 TRAINING_PASSES = 3.3  # forward passes that a training step takes the time of
+TIMED_PICTURES = 8  # that show how long a step will take
+MOST_MEASURED, MOST_MEASURED_S = 8.0, 4.0  # times the seconds for measuring, or so many: slower steps are foreseen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,19 @@ def measured(
     began, steps = now(), 0
     objective = build_objective(recipe, splits.train.classes).to(world.device)
     loop = build_loop(recipe, splits, objective, world)
+    images = loop.data.prepare(*next(iter(loop.data.inputs(0, 1)))).images
+
+    def prediction_s(num: int) -> float:
+        """Of a picture, in a batch of so many at most; a head adds next to nothing."""
+        with torch.no_grad(), autocast(world.device, recipe.training.precision):
+            before = now()
+            objective.encoder(images[:num])
+        return (now() - before) / len(images[:num])
+
+    foreseen = pace_of(recipe, min(prediction_s(TIMED_PICTURES) for _ in range(2)))
+    most_s = max(MOST_MEASURED_S, MOST_MEASURED * seconds)
+    if world.device.type == "cpu" and (WARM_UP_STEPS + 5) * foreseen.step_s > most_s:
+        return foreseen  # a large model, asked for by name
     with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
         coming = iter(inputs)
         for _ in range(WARM_UP_STEPS + 1):  # the last one captures a CUDA graph
@@ -161,15 +176,9 @@ def measured(
                     loop.run_step(*next(coming))
                 steps, last = steps + 4, now()
     step_s = (last - first) / steps
-    batch = next(iter(loop.data.inputs(0, 1)))
-    images = loop.data.prepare(*batch).images
-    encoder = objective.eval().encoder  # a head adds next to nothing
-    with torch.no_grad(), autocast(world.device, recipe.training.precision):
-        encoder(images)
-        before = now()
-        encoder(images)
+    objective.eval()
     return Pace(
         step_s=step_s,
         start_s=max(0.0, warm - began - (WARM_UP_STEPS + 1) * step_s),
-        picture_s=(now() - before) / len(images),
+        picture_s=[prediction_s(len(images)) for _ in range(2)][-1],
     )

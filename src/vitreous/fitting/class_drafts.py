@@ -43,7 +43,7 @@ class ClassDrafts(Drafts):
             if wishes.gives("model"):
                 models = models[:1]
             if "model" in wishes.changes:
-                models = [_named(wishes.changes["model"], models[0].picture_px[0])]
+                models = _named(wishes.changes["model"], models[0].picture_px[0], hardware)
             recipes = [_from_scratch(model, report, _shrunk(data, model, report), hardware, wishes) for model in models]
         recipes = [self.with_its_length(self.changed(recipe)) for recipe in recipes]
         _check_balance(recipes[0], wishes)
@@ -130,8 +130,11 @@ def _whole(side: int, patch: int) -> int:
     return max(1, round(side / patch)) * patch
 
 
-def _named(name: str, side: int) -> ModelSettings:
-    return model_settings(name).for_side(max(side, 32))
+def _named(name: str, side: int, hardware: Hardware) -> list[ModelSettings]:
+    """For small pictures, where the time of a CPU may be too short for maps as fine as they should be, coarser ones
+    first."""
+    model, px = model_settings(name), max(side, 32)
+    return list(dict.fromkeys(model.for_side(px, places) for places in ((2, 4) if hardware.kind == "cpu" else (4,))))
 
 
 def _from_scratch(

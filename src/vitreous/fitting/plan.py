@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.fitting.budget import FIGURES_S, Clock, Measure, Pace, has_validations, pace_of, steps_within
+from vitreous.fitting.budget import FIGURES_S, Budget, Clock, Measure, Pace, has_validations, pace_of, steps_within
 from vitreous.fitting.choices import Plan, usual_steps
 from vitreous.fitting.course import can_be_paced, paced
 from vitreous.fitting.drafts import Drafts
@@ -42,8 +42,23 @@ def plan(
     found = Plan(recipe=recipe, choices=choices, budget=kept, trains=trains, most_steps=most)
     if trains:
         return found
-    reason = f"{seconds:.0f} s are used up by reading, the first model, evaluation and report; --minutes gives more"
-    return found.with_choice("length", "no training", reason)
+    return found.with_choice("length", "no training", _why_not(kept, seconds))
+
+
+def _why_not(kept: Budget, seconds: float) -> str:
+    """What of the time is too much for training."""
+    pace = kept.pace
+    if kept.train_s > 0:
+        needs_s = pace.start_s + LEAST_STEPS * pace.step_s
+        return (
+            f"{LEAST_STEPS} steps would take {needs_s:.0f} s, and {kept.train_s:.0f} s are left; --minutes gives more"
+        )
+    if kept.before_s + FIGURES_S < seconds:
+        return (
+            f"with {1000 * pace.picture_s:.0f} ms per picture, its evaluation would take {kept.after_s:.0f} s of "
+            f"{seconds:.0f}; --minutes gives more, --model another"
+        )
+    return f"{seconds:.0f} s are used up by reading, the first model and the report; --minutes gives more"
 
 
 def _of_length(drafts: Drafts, recipe: Recipe, steps: int) -> Recipe:

@@ -119,8 +119,9 @@ class EncoderSettings:
         """With some fields changed by their own names, whichever parts they are in."""
         return dataclasses.replace(self, **values)
 
-    def for_side(self, side_px: int) -> Self:
-        """The same model for square pictures of about this side, in whole cells."""
+    def for_side(self, side_px: int, places: int = 4) -> Self:
+        """The same model for square pictures of about this side, in whole cells. A pyramid's last map gets at least so
+        many places a side: fewer are cheaper, and see less."""
         side = max(1, round(side_px / max(self.cell_px))) * max(self.cell_px)
         return dataclasses.replace(self, picture_px=(side, side))
 
@@ -234,10 +235,10 @@ class TokenEncoder(PatchEncoder):
         raise NotImplementedError
 
 
-def fitting_patch(patch: int, side_px: int, levels: int = 4, least: int = 4) -> int:
+def fitting_patch(patch: int, side_px: int, places: int, levels: int = 4) -> int:
     """The patch of a network whose maps halve from level to level, finer where pictures are small: the last map of a
     picture of this side has at least so many places a side."""
-    while patch > 1 and side_px < least * patch * 2 ** (levels - 1):
+    while patch > 1 and side_px < places * patch * 2 ** (levels - 1):
         patch //= 2
     return patch
 

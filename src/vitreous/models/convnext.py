@@ -134,8 +134,9 @@ class ConvNeXtSettings(EncoderSettings):
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"ConvNeXt, widths {widths}, blocks {depths}, first step {self.patch} px"
 
-    def for_side(self, side_px: int) -> Self:
-        return dataclasses.replace(super().for_side(side_px), patch=fitting_patch(self.patch, side_px))
+    def for_side(self, side_px: int, places: int = 4) -> Self:
+        patch = fitting_patch(self.patch, side_px, places)
+        return dataclasses.replace(super().for_side(side_px), patch=patch)
 
     def block(self, stage: int, rate: float) -> ConvNeXtBlock:
         return ConvNeXtBlock(self.widths[stage], self.norm_epsilon, self.layer_scale, rate)

@@ -301,8 +301,9 @@ class PVTSettings(EncoderSettings):
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"PVT {self.generation}, widths {widths}, blocks {depths}, first step {self.patch} px"
 
-    def for_side(self, side_px: int) -> Self:
-        return dataclasses.replace(super().for_side(side_px), patch=fitting_patch(self.patch, side_px))
+    def for_side(self, side_px: int, places: int = 4) -> Self:
+        patch = fitting_patch(self.patch, side_px, places)
+        return dataclasses.replace(super().for_side(side_px), patch=patch)
 
     def stage(self, number: int, rates: Sequence[float]) -> Stage:
         width, is_last = self.widths[number], number == len(self.widths) - 1

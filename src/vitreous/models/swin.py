@@ -308,8 +308,9 @@ class SwinSettings(EncoderSettings):
             f"patches of {self.patch} px"
         )
 
-    def for_side(self, side_px: int) -> Self:
-        return dataclasses.replace(super().for_side(side_px), patch=fitting_patch(self.patch, side_px))
+    def for_side(self, side_px: int, places: int = 4) -> Self:
+        patch = fitting_patch(self.patch, side_px, places)
+        return dataclasses.replace(super().for_side(side_px), patch=patch)
 
     def as_trained(self, trained: EncoderSettings) -> Self:
         window = trained.value("window") if "window" in trained.field_names() else self.window
