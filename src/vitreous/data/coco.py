@@ -160,16 +160,25 @@ def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int]) -> Anno
             case _:
                 raise UserError(f"{file.path}: an image without a file_name and an id of its own: {shown(one)}.")
     for one in file.annotations:
-        where = f"{file.path}: annotation {shown(one.get('id'))}"
-        image, category, outline = one.get("image_id"), one.get("category_id"), one.get("segmentation") or None
-        if not isinstance(image, int | str) or image not in places:
-            raise UserError(f"{where}: there is no image {shown(image)}. Remove it, or add the image.")
-        if not isinstance(category, int) or category not in numbers:
-            raise UserError(f"{where}: there is no category {shown(category)}. Remove it, or add the category.")
-        text = json.dumps(outline) if outline else ""
-        box = _box(one, outline, where)
-        found.add(places[image], box, numbers[category], crowd=bool(one.get("iscrowd")), outline=text)
+        try:
+            _add(found, one, places, numbers)
+        except _WrongError as error:
+            raise UserError(f"{file.path}: annotation {shown(one.get('id'))}: {error}") from None
     return found
+
+
+class _WrongError(Exception):
+    """What is wrong with an annotation."""
+
+
+def _add(found: Annotated, one: Mapping[str, Any], places: Mapping[int | str, int], numbers: Mapping[int, int]) -> None:
+    image, category, outline = one.get("image_id"), one.get("category_id"), one.get("segmentation") or None
+    if not isinstance(image, int | str) or image not in places:
+        raise _WrongError(f"there is no image {shown(image)}. Remove it, or add the image.")
+    if not isinstance(category, int) or category not in numbers:
+        raise _WrongError(f"there is no category {shown(category)}. Remove it, or add the category.")
+    text = json.dumps(outline) if outline else ""
+    found.add(places[image], _box(one, outline), numbers[category], crowd=bool(one.get("iscrowd")), outline=text)
 
 
 def _size(image: Mapping[str, Any]) -> tuple[int, int]:
@@ -180,22 +189,22 @@ def _size(image: Mapping[str, Any]) -> tuple[int, int]:
     return UNKNOWN
 
 
-def _box(annotation: Mapping[str, Any], outline: Any, where: str) -> tuple[float, ...]:
+def _box(annotation: Mapping[str, Any], outline: Any) -> tuple[float, ...]:
     """x0 y0 x1 y1"""
     match annotation.get("bbox"):
         case [int() | float() as x, int() | float() as y, int() | float() as width, int() | float() as height]:
             try:
                 return float(x), float(y), float(x) + float(width), float(y) + float(height)
             except OverflowError:
-                raise UserError(f"{where}: its bbox has a number that is too large.") from None
+                raise _WrongError("its bbox has a number that is too large.") from None
         case None if outline is not None:
             try:
                 found = bounds(outline)
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise UserError(f"{where}: its segmentation cannot be read ({first_line(error)}).") from None
+                raise _WrongError(f"its segmentation cannot be read ({first_line(error)}).") from None
             return found or (0.0, 0.0, 0.0, 0.0)
         case other:
-            raise UserError(f"{where}: its bbox is {shown(other)}, not x, y, width and height.")
+            raise _WrongError(f"its bbox is {shown(other)}, not x, y, width and height.")
 
 
 # ---- Where the pictures lie
