@@ -83,6 +83,16 @@ def test_pictures_in_two_parts_and_with_two_sets_of_boxes(splits):
     assert "pictures with two sets of boxes: 1 (train/0 and test/0)" in lines
 
 
+def test_boxes_that_nearly_repeat_another_are_told_and_kept():
+    moved = (3, 3, 21, 25)  # over 0.89 of both
+    train = Boxed(
+        0, [[((0, 0, 30, 28), 0), ((1, 0, 31, 28), 0), ((1, 0, 31, 28), 1)], [(FINE, 1), (moved, 1)]], "train"
+    )
+    report = check(Splits(train, None, None))
+    assert report.parts[0].boxes.total == 5
+    assert "train: boxes that nearly repeat another of their class, kept: 1 (train/0)" in report.summary()
+
+
 def test_many_are_counted_and_the_first_are_named():
     train = Boxed(0, [[]] * 120 + [[(FINE, 0)], [(FINE, 1)]], "train")
     boxes = check(Splits(train, None, None)).parts[0].boxes

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.data.base import Source
-from vitreous.data.objects import Fault, Numbers
+from vitreous.data.objects import Fault, Numbers, Objects, overlaps
 from vitreous.data.skipped import listed
 from vitreous.data.targets import Boxes
 
 NAMED = 100  # pictures of a kind that a report names
+NEARLY = 0.9  # intersection over union
 EXAMPLES = 3  # that a line names
 NAMED_CLASSES = 12  # of which the number of boxes is told in a line, at most
 # In the order in which they are told: what is wrong, and what becomes of it.
@@ -60,6 +61,7 @@ def count_boxes(source: Source, places: Numbers, sizes: Numbers) -> BoxCounts | 
     problems = [
         names.problem(what, targets.objects.owner[targets.objects.faults == fault]) for fault, what in FAULTS.items()
     ]
+    problems.append(names.problem("boxes that nearly repeat another of their class, kept", _near_repeats(used)))
     other = np.flatnonzero((targets.sizes != sizes).any(axis=1))
     problems.append(names.problem("pictures of another size than the data set says, their boxes misplaced", other))
     return BoxCounts(
@@ -70,6 +72,20 @@ def count_boxes(source: Source, places: Numbers, sizes: Numbers) -> BoxCounts | 
         negatives=names.problem("pictures without objects, kept as such", np.flatnonzero(per_picture == 0)),
         problems=tuple(one for one in problems if one.num),
     )
+
+
+def _near_repeats(objects: Objects) -> Numbers:
+    """The picture of every box that overlaps an earlier one of the same class nearly whole: annotation tools that paste
+    a box beside itself leave such."""
+    found = []
+    edges = np.flatnonzero(np.diff(objects.owner)) + 1
+    for rows in np.split(np.arange(len(objects)), edges):
+        one = objects.chosen(rows)
+        if len(one) > 1:
+            same = one.classes[:, None] == one.classes
+            repeats = np.triu(same & (overlaps(one.boxes) > NEARLY), 1).any(axis=0)
+            found.append(one.owner[repeats])
+    return np.concatenate([*found, np.arange(0)]).astype(np.int64)
 
 
 @dataclass(frozen=True)

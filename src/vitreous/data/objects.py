@@ -134,6 +134,15 @@ def repaired(boxes: BoxArray, sizes: Numbers) -> tuple[BoxArray, Numbers]:
     return inside.astype(np.float32), faults
 
 
+def overlaps(boxes: BoxArray) -> NDArray[np.float32]:
+    """(T, T): intersection over union of every two."""
+    low, high = np.maximum(boxes[:, None, :2], boxes[:, :2]), np.minimum(boxes[:, None, 2:], boxes[:, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=-1)
+    area = _sides(boxes).prod(axis=1)
+    share: NDArray[np.float32] = shared / np.maximum(area[:, None] + area - shared, np.finfo(np.float32).tiny)
+    return share
+
+
 def _sides(boxes: BoxArray) -> BoxArray:
     """(T, 2): widths and heights."""
     return boxes[:, 2:] - boxes[:, :2]
