@@ -1,5 +1,7 @@
 """Everything at once, for every kind of encoder, and its figures."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,19 @@ from vitreous.inspection.attention import attention
 from vitreous.inspection.figures import biases_figure, distances_figure, figures, filters_figure, positions_figure
 from vitreous.inspection.findings import Look, look_inside
 from vitreous.inspection.rollout import rollout
-from vitreous.models import ConvStem, ViTSettings
+from vitreous.models import (
+    ConvNeXtSettings,
+    ConvStem,
+    IGPTSettings,
+    PixelsSettings,
+    PVTSettings,
+    ResNetSettings,
+    SwinSettings,
+    ViTSettings,
+)
 
 TINY = {"picture_px": (16, 24), "patch": 8, "width": 16, "depth": 2, "heads": 2}
+ATTENDED = ["figure7", "figure6", "layers", "heads", "receptive"]
 STEM = ConvStem(widths=(8,), strides=(4,), residuals=(0,))
 
 
@@ -72,7 +84,7 @@ def test_every_kind_has_its_figures(kind, tmp_path):
     pictures = [np.full((16, 24, 3), 80 * number, dtype=np.uint8) for number in range(4)]
     captions = ["a $x_$ b", "<script>", "a long, long, long, long caption of a picture", ""]
     drawn = figures(found, pictures, captions)
-    assert list(drawn) == ["figure7", "figure6", "layers", "heads", "receptive"]
+    assert list(drawn) == ATTENDED
     text = svg(drawn["figure6"]) + svg(drawn["figure7"])
     assert "a $x_$ b" in text and "<script>" not in text and "&lt;script&gt;" in text
     reasons = {
@@ -88,10 +100,37 @@ def test_every_kind_has_its_figures(kind, tmp_path):
         assert len(list(tmp_path.glob("*.png"))) == len(list(tmp_path.glob("*.svg"))) == 5
 
 
+PVT = {"widths": (4, 8), "depths": (1, 1), "heads": (1, 2), "mlp_factors": (2, 2), "reductions": (2, 1)}
+OTHERS = {  # settings; what there is to draw; what the report says of the rest
+    "swin": (SwinSettings(patch=2, width=4, depths=(1, 2), heads=(1, 2), window=3), ATTENDED, "biases by offset"),
+    "pvt v1": (PVTSettings(generation="v1", **PVT), ATTENDED, None),
+    "pvt v2": (PVTSettings(**PVT), ATTENDED, "its convolutions mix neighbours"),
+    "pvt linear": (PVTSettings(generation="v2-linear", **PVT), ATTENDED, "its convolutions mix neighbours"),
+    "convnext": (ConvNeXtSettings(widths=(4, 8), depths=(1, 1)), ["figure7", "receptive"], "no attention over patches"),
+    "bit": (ResNetSettings(depths=(1, 1), base_width=8), ["figure7", "receptive"], "no attention over patches"),
+    "igpt": (IGPTSettings(width=8, depth=2, heads=2, clusters=4), ATTENDED[:-1], "no gradient reaches its pixels"),
+    "pixels": (PixelsSettings(grid=(4, 6)), ["figure7", "receptive"], "no filters over pixels"),
+}
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_every_family_has_figures_or_a_line_that_says_why_not(family):
+    settings, names, line = OTHERS[family]
+    torch.manual_seed(0)
+    encoder = settings.changed(picture_px=(16, 24)).build()
+    found = look_inside(encoder, torch.randn(2, 3, 16, 24))
+    drawn = figures(found, [np.zeros((16, 24, 3), np.uint8)] * 2, ["one", "two"])
+    assert list(drawn) == names
+    lines = [one for one in (getattr(found, part.name) for part in fields(found)) if isinstance(one, str)]
+    assert (line is None and not lines) or any(line in one for one in lines)
+    assert all("\n" not in one and one[0].islower() for one in lines)
+    assert all(isinstance(one, np.ndarray) for one in found.arrays().values())
+
+
 def test_panels_of_their_own():
     encoder, images = tiny(positions="bias")
     found = look_inside(encoder, images)
     assert "Filters of the first layer" in svg(filters_figure(found.filters))
     assert "over 4 pictures" in svg(distances_figure(found.distances))
     assert "Position biases" in svg(biases_figure(found.biases))
-    assert "see offset_biases" in svg(positions_figure(found.positions)).replace("\n", " ")
+    assert "(offset_biases)" in svg(positions_figure(found.positions)).replace("\n", " ")

@@ -50,7 +50,7 @@ def test_biases_by_the_place_of_what_is_seen(kind):
     pairs = table.pairs(0, torch.arange(6))
     expected = table.table[pairs[3, 2]].detach()
     torch.testing.assert_close(found[:, 1 - 1, 2 + 2], expected)
-    with pytest.raises(UserError, match="see offset_biases"):
+    with pytest.raises(UserError, match="biases by offset"):
         position_similarity(encoder)
 
 

@@ -1,5 +1,7 @@
 """Receptive fields by finite differences, and of networks whose field is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +22,7 @@ from vitreous.models import (
     SwinSettings,
     ViTSettings,
 )
-from vitreous.models.base import Encoder, Features, Grid
+from vitreous.models.base import Encoder, Features
 
 PVT = {"widths": (4, 8), "depths": (1, 1), "heads": (1, 2), "mlp_factors": (2, 2), "reductions": (2, 1)}
 FAMILIES = {
@@ -97,8 +99,10 @@ def test_more_pictures_come_nearer_to_the_whole_jacobian():
 def test_how_wide():
     field = torch.zeros(20, 30, dtype=torch.float64)
     field[8:12, 13:17] = 1.0  # around (10, 15)
-    one = ReceptiveField(name="stage 1", grid=Grid(1, 1), cell=(0, 0), field=field)
+    one = ReceptiveField(name="stage 1", cell=(0, 0), field=field)
     assert one.centre_px == (10, 15) and one.side_px(1.0) == 4 and one.side_px(0.25) == 2
+    faint = replace(one, field=field.where(field > 0, 1e-3))  # everywhere: the centre stays, and most is still inside
+    assert faint.centre_px == pytest.approx((10, 15), abs=0.01) and faint.side_px(0.9) == 4
 
 
 def test_batches_and_the_model_left_as_it_was(monkeypatch):

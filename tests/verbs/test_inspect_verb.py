@@ -110,7 +110,9 @@ def test_a_network_without_attention_beside_one_that_has_some(made, tmp_path, ca
     run(tmp_path / "run", "--out", tmp_path / "out", "--compare", made / "run")
     names = {"figure7", "receptive", "compared"}
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == names
-    assert "Not drawn: this model has no attention over patches" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Not drawn: this model has no attention over patches" in said
+    assert "Half of what a map depends on lies within stage 1: " in said
     assert np.load(tmp_path / "out/numbers.npz")["receptive_stage_1"].shape == (16, 16)
     text = (tmp_path / "out/compared.svg").read_text()
     assert "stage 1: " in text and "layer 2: " in text and "ViT of" in text

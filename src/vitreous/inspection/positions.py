@@ -51,7 +51,9 @@ def has_biases(encoder: nn.Module) -> bool:
 def _why_none(encoder: nn.Module) -> str:
     layers = plain(encoder).attention_layers()
     if has_biases(encoder):
-        return "this model has no position embeddings but a bias for every offset: see offset_biases"
+        return (
+            "this model has no position embeddings but biases by offset, which vitreous inspect draws (offset_biases)"
+        )
     if any(layer.relative is not None for layer in layers):
         return (
             "this model's positions are embeddings of offsets that meet each query: what they add depends on the "

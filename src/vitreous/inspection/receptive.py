@@ -14,7 +14,6 @@ from vitreous import keys as K
 from vitreous.errors import UserError
 from vitreous.inspection.attention import evaluating
 from vitreous.inspection.layout import plain
-from vitreous.models.base import Grid
 
 NUM_PICTURES = 16
 BATCH_SIZE = 8
@@ -23,20 +22,22 @@ BATCH_SIZE = 8
 @dataclass(frozen=True, kw_only=True)
 class ReceptiveField:
     name: str  # of the map: "stage 2", "layer 6"
-    grid: Grid  # of the map
-    cell: tuple[int, int]  # of it, whose field this is: row, column
+    cell: tuple[int, int]  # of the map, whose field this is: row, column
     field: Tensor  # (H, W) float64: the gradient at each pixel, relative to the largest
 
     @property
     def centre_px(self) -> tuple[float, float]:
-        """Of the cell, in the picture: down, right."""
+        """Of the field, in the picture: down, right. Where kernels overlap it is not that of the cell's own square. By
+        squares, so that the little which falls everywhere does not draw it to the middle of the picture."""
+        energy = self.field.square()
         down, right = (
-            (place + 0.5) * side / num for place, side, num in zip(self.cell, self.field.shape, self.grid, strict=True)
+            float((energy.sum(dim=1 - axis) * (torch.arange(side) + 0.5)).sum() / energy.sum().clamp_min(1e-300))
+            for axis, side in enumerate(self.field.shape)
         )
         return down, right
 
     def side_px(self, share: float = 0.5) -> int:
-        """Of the smallest square around the cell that holds this share of the gradient. It may reach over the edge."""
+        """Of the smallest square around the centre that holds this share of the gradient; it may reach over an edge."""
         away = [
             (torch.arange(side) + 0.5 - at).abs() for side, at in zip(self.field.shape, self.centre_px, strict=True)
         ]
@@ -59,53 +60,47 @@ def receptive_fields(encoder: nn.Module, images: Tensor, num: int = NUM_PICTURES
         raise UserError("there is not one picture to follow gradients to")
     images = images[:num]
     energies: dict[str, Tensor] = {}
-    grids: dict[str, Grid] = {}
+    cells: dict[str, tuple[int, int]] = {}
     with torch.inference_mode(False), torch.enable_grad(), evaluating(encoder):
         for start in range(0, len(images), BATCH_SIZE):
-            batch = images[start : start + BATCH_SIZE]
-            numbers = torch.arange(start, start + len(batch))
-            for name, (grid, energy) in _energies(encoder, batch, numbers).items():
+            numbers = torch.arange(start, min(start + BATCH_SIZE, len(images)))
+            for name, (cell, energy) in _energies(encoder, images[numbers], numbers).items():
                 energies[name] = energies.get(name, torch.zeros(())) + energy
-                grids[name] = grid
-    fields = tuple(_field(name, grids[name], energy) for name, energy in energies.items())
-    return ReceptiveFields(fields=fields, num_pictures=len(images))
+                cells[name] = cell
+    fields = {name: energy.sqrt() for name, energy in energies.items()}
+    found = [
+        ReceptiveField(name=name, cell=cells[name], field=field / field.max().clamp_min(1e-300))
+        for name, field in fields.items()
+    ]
+    return ReceptiveFields(fields=tuple(found), num_pictures=len(images))
 
 
-def _energies(encoder: nn.Module, images: Tensor, numbers: Tensor) -> dict[str, tuple[Grid, Tensor]]:
-    """(H, W) of each map: squared gradients, summed over colours and pictures.
+def _energies(encoder: nn.Module, images: Tensor, numbers: Tensor) -> dict[str, tuple[tuple[int, int], Tensor]]:
+    """Of each map, the cell in its middle, and (H, W): squared gradients, summed over colours and pictures.
 
     A map has many channels. Their sum would not do: after a norm it is a constant. A random sign for each makes the
     expected square that of all channels together; every picture draws its own.
     """
     like = next(encoder.parameters(), images)
     pixels = images.detach().clone().to(like.device, like.dtype).requires_grad_()
-    maps = plain(encoder).depth_maps(pixels)
-    found: dict[str, tuple[Grid, Tensor]] = {}
-    for name, each in maps.items():
-        grid = Grid(*each.shape[-2:])
-        middle = each[:, :, grid.h // 2, grid.w // 2]
+    found = {}
+    for name, each in plain(encoder).depth_maps(pixels).items():
+        row, column = (side // 2 for side in each.shape[-2:])
+        middle = each[:, :, row, column]
         chances = K.uniform(K.sample_keys(0, 0, numbers), f"receptive.{name}", middle.shape[1])
         signs = (chances < 0.5).to(middle.device, middle.dtype) * 2 - 1
-        asked = (middle * signs).sum()
-        slope = _gradient(asked, pixels)
-        if slope is None:
-            raise UserError("this model reads colours as words: no gradient reaches its pixels")
-        found[name] = grid, slope.cpu().double().square().sum(dim=(0, 1))
+        slope = _gradient((middle * signs).sum(), pixels)
+        found[name] = (row, column), slope.cpu().double().square().sum(dim=(0, 1))
     return found
 
 
-def _gradient(asked: Tensor, pixels: Tensor) -> Tensor | None:
-    if not asked.requires_grad:
-        return None
-    found: tuple[Tensor | None, ...] = torch.autograd.grad(asked, [pixels], retain_graph=True, allow_unused=True)
-    return found[0]
-
-
-def _field(name: str, grid: Grid, energy: Tensor) -> ReceptiveField:
-    field = energy.sqrt()
-    return ReceptiveField(
-        name=name, grid=grid, cell=(grid.h // 2, grid.w // 2), field=field / field.max().clamp_min(1e-300)
-    )
+def _gradient(asked: Tensor, pixels: Tensor) -> Tensor:
+    slope: Tensor | None = None
+    if asked.requires_grad:
+        (slope,) = torch.autograd.grad(asked, [pixels], retain_graph=True, allow_unused=True)
+    if slope is None:
+        raise UserError("this model reads colours as words: no gradient reaches its pixels")
+    return slope
 
 
 def widths(found: Sequence[ReceptiveField], share: float = 0.5) -> str:

@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.display.figures import save
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
+    from vitreous.inspection.receptive import widths
     from vitreous.prediction.outcomes import outcomes
     from vitreous.prediction.reading import Reading
     from vitreous.prediction.torch_predictor import as_arrays
@@ -93,6 +94,8 @@ def run(options: argparse.Namespace) -> None:
     for name, one in drawn.items():
         save(one, out / name)
         print(f"{out / name}.png and .svg")
+    if not isinstance(found.receptive, str):
+        print(f"Half of what a map depends on lies within {widths(found.receptive.fields)}")
     for why in sorted({each for each in (found.attention, found.receptive) if isinstance(each, str)}):
         print(f"Not drawn: {why}")
     np.savez_compressed(out / "numbers.npz", names=np.array(names), **found.arrays())

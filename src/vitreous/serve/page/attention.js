@@ -54,6 +54,13 @@ class Layer {
     return 1 / (token === null ? this.count : this.columns);
   }
 
+  // The patches that a patch can see, where these are but a part of all: a window.
+  window(token) {
+    if (token === null || this.keys === null) return null;
+    const looks = this.looks(token, null); // what is hidden from it has no weight at all
+    return [...looks.keys()].filter((key) => key >= this.seen.prefix && looks[key] > 0);
+  }
+
   // How much `token` (null: all patches together) looks at each token. What falls on padding is left out.
   looks(token, head) {
     const found = new Float32Array(this.count);

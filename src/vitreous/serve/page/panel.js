@@ -207,7 +207,7 @@ export class Panel {
     this.#showChoice(choice, layer);
     this.at("readout").textContent = this.#inWords(token, looks, choice.rollout, layer, seen);
     this.#showScale(colours, shown !== null);
-    this.stage.look(token, shown, colours, seen);
+    this.stage.look(token, shown, { colours, seen, window: layer.window(token) });
     this.sentence.look(token, this.patches.isLike(seen) ? shown : null, colours);
     const isPatch = token !== null && token >= this.patches.prefix;
     this.places.look(isPatch ? this.patches.centre(token) : null, isPatch ? this.patches.name(token) : "");

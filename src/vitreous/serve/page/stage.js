@@ -8,7 +8,7 @@ export class Stage {
     this.canvas = canvas;
     this.onLook = onLook;
     this.patches = null;
-    this.state = { token: null, looks: null, colours: null, seen: null };
+    this.state = { token: null, looks: null };
     canvas.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.#point(event, "pass"));
     canvas.addEventListener("pointerleave", () => this.patches && onLook(null, "pass"));
     canvas.addEventListener("click", (event) => this.#point(event, "stay"));
@@ -23,8 +23,9 @@ export class Stage {
   }
 
   // looks: how much the token looks at each token, which lie as `seen` says; or null for the bare picture
-  look(token, looks, colours, seen) {
-    this.state = { token, looks, colours, seen };
+  // window: those that it can see at all, or null where it can see all
+  look(token, looks, { colours, seen, window }) {
+    this.state = { token, looks, colours, seen, window };
     this.draw();
   }
 
@@ -38,6 +39,7 @@ export class Stage {
     context.drawImage(shown, 0, 0, width, patches.height * scale);
     if (state.looks) this.#heat(context, scale);
     this.#lines(context, scale);
+    if (state.looks && state.window) this.#frame(context, scale);
     if (state.token !== null && state.token >= patches.prefix) {
       const place = scaled(patches.place(state.token), scale);
       patches.draw(context, state.token, place);
@@ -52,6 +54,16 @@ export class Stage {
       context.fillStyle = `rgb(${HEAT.join(" ")} / ${0.88 * strength(looks[token], colours)})`;
       context.fillRect(x, y, w, h);
     }
+  }
+
+  #frame(context, scale) {
+    const { seen, window } = this.state, places = window.map((token) => scaled(seen.place(token), scale));
+    const least = (of) => Math.min(...places.map(of)), most = (of) => Math.max(...places.map(of));
+    const [x, y] = [least((one) => one.x), least((one) => one.y)];
+    const [right, bottom] = [most((one) => one.x + one.w), most((one) => one.y + one.h)];
+    context.strokeStyle = `rgb(${HEAT.join(" ")})`;
+    context.lineWidth = 1.5;
+    context.strokeRect(x, y, right - x, bottom - y);
   }
 
   #lines(context, scale) {
