@@ -64,6 +64,19 @@ def test_kinds_of_error_at_the_threshold(measured, scores):
     assert sum(one.ap50 for one in scores.errors) > 0.1
 
 
+def test_the_surest_false_alarms_and_the_largest_missed_objects(measured, scores):
+    wrong = measured.counted & ~measured.matches.is_right
+    alarms = sorted(measured.found.scores[wrong], reverse=True)[:24]
+    assert [one.score for one in scores.alarms] == alarms
+    for one in scores.alarms:
+        assert (one.object is None) == (one.kind == "background") and one.kind != "right"
+        assert one.kind not in ("place", "duplicate") or one.object == one.label
+        assert one.kind != "class" or one.object != one.label
+    areas = [(one.box[2] - one.box[0]) * (one.box[3] - one.box[1]) for one in scores.missed]
+    assert areas == sorted(areas, reverse=True) and len(areas) == min(24, scores.errors[-1].number)
+    assert all(one.picture >= 100 for one in (*scores.alarms, *scores.missed))
+
+
 def test_calibration_brings_scores_to_what_is_right(measured):
     truth, found = made_up(pictures=150, seed=7)
     other = Measured(truth, found, CLASSES, range(150))

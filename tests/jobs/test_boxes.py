@@ -7,58 +7,27 @@ import pytest
 import torch
 from torch import nn
 
+from detections import PREPROCESSING, Oracle
 from vitreous.data.base import Subset
 from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.evaluation.figures import drawn
 from vitreous.evaluation.score import score
 from vitreous.jobs.boxes import evaluate_boxes, fitted_calibration, measured
 from vitreous.models import ViTSettings
 from vitreous.nn.detr import Decoded
-from vitreous.prediction.predictor import Predictor
-from vitreous.prediction.reading import Fitting, Reading
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.detect import DetectSettings
 from vitreous.weights.calibration import BoxCalibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-PREPROCESSING = Preprocessing(size_px=(48, 96), crop="letterbox")
-
 
 @pytest.fixture(scope="module")
 def splits():
     found = DataSettings(where="rendered:objects", train_limit=10).build()
     return replace(found, val=Subset(found.val, np.arange(40)), test=Subset(found.test, np.arange(25)))
-
-
-class Oracle(Predictor):
-    """Finds every object, with noise; every other time it is sure of something that is not there."""
-
-    def __init__(self, *sources):
-        card = type("", (), {"preprocessing": PREPROCESSING})
-        classes = sources[0].classes
-        self.reading = Reading(kind="detect", classes=classes, fitting=Fitting(**vars(card.preprocessing)))
-        self.known = {}
-        for source in sources:
-            for index in range(len(source)):
-                self.known[source.read(index).tobytes()] = source.targets.of(index)
-
-    def outputs(self, pictures):
-        logits = np.full((len(pictures), 60, len(self.classes)), -8.0, np.float32)
-        boxes = np.full((len(pictures), 60, 4), 0.01, np.float32)
-        for at, picture in enumerate(pictures):
-            objects, rng = self.known[picture.tobytes()], np.random.default_rng(int(picture.sum()))
-            shares = objects.boxes / np.tile(picture.shape[1::-1], 2)
-            shares = shares + rng.normal(0, 0.01, shares.shape)
-            said = np.concatenate([(shares[:, :2] + shares[:, 2:]) / 2, shares[:, 2:] - shares[:, :2]], axis=1)
-            num = len(said)
-            boxes[at, :num], boxes[at, num : 2 * num] = said, rng.uniform(0.2, 0.3, (num, 4))
-            logits[at, np.arange(num), objects.classes] = rng.normal(3, 1, num)
-            logits[at, np.arange(num, 2 * num), objects.classes] = rng.normal(1, 1, num)
-        return {"logits": logits, "boxes": boxes}
 
 
 def test_an_oracle_is_measured_calibrated_and_drawn(splits):

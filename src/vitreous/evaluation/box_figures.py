@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.display.palette import palette
 from vitreous.evaluation.box_scores import BoxEvaluation, BoxScores, ScoreBin
+from vitreous.evaluation.metrics import wilson
 
 MOST_BARS, MOST_CURVES = 40, 20
 
@@ -75,20 +76,22 @@ def score_reliability(evaluation: BoxEvaluation) -> Figure:
         _reliability(axes[0, column], axes[1, column], bins)
         axes[0, column].set_title(f"{name}: ECE {100 * ece.value:.1f} %")
     axes[0, 0].legend(loc="upper left")
-    axes[0, 0].set_ylabel("share that is right")
+    axes[0, 0].set_ylabel("share that is right (95 % interval)")
     axes[1, 0].set_ylabel("detections")
     return drawn
 
 
 def _reliability(upper: Axes, lower: Axes, bins: tuple[ScoreBin, ...]) -> None:
-    full = [(one.score, one.right) for one in bins if one.score is not None and one.right is not None]
+    full = [
+        (one.score, wilson(round(one.right * one.detections), one.detections))
+        for one in bins
+        if one.score is not None and one.right is not None
+    ]
+    values = np.array([(share.value, share.low, share.high) for _, share in full]).reshape(-1, 3)
+    errors = np.abs(values[:, 1:] - values[:, :1]).T
     upper.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle="--", label="perfectly calibrated")
-    upper.plot(
-        *([pair[axis] for pair in full] for axis in (0, 1)),
-        color=SERIES[0],
-        marker="o",
-        markersize=4,
-        linewidth=1.2,
+    upper.errorbar(
+        [at for at, _ in full], values[:, 0], errors, color=SERIES[0], marker="o", markersize=4, linewidth=1.2
     )
     upper.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     numbers = [one.detections for one in bins]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
-from vitreous.evaluation.box_matches import KINDS, Matches, matches
+from vitreous.evaluation.box_matches import KINDS, NONE, Matches, matches
 from vitreous.evaluation.box_resampling import Ranked, draws, ranked
 from vitreous.evaluation.metrics import Estimate
 from vitreous.tasks import box_precision
@@ -19,6 +19,7 @@ from vitreous.weights.calibration import BoxCalibration
 
 BINS = 10  # of scores, of equal width
 LEAST_SCORE = 0.05  # below it detections are not counted among those whose scores are held against what is right
+LISTED = 24  # mistakes of a kind that are named
 ERRORS = {"class": "Cls", "place": "Loc", "both": "Both", "duplicate": "Dupe", "background": "Bkg", "missed": "Miss"}
 
 
@@ -73,6 +74,19 @@ class PictureBoxes:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A detection that is wrong, or an object that was missed."""
+
+    picture: int  # id
+    kind: str
+    label: str  # what was said, or what was missed
+    score: float | None  # None: missed
+    box: tuple[float, float, float, float]  # x0 y0 x1 y1 in px of the picture
+    object: str | None = None  # the class of the object that a wrong detection is about
+    object_box: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True)
 class BoxScores:
     pictures: int
     objects: int
@@ -89,6 +103,8 @@ class BoxScores:
     errors: tuple[ErrorKind, ...]
     bins: tuple[ScoreBin, ...]
     per_picture: tuple[PictureBoxes, ...]
+    alarms: tuple[Mistake, ...]  # the surest wrong detections
+    missed: tuple[Mistake, ...]  # the largest objects that were missed
 
     def tables(self, num_classes: int = 20) -> tuple[Table, ...]:
         rows = [("AP", self.ap.percent()), ("AP50", self.ap50.percent()), ("AP75", self.ap75.percent())]
@@ -207,6 +223,8 @@ class Measured:
                 PictureBoxes(number, int(has), int(right + wrong), int(right))
                 for number, right, wrong, has in zip(self.ids, tp, fp, objects, strict=True)
             ),
+            alarms=tuple(self._alarms(probabilities)),
+            missed=tuple(self._missed(shown)),
         )
 
     def _precisions(self) -> Floats:
@@ -274,6 +292,43 @@ class Measured:
     def _errors(self, shown: NDArray[np.bool_]) -> list[ErrorKind]:
         gains, counts = self.evaluator.tide_errors()["delta_ap"], self.matches.counts(shown)
         return [ErrorKind(kind, counts[kind], float(gains[theirs])) for kind, theirs in ERRORS.items()]
+
+    def _alarms(self, probabilities: Floats) -> list[Mistake]:
+        wrong = np.flatnonzero(self.counted & ~self.matches.is_right)
+        found = []
+        for row in wrong[np.argsort(-probabilities[wrong], kind="stable")][:LISTED]:
+            about = int(self.matches.nearest[row])
+            found.append(
+                Mistake(
+                    picture=self.ids[self.found.picture[row]],
+                    kind=KINDS[self.matches.kind[row]],
+                    label=self.classes[self.found.classes[row]],
+                    score=float(probabilities[row]),
+                    box=_box(self.found.boxes[row]),
+                    object=None if about == NONE else self.classes[self.truth.classes[about]],
+                    object_box=None if about == NONE else _box(self.truth.boxes[about]),
+                )
+            )
+        return found
+
+    def _missed(self, shown: NDArray[np.bool_]) -> list[Mistake]:
+        rows = np.flatnonzero(self.matches.missed(shown))
+        areas = (self.truth.boxes[rows, 2:] - self.truth.boxes[rows, :2]).prod(axis=1)
+        return [
+            Mistake(
+                picture=self.ids[self.truth.picture[row]],
+                kind="missed",
+                label=self.classes[self.truth.classes[row]],
+                score=None,
+                box=_box(self.truth.boxes[row]),
+            )
+            for row in rows[np.argsort(-areas, kind="stable")][:LISTED]
+        ]
+
+
+def _box(sides: Floats) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = sides.round(2).tolist()
+    return x0, y0, x1, y1
 
 
 def _mean(values: Floats) -> Floats:

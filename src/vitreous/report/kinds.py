@@ -5,7 +5,16 @@ from typing import Any, NamedTuple
 
 from vitreous.data.kinds import TaskKind
 from vitreous.fitting.fitted import Fitted
-from vitreous.report import class_account, class_page, label_account, label_page, pixel_account, pixel_page
+from vitreous.report import (
+    box_account,
+    box_page,
+    class_account,
+    class_page,
+    label_account,
+    label_page,
+    pixel_account,
+    pixel_page,
+)
 from vitreous.report.class_judgement import chance_of_classes, chance_of_labels, pixels_score
 from vitreous.report.html import Content, Html
 
@@ -62,6 +71,15 @@ KINDS: dict[TaskKind, Kind] = {
         pixel_page.results,
         pixel_page.trust,
         pixel_page.usage,
+    ),
+    "detect": Kind(
+        box_account.lead,
+        box_account.cautions,
+        box_account.cautions_of_confidence,
+        box_account.chance,
+        box_page.results,
+        box_page.trust,
+        box_page.usage,
     ),
 }
 

@@ -1,0 +1,74 @@
+"""Objects, in words: how well they are found, and what to be careful about."""
+
+from collections.abc import Iterator
+
+from vitreous.evaluation.box_scores import BoxEvaluation
+from vitreous.fitting.base import NoAccount
+from vitreous.fitting.fitted import Fitted
+from vitreous.report.html import Content, name
+from vitreous.report.judgement import is_guessing
+from vitreous.report.words import counted, interval, percent
+
+UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
+FEW_OBJECTS = 20  # of a class, from which its AP is worth a word
+ROUGH_SHARE = 0.5  # of AP50 that is left of it where boxes must fit well, below which places are rough
+
+BoxFitted = Fitted[NoAccount]
+
+
+def of_boxes(result: BoxFitted) -> BoxEvaluation:
+    assert isinstance(result.evaluation, BoxEvaluation)
+    return result.evaluation
+
+
+def chance(result: BoxFitted) -> float:
+    """Of whoever does not look: boxes at random hit next to nothing."""
+    return 0.0
+
+
+def lead(result: BoxFitted) -> str:
+    scores = of_boxes(result).scores
+    return (
+        f"AP on {counted(scores.pictures, 'test picture')} with {counted(scores.objects, 'object')} (95 % interval: "
+        f"{interval(scores.ap)}); {percent(scores.ap50.value)} where a box need only overlap by half (AP50). At the "
+        f"threshold that was chosen, {percent(scores.recall.value)} of the objects are found, and "
+        f"{percent(scores.precision.value)} of what is shown is right."
+    )
+
+
+def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
+    scores = of_boxes(result).scores
+    if is_guessing(result, chance(result)):
+        yield "It finds next to nothing.", "The interval of its AP reaches down to 0. Do not rely on this model."
+    half = (scores.ap.high - scores.ap.low) / 2
+    rough = " A larger test part would tell more." if half > UNSURE_POINTS else ""
+    yield (
+        "How sure the number is.",
+        f"{counted(scores.pictures, 'test picture')} tell the AP to about \N{PLUS-MINUS SIGN}{100 * half:.1f} points; "
+        f"smaller differences between two models may be chance.{rough}",
+    )
+    seen = [one for one in scores.per_class if one.ap is not None and one.objects >= FEW_OBJECTS]
+    weakest = min(seen, key=lambda one: 0.0 if one.ap is None else one.ap.value, default=None)
+    if weakest is not None and weakest.ap is not None and weakest.ap.value < scores.ap.low:
+        yield (
+            "The weakest class",
+            "is ",
+            name(weakest.name),
+            f", with an AP of {percent(weakest.ap.value)} ({interval(weakest.ap)}) on "
+            f"{counted(weakest.objects, 'object')}.",
+        )
+    absent = [one.name for one in scores.per_class if not one.objects]
+    if absent:
+        yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
+    if scores.ap75.value < ROUGH_SHARE * scores.ap50.value:
+        yield (
+            "Boxes are rough.",
+            f"Of an AP50 of {percent(scores.ap50.value)}, {percent(scores.ap75.value)} are left where boxes must "
+            "overlap by three quarters: objects are found better than they are framed. Larger pictures or a longer "
+            "training help.",
+        )
+
+
+def cautions_of_confidence(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
+    if not of_boxes(result).validation_pictures:
+        yield "Not calibrated.", "There was no validation part, so its scores are as training left them."

@@ -1,0 +1,260 @@
+"""What a report says of a model that finds objects: pictures with boxes, curves, mistakes as crops, calibration."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from vitreous.data.base import Source
+from vitreous.data.images import BadPicture, Picture
+from vitreous.data.targets import Boxes
+from vitreous.display.palette import palette
+from vitreous.display.thumbnails import picture
+from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
+from vitreous.evaluation.box_scores import BoxScores, Mistake, PictureBoxes
+from vitreous.prediction.box_outcomes import BoxOutcome
+from vitreous.prediction.drawn_boxes import Drawn, drawn
+from vitreous.prediction.predictor import Predictor
+from vitreous.report.box_account import BoxFitted, of_boxes
+from vitreous.report.figures import inline
+from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
+from vitreous.report.masked_data import legend
+from vitreous.report.words import DASH, caption, counted, percent, share
+
+SHOWN_PX, CROP_PX = 320, 160
+NUM_SHOWN, NUM_CROPS = 3, 12  # pictures of each kind (the best, the typical, the worst), and mistakes
+MARGIN = 0.6  # around a crop, in sides of the box
+LEAST_CROP_PX = 24
+TRUTH = (255, 255, 255)
+
+KINDS = {
+    "class": "found, and called something else",
+    "place": "found roughly: an overlap of 10 to 50 %",
+    "both": "both of these",
+    "duplicate": "found again",
+    "background": "nothing is there",
+    "missed": "not found at all",
+}
+Sections = tuple[tuple[str, str, Html], ...]
+
+
+def results(result: BoxFitted) -> Sections:
+    found, test = of_boxes(result).scores, result.splits.test
+    assert test is not None
+    where = result.data.where
+    return (
+        ("examples", "The best, the typical, the worst", examples(result)),
+        ("results", "Results", scores(found)),
+        ("errors", "Kinds of error", errors(found)),
+        ("alarms", "The surest false alarms", mistakes(found.alarms, test, found, where)),
+        ("missed", "Missed objects", mistakes(found.missed, test, found, where)),
+    )
+
+
+def trust(result: BoxFitted) -> Sections:
+    return (("calibration", "Calibration", calibration(result)),)
+
+
+def usage(result: BoxFitted) -> tuple[str, str]:
+    return " --out boxes", "for one in outcome.objects():\n    print(one.label, one.score, one.box)"
+
+
+# ---- pictures
+
+
+def examples(result: BoxFitted) -> Html:
+    """By the F1 of what is shown; among equals, the more objects the better known. Where nothing is, and nothing was
+    found, there is nothing to see."""
+    every = [one for one in of_boxes(result).scores.per_picture if one.objects or one.shown]
+    order = sorted(every, key=lambda one: (-one.f1, -one.objects))
+    middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
+    chosen = {
+        "The best": order[:NUM_SHOWN],
+        "The typical": order[middle : middle + NUM_SHOWN],
+        "The worst": sorted(order, key=lambda one: (one.f1, -one.objects))[:NUM_SHOWN],
+    }
+    predictor = Predictor.load(result.out)
+    return together(
+        paragraph("Test pictures: as labelled, and as predicted, with the scores from the threshold on."),
+        legend(result.card.classes),
+        [
+            together(tag.h3(kind), tag.div([_example(result, predictor, one) for one in some], class_="cards pairs"))
+            for kind, some in chosen.items()
+        ],
+    )
+
+
+def _example(result: BoxFitted, predictor: Predictor, one: PictureBoxes) -> Html | None:
+    test = result.splits.test
+    assert test is not None and isinstance(test.targets, Boxes)
+    pixels = _read(test, one.id)
+    if pixels is None:
+        return None
+    found, objects = predictor(pixels), test.targets.of(one.id)
+    assert isinstance(found, BoxOutcome)
+    colours = palette(len(found.classes))
+    labelled = [
+        Drawn(_sides(box), colours[label], found.classes[label])
+        for box, label in zip(objects.boxes, objects.classes, strict=True)
+    ]
+    where = test.where(one.id)
+    shown = (("as labelled", drawn(pixels, labelled)), ("as predicted", found.drawn(pixels)))
+    words = f"{one.right} of {counted(one.objects, 'object')} found, {counted(one.shown - one.right, 'false alarm')} "
+    return tag.figure(
+        tag.div([picture(each, f"{where}, {what}", most_px=SHOWN_PX) for what, each in shown], class_="pair"),
+        tag.figcaption(words, tag.span(name(caption(where, result.data.where)), class_="path")),
+    )
+
+
+def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: str) -> Html:
+    """As crops: what was said in the colour of its class, the object that it is about in white."""
+    if not listed:
+        return paragraph("None.")
+    colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
+    cards = [_crop(one, test, colours[one.label], data) for one in listed[:NUM_CROPS]]
+    if listed[0].kind == "missed":
+        words = f"The largest objects that no box is about, with scores of {found.threshold:.2f} and more."
+    else:
+        words = (
+            "The wrong detections that the model was surest of; the object that each is about has a white frame. "
+            "Missing and wrong labels show up here first: look at each and ask who is mistaken."
+        )
+    return together(paragraph(words), tag.div(cards, class_="cards"))
+
+
+def _crop(one: Mistake, test: Source, colour: tuple[int, int, int], data: str) -> Html | None:
+    pixels = _read(test, one.picture)
+    if pixels is None:
+        return None
+    boxes = [one.box] if one.object_box is None else [one.box, one.object_box]
+    left, top, right, bottom = _around(np.array(boxes), pixels.shape)
+    frames = (
+        [Drawn(one.box, colour)] if one.object_box is None else [Drawn(one.object_box, TRUTH), Drawn(one.box, colour)]
+    )
+    moved = [
+        frame._replace(box=(frame.box[0] - left, frame.box[1] - top, frame.box[2] - left, frame.box[3] - top))
+        for frame in frames
+    ]
+    where = test.where(one.picture)
+    said = "" if one.score is None else f" {percent(one.score)}"
+    about = None if one.object is None or one.object == one.label else tag.div("labelled ", name(one.object))
+    return tag.figure(
+        picture(drawn(pixels[top:bottom, left:right], moved, CROP_PX), where, most_px=2 * CROP_PX),
+        tag.figcaption(
+            tag.div(tag.b(name(one.label)), said),
+            tag.div(KINDS[one.kind]),
+            about,
+            tag.div(name(caption(where, data)), class_="path"),
+        ),
+    )
+
+
+def _around(boxes: np.ndarray, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """A part of the picture with room around all of them, as left, top, right, bottom."""
+    low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+    room = np.maximum((high - low) * MARGIN, (LEAST_CROP_PX - (high - low)) / 2)
+    size = np.array([shape[1], shape[0]])
+    first = np.clip(np.floor(low - room), 0, size - 1).astype(int)
+    last = np.clip(np.ceil(high + room), first + 1, size).astype(int)
+    return int(first[0]), int(first[1]), int(last[0]), int(last[1])
+
+
+def _read(test: Source, index: int) -> Picture | None:
+    try:
+        return test.read(index)
+    except BadPicture:
+        return None
+
+
+def _sides(box: np.ndarray) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = box.tolist()
+    return x0, y0, x1, y1
+
+
+# ---- numbers
+
+
+def scores(found: BoxScores) -> Html:
+    shown = f"scores of {found.threshold:.2f} and more"
+    rows: list[tuple[Content, ...]] = [
+        (tag.b("AP: mean over classes and overlaps of 50 to 95 %"), tag.b(share(found.ap))),
+        ("AP50: an overlap of 50 % is enough", share(found.ap50)),
+        ("AP75: it must be 75 %", share(found.ap75)),
+        *((f"AP of {one.size} objects ({one.objects:,})", share(one.ap)) for one in found.by_size),
+        (f"precision, {shown}", share(found.precision)),
+        (f"recall, {shown}", share(found.recall)),
+    ]
+    by_class = [
+        (
+            name(one.name),
+            f"{one.objects:,}",
+            share(one.ap),
+            share(one.ap50),
+            DASH if one.recall is None else percent(one.recall),
+            DASH if one.precision is None else percent(one.precision),
+        )
+        for one in found.per_class
+    ]
+    of = f"{counted(found.pictures, 'test picture')}, {counted(found.objects, 'object')}"
+    return together(
+        table((of, "measured (95 % interval)"), rows, numbers=(1,)),
+        paragraph(
+            "Intervals are over pictures. Small objects are below 32 x 32 px of the picture as it came, large ones "
+            "above 96 x 96 px.",
+            class_="note",
+        ),
+        tag.h3("By class"),
+        inline(partial(class_precisions, found), "AP of each class"),
+        table(("class", "objects", "AP", "AP50", "recall", "precision"), by_class, numbers=range(1, 6)),
+        tag.h3("Precision and recall"),
+        inline(
+            partial(precision_recall, found),
+            "Precision against recall",
+            caption="Each threshold of the score is a point on these lines: the lower, the further to the right.",
+        ),
+    )
+
+
+def errors(found: BoxScores) -> Html:
+    rows = [
+        (tag.b(one.kind), KINDS[one.kind], f"{one.number:,}", f"{100 * one.ap50:.1f}")
+        for one in sorted(found.errors, key=lambda one: -one.ap50)
+    ]
+    worst = max(found.errors, key=lambda one: one.ap50)
+    return together(
+        paragraph(
+            "What a wrong detection got wrong (Bolya et al. 2020), and what AP50 would gain if there were no errors of "
+            f"that kind. Most is lost by errors of the kind {worst.kind!r}."
+        ),
+        inline(partial(error_kinds, found), "Kinds of error"),
+        table(
+            ("error", "", f"number, scores of {found.threshold:.2f} and more", "AP50 lost by it, in points"),
+            rows,
+            numbers=(2, 3),
+        ),
+    )
+
+
+def calibration(result: BoxFitted) -> Html:
+    found = of_boxes(result)
+    fitted = (
+        f"Scores were calibrated on {counted(found.validation_pictures, 'validation picture')}: their error went from "
+        f"{share(found.ece_before)} to {share(found.scores.ece)}."
+        if found.validation_pictures
+        else f"There was no validation part to calibrate scores on: their error is {share(found.scores.ece)}."
+    )
+    thresholds = [(percent(wished, 0), f"{least:.3f}") for wished, least in found.calibration.thresholds]
+    return together(
+        paragraph(
+            "Of detections with a score of 80 %, four out of five should be right: an object of that class is there, "
+            "with an overlap of at least one half. " + fitted
+        ),
+        inline(partial(score_reliability, found), "Reliability of scores"),
+        tag.h3("What to show"),
+        table(("share of what is shown that is right", "score from which on"), thresholds, numbers=(0, 1))
+        if thresholds
+        else paragraph("No score promises that more than half of what is shown is right."),
+        paragraph("Chosen on validation pictures, with caution: --precision 0.9 asks for one of these.", class_="note")
+        if thresholds
+        else None,
+    )

@@ -1,0 +1,74 @@
+"""What a report shows of a model that finds objects, made of a real evaluation of an oracle's detections."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from detections import Oracle
+from vitreous.data.base import Subset
+from vitreous.data.sources import DataSettings
+from vitreous.jobs.boxes import evaluate_boxes
+from vitreous.prediction.predictor import Predictor
+from vitreous.report import box_account, box_page
+from vitreous.report.html import together
+
+
+@pytest.fixture(scope="module")
+def result():
+    splits = DataSettings(where="rendered:objects", train_limit=10).build()
+    splits = replace(splits, val=Subset(splits.val, np.arange(30)), test=Subset(splits.test, np.arange(16)))
+    oracle = Oracle(splits.val, splits.test)
+    evaluation = evaluate_boxes(oracle, splits.val, splits.test)
+    oracle.reading = replace(oracle.reading, calibration=evaluation.calibration)
+    return SimpleNamespace(
+        evaluation=evaluation,
+        splits=splits,
+        out=oracle,
+        card=SimpleNamespace(classes=splits.test.classes),
+        data=SimpleNamespace(where="rendered:objects"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _oracle(monkeypatch, result):
+    monkeypatch.setattr(Predictor, "load", staticmethod(lambda oracle: oracle))
+
+
+def test_every_section_has_its_pictures(result):
+    sections = {name: content.markup for name, _, content in (*box_page.results(result), *box_page.trust(result))}
+    assert list(sections) == ["examples", "results", "errors", "alarms", "missed", "calibration"]
+    assert sections["examples"].count("<img") == 2 * 9
+    assert sections["alarms"].count("<img") == 12 and "nothing is there" in sections["alarms"]
+    missed = result.evaluation.scores.missed
+    assert sections["missed"].count("<img") == min(12, len(missed))
+    for kind in box_page.KINDS:
+        assert kind in sections["errors"]
+    assert "AP50" in sections["results"] and "crescent" in sections["results"]
+    assert "went from" in sections["calibration"]
+
+
+def test_words(result):
+    lead = box_account.lead(result)
+    assert f"{result.evaluation.scores.objects:,} objects" in lead and "AP50" in lead
+    told = [together(*parts).markup for parts in box_account.cautions(result)]
+    assert any("may be chance" in one for one in told) and not any("Do not rely" in one for one in told)
+    assert list(box_account.cautions_of_confidence(result)) == []
+    options, lines = box_page.usage(result)
+    assert "--out" in options
+    compile(lines, "usage", "exec")
+
+
+def test_without_validation_pictures_and_without_mistakes(result):
+    bare = SimpleNamespace(**vars(result) | {"evaluation": evaluate_boxes(result.out, None, result.splits.test)})
+    assert "no validation part" in box_page.calibration(bare).markup
+    assert "Not calibrated." in next(iter(box_account.cautions_of_confidence(bare)))
+    assert box_page.mistakes((), result.splits.test, result.evaluation.scores, "").markup.count("None.") == 1
+
+
+def test_a_crop_lies_inside_its_picture_and_around_its_boxes():
+    boxes = np.array([[0.0, 5.0, 3.0, 9.0], [90.0, 60.0, 100.0, 80.0]])
+    assert box_page._around(boxes, (80, 100, 3)) == (0, 0, 100, 80)
+    left, top, right, bottom = box_page._around(boxes[:1], (80, 100, 3))
+    assert (left, top) == (0, 0) and right >= 3 + 10 and bottom >= 9 + 9
