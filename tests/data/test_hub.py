@@ -1,3 +1,4 @@
+import json
 import sys
 from types import SimpleNamespace
 
@@ -51,6 +52,16 @@ def library(monkeypatch):
         columns = {"image": cells, "annotation": masks, "kind": ["x", "y", "x", "x"]}
         return Rows(columns, {"image": Image(), "annotation": Image(), "kind": None})
 
+    def boxed():
+        import pyarrow as pa
+
+        cells = [{"bytes": png(n, SIZE), "path": None} for n in range(3)]
+        objects = [{"bbox": [[1.0, 1.0, 2.0, 3.0]], "category": [1]}, None, {"bbox": [], "category": []}]
+        names = {"info": {"features": {"objects": {"category": {"feature": {"names": ["cat", "dog"]}}}}}}
+        schema = pa.table({"image": cells, "objects": objects}).schema
+        schema = schema.with_metadata({"huggingface": json.dumps(names)})
+        return Rows({"image": cells, "objects": objects}, SimpleNamespace(arrow_schema=schema))
+
     def rows(first):
         cells = [{"bytes": png(first + n), "path": None} for n in range(4)]
         columns = {"img": cells, "label": [0, 1, 1, 0], "kind": ["x", "y", "x", "x"]}
@@ -64,6 +75,8 @@ def library(monkeypatch):
     def load_dataset(name, configuration=None):
         if name == "missing":
             raise FileNotFoundError("no such data set\nsecond line")
+        if name == "someone/things":
+            return {"train": boxed()}
         if name == "someone/scenes":
             return {"train": scenes(0), "validation": scenes(4)}
         return (
@@ -107,6 +120,15 @@ def test_a_column_of_masks(library):
     assert open_hub("someone/scenes", Layout(label_column="kind"))["train"].classes == ("x", "y")
     with pytest.raises(UserError, match="hf:someone/scenes: column 'kind' holds no pictures, and so no masks"):
         open_hub("someone/scenes", Layout(mask_column="kind"))
+
+
+def test_a_column_of_objects(library):
+    """As the hub documents them: x, y, width and height; what is null was never labelled."""
+    source = open_hub("someone/things", Layout())["train"]
+    assert source.targets.task == "detect" and source.classes == ("cat", "dog") and len(source) == 2
+    assert source.targets.of(0).boxes.tolist() == [[1, 1, 3, 4]] and source.described(1) == "no objects"
+    assert source.targets.sizes.tolist() == [list(source.read(0).shape[:2])] * 2
+    assert is_picture(source.read(1), 2) and source.where(1).endswith("row 2")
 
 
 def test_errors(library, monkeypatch):

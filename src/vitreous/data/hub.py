@@ -20,6 +20,7 @@ from vitreous.data.names import (
     unlabelled,
 )
 from vitreous.data.parquet import IMAGES, LABELS, MASKS, stored_in
+from vitreous.data.parquet_objects import COLUMNS, read_objects, reads_objects
 from vitreous.data.several import separated, several, several_by_number
 from vitreous.data.targets import ClassLabels, Masks, PixelLabels
 from vitreous.data.targets.base import Digest
@@ -85,6 +86,19 @@ class HubMasks(Masks):
         """Nothing: a data set of the hub is known by its name."""
 
 
+def _reads_objects(name: str, rows: Any, layout: Layout) -> bool:
+    if "objects" not in rows.column_names and layout.targets != "boxes":
+        return False
+    return reads_objects(rows.features.arrow_schema, set(LABELS) & set(rows.column_names), layout, f"hf:{name}")
+
+
+def _with_objects(name: str, rows: Any) -> Source:
+    cells = Cells(rows, column(rows.column_names, None, IMAGES, "image", name))
+    columns = {one: list(rows[one]) for one in COLUMNS if one in rows.column_names}
+    known = read_objects(columns, rows.features.arrow_schema, cells.stored, name)
+    return known.labelled_of(HubSource(name, rows, (known.targets, known.classes, known.notes)))
+
+
 def _masks(name: str, splits: Mapping[str, Any], layout: Layout) -> dict[str, Numbered] | None:
     """Of all splits, which have the same classes; None where there is no column of masks."""
     mask = _mask_column(name, next(iter(splits.values())), layout) if splits else None
@@ -115,8 +129,6 @@ def _mask_column(name: str, rows: Any, layout: Layout) -> str | None:
 
 
 def _labels(name: str, rows: Any, layout: Layout) -> Numbered:
-    if "objects" in rows.column_names and not set(LABELS) & set(rows.column_names) and layout.need_labels:
-        raise UserError(f"hf:{name}: boxes of the hub are not read from there. Name its parquet files, downloaded.")
     label = label_column_of(rows.column_names, LABELS, name, layout)
     if label is None:
         return unlabelled(len(rows))
@@ -155,6 +167,8 @@ def open_hub(name: str, layout: Layout) -> dict[str, Source]:
     if "train" not in known and len(found) == 1:
         known = {ALL: next(iter(found.values()))}
     names = {split: f"{name} {split}" for split in known}
+    if known and _reads_objects(name, next(iter(known.values())), layout):
+        return {split: _with_objects(names[split], rows) for split, rows in known.items()}
     targets = _masks(name, known, layout) or {
         split: _labels(names[split], rows, layout) for split, rows in known.items()
     }

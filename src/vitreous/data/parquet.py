@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from vitreous.data.base import Source, Subset
+from vitreous.data.base import Source
 from vitreous.data.files import check_regular
-from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture, read_shape
+from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture
 from vitreous.data.legends import Entry, entries_of, find_legend, numbered_entries
 from vitreous.data.masks import Legend
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
-from vitreous.data.parquet_objects import COLUMN as OBJECTS
-from vitreous.data.parquet_objects import has_objects, read_objects
+from vitreous.data.parquet_objects import COLUMNS, read_objects, reads_objects
 from vitreous.data.several import from_flags, label_columns, separated, several, several_by_number
 from vitreous.data.targets import ClassLabels, Masks, PixelLabels
 from vitreous.data.targets.base import Digest
 from vitreous.data.targets.pixels import Mask
-from vitreous.data.threads import in_threads
 from vitreous.errors import UserError
 
 IMAGES = ("image", "img", "picture", "images")
@@ -174,7 +171,8 @@ def open_parquet(path: Path, layout: Layout, entries: Sequence[Entry] = ()) -> d
     base = path.stem if path.is_file() else path.parent.name if path.name == "data" else path.name
     names = {split: base if split == ALL else f"{base} {split}" for split in found}
     rows = {split: Rows(files) for split, files in found.items()}
-    if _reads_objects(next(iter(rows.values())), layout):
+    schema = next(iter(rows.values())).schema
+    if reads_objects(schema, set(LABELS) & set(schema.names), layout, str(path)):
         return {split: _with_objects(names[split], part) for split, part in rows.items()}
     known = _read_masks(base, rows, layout, entries) or {
         split: _read_labels(part, layout) for split, part in rows.items()
@@ -282,34 +280,12 @@ def _names_inside(schema: pa.Schema, name: str) -> list[str]:
 # ---- Objects
 
 
-def _reads_objects(rows: Rows, layout: Layout) -> bool:
-    """Whether there are any, and nothing else is asked for."""
-    others = layout.label_column or layout.mask_column or set(LABELS) & set(rows.schema.names)
-    if layout.targets == "boxes" and not has_objects(rows.schema):
-        raise UserError(f"{rows.path}: no column {OBJECTS!r} with boxes.")
-    return has_objects(rows.schema) and (layout.targets == "boxes" or (layout.targets is None and not others))
-
-
 def _with_objects(name: str, rows: Rows) -> Source:
-    cells = _cells(rows, OBJECTS)
-    ids = _cells(rows, "image_id") if "image_id" in rows.schema.names else None
-    known = read_objects(cells, _sizes(rows), rows.schema, ids, str(rows.path))
-    source: Source = ParquetSource(name, rows, (known.targets, known.classes, known.notes))
-    if len(known.labelled) < len(rows):
-        source = Subset(source, known.labelled, name)
-        source.notes = known.notes
-    return source
-
-
-def _sizes(rows: Rows) -> NDArray[np.int64]:
-    """(N, 2): heights and widths, as the file tells them; else by the pictures' headers."""
-    if {"height", "width"} <= set(rows.schema.names):
-        told = np.array([_cells(rows, side) for side in ("height", "width")], dtype=np.float64).T
-        if np.isfinite(told).all() and (told >= 1).all():
-            return told.astype(np.int64)
-    name = column(rows.schema.names, None, IMAGES, "image", str(rows.path))
-    shapes = in_threads(len(rows), lambda index: read_shape(rows.stored(index, name)), "sizes of pictures")
-    return np.array([(1, 1) if isinstance(shape, BadPicture) else shape[:2] for shape in shapes], dtype=np.int64)
+    names = rows.schema.names
+    picture = column(names, None, IMAGES, "image", str(rows.path))
+    columns = {name: _cells(rows, name) for name in COLUMNS if name in names}
+    known = read_objects(columns, rows.schema, lambda index: rows.stored(index, picture), str(rows.path))
+    return known.labelled_of(ParquetSource(name, rows, (known.targets, known.classes, known.notes)))
 
 
 def _cells(rows: Rows, name: str) -> list[Any]:

@@ -4,19 +4,25 @@ A picture without objects has empty lists. Where the whole cell is null, the pic
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vitreous.data.base import Source, Subset
+from vitreous.data.images import BadPicture, read_shape
+from vitreous.data.names import Layout
 from vitreous.data.objects import Annotated, BoxArray, checked
 from vitreous.data.outlines import WrittenOutlines
 from vitreous.data.targets import Boxes
+from vitreous.data.threads import in_threads
 from vitreous.errors import UserError, shown
 
 COLUMN = "objects"
+COLUMNS = (COLUMN, "image_id", "height", "width")  # that are read
 BOXES = ("bbox", "boxes", "bboxes", "box")
 CLASSES = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
 OUTSIDE_PX = 2.0  # by which a box that is read in the wrong way leaves its picture
@@ -32,16 +38,30 @@ class Known(NamedTuple):
     labelled: NDArray[np.int64]  # the rows that are
     notes: tuple[str, ...]
 
+    def labelled_of(self, source: Source) -> Source:
+        """Of a source with all rows, those that were labelled."""
+        if len(self.labelled) == len(source):
+            return source
+        found = Subset(source, self.labelled, source.name)
+        found.notes = self.notes
+        return found
 
-def has_objects(schema: pa.Schema) -> bool:
-    return COLUMN in schema.names and bool(pa.types.is_nested(schema.field(COLUMN).type))
+
+def reads_objects(schema: pa.Schema, labels: Collection[str], layout: Layout, where: str) -> bool:
+    """Whether there are any, and nothing else is asked for, or there: `labels` are columns of these."""
+    has_objects = COLUMN in schema.names and bool(pa.types.is_nested(schema.field(COLUMN).type))
+    if layout.targets == "boxes" and not has_objects:
+        raise UserError(f"{where}: no column {COLUMN!r} with boxes.")
+    others = layout.label_column or layout.mask_column or labels
+    return has_objects and (layout.targets == "boxes" or (layout.targets is None and not others))
 
 
 def read_objects(
-    cells: Sequence[Any], sizes: NDArray[np.int64], schema: pa.Schema, ids: Sequence[int | str] | None, where: str
+    columns: Mapping[str, Sequence[Any]], schema: pa.Schema, stored: Callable[[int], bytes | Path], where: str
 ) -> Known:
-    """`cells`: of the column, one per picture; `sizes` (N, 2): heights and widths."""
-    rows = [_columns(cell, where) for cell in cells]
+    """`columns`: those of COLUMNS that there are; `stored`: the picture of a row, which may raise BadPicture."""
+    rows = [_columns(cell, where) for cell in columns[COLUMN]]
+    sizes = _sizes(columns, stored)
     labelled = np.flatnonzero([row is not None for row in rows])
     box_name, class_name = (
         _present(rows, usual, what, where) for usual, what in ((BOXES, "boxes"), (CLASSES, "classes"))
@@ -61,7 +81,20 @@ def read_objects(
         notes.append(f"{where}: never labelled, left out: {len(rows) - len(labelled):,} pictures ({COLUMN} is null)")
     category_ids = _listed_in(schema, b"coco_category_ids", int)
     numbers_of = category_ids if category_ids is not None and len(category_ids) == len(classes) else None
-    return Known(Boxes(objects, sizes, outlines, ids=ids, category_ids=numbers_of), classes, labelled, tuple(notes))
+    targets = Boxes(objects, sizes, outlines, ids=columns.get("image_id"), category_ids=numbers_of)
+    return Known(targets, classes, labelled, tuple(notes))
+
+
+def _sizes(columns: Mapping[str, Sequence[Any]], stored: Callable[[int], bytes | Path]) -> NDArray[np.int64]:
+    """(N, 2): heights and widths, as the file tells them; else by the pictures' headers."""
+    if "height" in columns and "width" in columns:
+        told = np.array([columns["height"], columns["width"]], dtype=np.float64).T
+        if np.isfinite(told).all() and (told >= 1).all():
+            return told.astype(np.int64)
+    num = len(columns[COLUMN])
+    shapes = in_threads(num, lambda index: read_shape(stored(index)), "sizes of pictures")
+    found = [(1, 1) if isinstance(shape, BadPicture) else shape[:2] for shape in shapes]
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
 def _columns(cell: Any, where: str) -> dict[str, Sequence[Any]] | None:
