@@ -173,8 +173,8 @@ def test_attention(server, predictor):
     np.testing.assert_allclose(
         (arrays["rollout"] / 255 * arrays["rollout_scale"][:, None])[0], rollout(encoder, images)[0], atol=0.004
     )
-    assert header["answer"]["label"] == predictor(data).best
-    assert len(header["answer"]["top"]) == 2
+    assert header["prediction"]["label"] == predictor(data).best
+    assert len(header["prediction"]["top"]) == 2
     place = {"grid": [4, 5], "prefix": 1, "patch_px": [8, 8], "pool": "class"}
     assert header["layers"][1] == {"name": "layer 2", "heads": 2, "grouped": "", "looking": place, "seen": place}
     seen = Image.open(io.BytesIO(base64.b64decode(header["seen"].partition(",")[2])))

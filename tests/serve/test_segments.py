@@ -91,7 +91,7 @@ def test_the_page_shows_classes_by_colour(chromium_page, segmenters, models):  #
     person.wait_for_attention(lambda: person.drop("scene.png", png(7, (60, 80))))
     legend = person.part("legend").locator("li")
     assert legend.locator(".name").all_text_contents() == [name for name, _ in expected.shares]
-    assert not person.part("answer").is_visible()
+    assert not person.part("prediction").is_visible()
     coloured = person.canvas("segmented")
     person.part("opacity").fill("0")
     plain = person.canvas("segmented")

@@ -34,7 +34,7 @@ def test_an_encoder_alone_has_features_but_no_answers(tmp_path, run):
     assert served.describe()["can"] == ["embed", "attention"]
     assert served.embed([served.prepare(picture())]).shape == (1, 32)
     header, _ = unpacked(served.attention(served.prepare(picture()), {}))
-    assert header["answer"] is None
+    assert header["prediction"] is None
 
 
 def test_one_without_attention_says_why(tmp_path):

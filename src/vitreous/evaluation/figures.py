@@ -158,8 +158,8 @@ def abstention_curve(found: Abstention) -> Figure:
     lowest = min(point.accuracy.value for point in found.points)
     axes.set_ylim(max(0.0, lowest - 0.3 * (1 - lowest) - 0.01), 1.005)
     axes.set_xlim(0, 1)
-    axes.set_xlabel("share of pictures answered, most confident first")
-    axes.set_ylabel("accuracy of the answers")
+    axes.set_xlabel("share of pictures predicted, most confident first")
+    axes.set_ylabel("accuracy of the predictions")
     axes.legend(loc="lower left")
     return drawn
 

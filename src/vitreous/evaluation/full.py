@@ -162,4 +162,4 @@ def _silences_table(silences: tuple[Silence, ...]) -> Table:
         else:
             reached = "-" if one.accuracy is None else one.accuracy.percent()
             rows.append((f"{100 * one.wished:g} %", f"{one.threshold:.3f}", one.answered.percent(), reached))
-    return Table(("target accuracy", "answer at confidence", "share answered", "accuracy measured"), rows)
+    return Table(("target accuracy", "predict at confidence", "share predicted", "accuracy measured"), rows)

@@ -40,7 +40,7 @@ def least_squares_head(train: FeatureSet, val: FeatureSet | None, num_classes: i
     linear, penalty = few_shot_fit(train, num_classes)
     left_out = few_shot_left_out(train, num_classes, penalty)
     spread = left_out.std().clamp(min=1e-12)  # a temperature is looked for near 1
-    temperature = spread * fit_temperature(_answers(left_out / spread, train.labels))
+    temperature = spread * fit_temperature(_labelled(left_out / spread, train.labels))
     sized = Linear(linear.weights / temperature, linear.bias / temperature)
     said, labels = (left_out / temperature, train.labels) if val is None else (sized(val.values), val.labels)
     return FittedHead("least squares", penalty, sized, *_judged(said, labels))
@@ -129,9 +129,9 @@ def _first_places(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     """The headline and log-loss."""
-    found = _answers(logits, labels)
+    found = _labelled(logits, labels)
     return found.score(), float(log_losses(found).mean())
 
 
-def _answers(logits: Tensor, labels: Tensor) -> LabelledLogits:
+def _labelled(logits: Tensor, labels: Tensor) -> LabelledLogits:
     return LabelledLogits(logits, labels, torch.arange(len(labels)), tuple(map(str, range(logits.shape[1]))))

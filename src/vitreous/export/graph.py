@@ -111,11 +111,11 @@ class Graph:
     def model(
         self,
         given: tuple[str, int, Sequence[str | int]],
-        answer: tuple[str, str, Sequence[str | int]],
+        output: tuple[str, str, Sequence[str | int]],
         metadata: Mapping[str, str] | None = None,
     ) -> onnx.ModelProto:
-        """`given`: name, type and shape of the input; `answer`: the value, the name it gets, and its shape."""
-        value, name, shape = answer
+        """`given`: name, type and shape of the input; `output`: the value, the name it gets, and its shape."""
+        value, name, shape = output
         self.called(value, name)
         graph = helper.make_graph(
             self.nodes,

@@ -1,7 +1,7 @@
 """The parts of plain ViTs, hybrids and ResNets as nodes of an ONNX graph. A part that is not here is traced by torch.
 
 All that does not depend on the picture is computed now: position tables, standardised filters, LayerScale and the
-attention's 1/sqrt(d), which go into weights. What no answer needs is left out: where the class token alone is read,
+attention's 1/sqrt(d), which go into weights. What no output needs is left out: where the class token alone is read,
 the last block computes nothing else for its queries and its MLP.
 
 In int8 the first layer and the last, 1.4 % of the dense products of a ViT-S/16, stay exact: of the ways that round
@@ -146,7 +146,7 @@ def write_maps(encoder: Encoder, graph: Graph, x: str) -> list[tuple[str, tuple[
 
 
 def _num_read(encoder: ViT, head: nn.Module) -> int | None:
-    """How many tokens, from the front, the answer is made of; None: all."""
+    """How many tokens, from the front, the output is made of; None: all."""
     if isinstance(head, DistilledHead):
         return 2
     return 1 if encoder.pool == "class" and not isinstance(head, ClassAndMeanHead) else None

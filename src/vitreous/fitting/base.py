@@ -14,10 +14,12 @@ from vitreous.fitting.begun import Begun
 from vitreous.fitting.candidates import Kept, Said, Scored
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.drafts import Drafts
-from vitreous.fitting.first import FirstModel
+from vitreous.fitting.first import FirstModel, calibrated
 from vitreous.fitting.job import Job
 from vitreous.fitting.transfer import Found, Start
 from vitreous.jobs.build import eval_batches
+from vitreous.jobs.by_picture import BY_PICTURE
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import World, autocast
 from vitreous.weights.trained import Trained
@@ -107,3 +109,18 @@ class TaskFit(ABC, Generic[Own]):
     @abstractmethod
     def evaluated(self, kept: Kept, begun: Begun) -> Measured[Own]:
         """Calibrated on the validation part, tested once."""
+
+
+class ByPictureFit(TaskFit[NoAccount]):
+    """Of a task that is measured as it predicts, picture by picture (`jobs.by_picture`)."""
+
+    account = NoAccount
+
+    def evaluated(self, kept: Kept, begun: Begun) -> Measured[NoAccount]:
+        splits, predictor = self.job.scored(begun.plan), self.predictor(kept.model, begun.plan.recipe)
+        assert splits.test is not None
+        evaluation = BY_PICTURE[self.job.report.task](predictor, splits.val, splits.test)
+        return Measured(calibrated(kept.model, evaluation.calibration), evaluation, NoAccount())
+
+    def predictor(self, model: Trained, recipe: Recipe) -> TorchPredictor:
+        return TorchPredictor(model, World.join(recipe.training.device).device)

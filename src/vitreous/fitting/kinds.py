@@ -15,7 +15,5 @@ def fit_of(task: TaskKind | None, where: str) -> type[TaskFit[Any]]:
     """Pictures of which nothing is known are taken for a classifier's, who says what is missing."""
     if task is not None and task not in KINDS:
         known = ", ".join(KINDS)
-        raise UserError(
-            f"{where}: pictures for {task!r}, which `fit` does not do yet ({known}); train a recipe on them"
-        )
+        raise UserError(f"{where}: `fit` knows no task {task!r}, only {known}; train a recipe on these pictures")
     return KINDS[task or "classify"]

@@ -164,7 +164,7 @@ def watching(
     encoder: nn.Module, layers: Sequence[int] | None = None, rows: Sequence[int] | None = None
 ) -> Iterator[Watched]:
     """The same for passes of one's own: `with watching(encoder) as watched: task.predict(images)`, then
-    `watched.maps()`: the answer and what it rests on from one pass. Compiled code is not seen."""
+    `watched.maps()`: the output and what it rests on from one pass. Compiled code is not seen."""
     places = [layer.looking for layer in attention_layers(encoder)]
     chosen = numbered_layers(encoder, layers)
     for number in chosen if rows is not None else ():

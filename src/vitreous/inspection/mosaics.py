@@ -115,7 +115,7 @@ def sentence(text: str) -> str:
 
 
 def short(text: str, length: int) -> str:
-    """Cut in the middle: a name begins it, and an answer may end it."""
+    """Cut in the middle: a name begins it, and a class may end it."""
     if len(text) <= length:
         return text
     return text[: length - length // 2 - 1] + "\N{HORIZONTAL ELLIPSIS}" + text[-(length // 2) :]

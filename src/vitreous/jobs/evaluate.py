@@ -13,21 +13,17 @@ from vitreous.data.sources import DataSettings, Source, Splits, check_classes, w
 from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError, did_you_mean
-from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
 from vitreous.evaluation.full import Evaluation, evaluate_classes, evaluate_fully
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
-from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
-from vitreous.jobs.boxes import evaluate_boxes
+from vitreous.jobs.by_picture import BY_PICTURE, ByPicture
 from vitreous.jobs.data import AskedData, OpenData
-from vitreous.jobs.pixels import evaluate_pixels
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import note
 from vitreous.training.devices import World
-from vitreous.weights.calibration import BoxCalibration
 from vitreous.weights.trained import Trained
 
 PROBES = ("knn", "linear", "fewshot")
@@ -116,8 +112,8 @@ def evaluate(
 
     source = asked.part(split, splits)
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
-    if model.card.task.task_kind in ("segment", "detect"):
-        return Assessment(_by_picture(model, held_out, source, world), probes=probed)
+    if measure := BY_PICTURE.get(model.card.task.task_kind):
+        return Assessment(_by_picture(measure, model, held_out, source, world), probes=probed)
     if mapping is not None:
         renamed = mapped(predicted(source), source.classes, ClassMapping.read(Path(mapping)))
         return Assessment(evaluate_classes(None, renamed, temperature=model.card.temperature), probes=probed)
@@ -135,18 +131,11 @@ def evaluate(
     return Assessment(found, right, probed)
 
 
-def _by_picture(model: Trained, val: Source | None, test: Source, world: World) -> PixelEvaluation | BoxEvaluation:
-    """Of what has places: as it predicts, each picture at its own size."""
-    calibration, predictor = model.card.calibration, TorchPredictor(model, world.device)
-    known = None if val is None else with_classes(val, model.card.classes)
-    asked = with_classes(test, model.card.classes)
-    found: PixelEvaluation | BoxEvaluation
-    if predictor.reading.kind == "detect":
-        fitted = calibration if isinstance(calibration, BoxCalibration) else None
-        found = evaluate_boxes(predictor, known, asked, calibration=fitted)
-    else:
-        temperature = None if calibration is None else model.card.temperature
-        found = evaluate_pixels(predictor, known, asked, temperature=temperature)
+def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:
+    """Of what has places in a picture."""
+    classes, predictor = model.card.classes, TorchPredictor(model, world.device)
+    known = None if val is None else with_classes(val, classes)
+    found = measure(predictor, known, with_classes(test, classes), calibration=model.card.calibration)
     if len(test.bad):
         note(test.bad.summary())
     return found

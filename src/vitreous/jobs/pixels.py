@@ -17,6 +17,7 @@ from vitreous.prediction.pixel_outcomes import pixel_logits
 from vitreous.prediction.pixels import at_pixels, classified
 from vitreous.prediction.predictor import Predictor, sizes_of
 from vitreous.terminal import track
+from vitreous.weights.calibration import PixelCalibration
 
 BATCH = 16
 SAMPLED_PIXELS, SAMPLED_PICTURES = 500, 400  # of each, and of how many, for the temperature
@@ -25,10 +26,12 @@ Seen = tuple[int, NDArray[np.float32], Placement, NDArray[np.int16]]  # id, logi
 
 
 def evaluate_pixels(
-    predictor: Predictor, val: Source | None, test: Source, *, temperature: float | None = None
+    predictor: Predictor, val: Source | None, test: Source, *, calibration: PixelCalibration | None = None
 ) -> PixelEvaluation:
     """Val fits the temperature, unless it is given, and may be absent; test is measured."""
-    if temperature is None:
+    if calibration is not None:
+        temperature = calibration.temperature
+    else:
         temperature = 1.0 if val is None else pixel_temperature(predictor, val)
     before, after = measured(predictor, test, (1.0, temperature))
     return PixelEvaluation(

@@ -121,7 +121,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-def answer_options(model: ModelProcess, top: int, coverage: float | None, abstain: float | None) -> dict[str, Any]:
+def prediction_options(model: ModelProcess, top: int, coverage: float | None, abstain: float | None) -> dict[str, Any]:
     assert model.description is not None
     known = model.description["coverages"]
     if coverage is not None and coverage not in known:
@@ -202,7 +202,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         request: Request, model: Model = None, top: Top = 5, coverage: Coverage = None, abstain: Abstain = None
     ) -> Response:
         asked = service.able(model, "predict")
-        options = answer_options(asked, top, coverage, abstain)
+        options = prediction_options(asked, top, coverage, abstain)
         replies = await service.ask(request, asked, "predict", most, options)
         return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
 
@@ -260,7 +260,7 @@ def _add_views_inside(app: FastAPI, service: Service) -> None:
         request: Request, model: Model = None, top: Top = 5, coverage: Coverage = None, abstain: Abstain = None
     ) -> Response:
         asked = service.able(model, "attention")
-        options = answer_options(asked, top, coverage, abstain)
+        options = prediction_options(asked, top, coverage, abstain)
         reply = await service.one(request, asked, "attention", options)
         return Response(reply.blob, media_type="application/octet-stream")
 

@@ -43,7 +43,7 @@ class Served:
         raise UserError("this model has no features to give")
 
     def attention(self, prepared: Any, options: Options) -> bytes:
-        """The answer, and what every token looks at in every layer and head."""
+        """The prediction, and what every token looks at in every layer and head."""
         raise UserError("this model cannot be looked into")
 
     def describe(self) -> dict[str, Any]:

@@ -100,13 +100,13 @@ class TorchServed(Served):
 
     @torch.inference_mode()
     def attention(self, prepared: Prepared, options: Options) -> bytes:
-        """The answer, and what every token looks at in every layer and head."""
+        """The prediction, and what every token looks at in every layer and head."""
         features, header, arrays = looked_at(self.encoder, lambda: self.encoder(self._images([prepared])))
         task = None if self.predictor is None else self.predictor.task
         found = self._outcomes(task.of(features), [prepared])[0] if isinstance(task, Classify) else None
         picture_px = self.encoder.picture_px
         header |= {
-            "answer": None if found is None else as_json(found, options),
+            "prediction": None if found is None else as_json(found, options),
             "picture_px": list(picture_px),
             "seen": as_data_url(prepared.pixels.permute(1, 2, 0).numpy(), max(picture_px)),
         }

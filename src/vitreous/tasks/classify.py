@@ -26,7 +26,7 @@ class ClassifySettings:
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
     class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
     start_bias: float = -10.0  # of the head (sigmoid only): how likely a label is before a picture is seen
-    fusion: Fusion = "logits"  # distilled: what is averaged of the two answers; softmax: DeiT's paper; logits: its code
+    fusion: Fusion = "logits"  # distilled: what is averaged of the two heads; softmax: DeiT's paper; logits: its code
 
     @property
     def task_kind(self) -> Literal["classify", "label"]:
@@ -78,7 +78,7 @@ def zero_linear(width: int, num_classes: int) -> nn.Linear:
 
 
 class LinearHead(nn.Module):
-    """One linear layer on the pooled answer."""
+    """One linear layer on the pooled features."""
 
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class TanhHead(nn.Module):
 
 
 class DistilledHead(nn.Module):
-    """A linear layer on the class token and one on the distillation token, their answers averaged.
+    """A linear layer on the class token and one on the distillation token, their logits averaged.
 
     The paper adds their softmaxes (DeiT, section 4, joint classifiers); the logits are then the logarithm of
     their mean. Its released code averages logits, and so do timm and transformers.

@@ -44,7 +44,7 @@ class Layer {
     return found;
   }
 
-  // The token that gathers the answer; null where the answer is made of all patches.
+  // The token that gathers the prediction; null where it is made of all patches.
   get gatherer() {
     return this.looking.pool === "class" ? 0 : null;
   }

@@ -1,6 +1,6 @@
 // The objects of a picture: a box each, in the colour of its class, from a score on that the user chooses.
 
-import { element, percent } from "./answer.js";
+import { element, percent } from "./prediction.js";
 import { onNewWidth, sharp } from "./patches.js";
 
 const DIMMED = 0.25; // of the opacity, for the boxes beside the one that is pointed at

@@ -1,4 +1,4 @@
-// The page: pictures come in, all models are asked, and what they say is shown. The answer first, the rest after it.
+// The page: pictures come in, all models are asked, and what they say is shown. The prediction first, the rest after it.
 
 import { Attention } from "./attention.js";
 import { openIntake, showExamples } from "./intake.js";
@@ -75,11 +75,11 @@ async function take(picture) {
   }
 }
 
-// What is on the page stays there until there is an answer for the new picture.
+// What is on the page stays there until there is a prediction for the new picture.
 async function read(panel, picture, signal) {
   const { name } = panel.model;
   const result = panel.can("predict") ? await server.predict(name, picture.blob, panel.coverage, signal) : null;
-  panel.showAnswer(picture, result);
+  panel.showPrediction(picture, result);
   picture.given ??= opened(URL.createObjectURL(picture.blob)); // the server has found it small enough for that
   const given = picture.given.then(asGiven, () => null).then((found) => signal.aborted || panel.showGiven(found));
   if (panel.can("segment")) {

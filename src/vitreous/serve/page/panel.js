@@ -1,6 +1,6 @@
-// Everything about one model: its answer, its attention, its sentence, its neighbours.
+// Everything about one model: its prediction, its attention, its sentence, its neighbours.
 
-import { element, offerCoverages, percent, showAnswer } from "./answer.js";
+import { element, offerCoverages, percent, showPrediction } from "./prediction.js";
 import { Boxes } from "./boxes.js";
 import { showGiven } from "./given.js";
 import { Patches, Picture, scaleOf } from "./patches.js";
@@ -17,7 +17,7 @@ export class Panel {
   // onCoverage(this): another list of classes is wanted
   constructor(model, { onLook, onCoverage, speak }) {
     this.model = model;
-    this.picture = null; // that the answer is about
+    this.picture = null; // that the prediction is about
     this.speak = speak;
     this.onLook = onLook;
     this.onCoverage = onCoverage;
@@ -41,13 +41,13 @@ export class Panel {
     this.at("facts").textContent = [model.what, ...size(model.parameters)].join("; ");
     this.root.setAttribute("aria-label", `The model ${model.name}`);
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.name = `attention of ${model.name}`;
-    this.at("answer").hidden = !this.can("predict");
+    this.at("prediction").hidden = !this.can("predict");
     this.at("segments").hidden = !this.can("segment");
     this.at("boxes").hidden = !this.can("detect");
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed");
     this.at("how").hidden = this.can("attention");
-    if (model.closed) this.at("how").textContent = `This model answers, but cannot be looked into: ${model.closed}.`;
+    if (model.closed) this.at("how").textContent = `This model predicts, but cannot be looked into: ${model.closed}.`;
     this.root.classList.toggle("closed", !this.can("attention"));
     if (model.coverages.length) offerCoverages(this.at("coverage"), model.coverages);
   }
@@ -69,7 +69,7 @@ export class Panel {
 
   // ---- what comes from the server, in this order
 
-  showAnswer(picture, result) {
+  showPrediction(picture, result) {
     this.root.hidden = false;
     this.picture = picture;
     for (const part of [this.root, this.at("near")]) part.classList.add("stale"); // still about the picture before
@@ -78,7 +78,7 @@ export class Panel {
     if (result) this.speak(this.#sayAnswer());
   }
 
-  // The same answer with another list.
+  // The same prediction with another list.
   changeAnswer(result) {
     this.result = result;
     this.#sayAnswer();
@@ -133,7 +133,7 @@ export class Panel {
   #howToRead() {
     const { hasClassToken, prefix, count } = this.patches;
     const lines = [`Each square is a word: ${count} of them, read line by line. It looks at the underlined ones.`];
-    if (hasClassToken) lines.push("The first word, “?”, is no square but the class token, which gathers the answer.");
+    if (hasClassToken) lines.push("The first word, “?”, is no square but the class token, which gathers the prediction.");
     if (prefix > (hasClassToken ? 1 : 0)) lines.push("Words marked “+” are no squares: room for the model's notes.");
     return lines.join(" ");
   }
@@ -246,14 +246,14 @@ export class Panel {
   #who(token, layer) {
     if (token === null) return "all squares together look";
     if (token >= this.patches.prefix) return `the square in ${this.patches.name(token)} looks`;
-    const role = token === layer.gatherer ? ", which gathers the answer," : "";
+    const role = token === layer.gatherer ? ", which gathers the prediction," : "";
     return `${this.patches.name(token)}${role} looks`;
   }
 
   #sayAnswer() {
     const least = this.at("least").value / 100;
     this.at("least-is").textContent = `${this.at("least").value} %`;
-    return this.result && showAnswer(this.at, this.result, least);
+    return this.result && showPrediction(this.at, this.result, least);
   }
 }
 

@@ -1,6 +1,6 @@
 // A class for every pixel: its colour over the picture, a legend, and the name of what is pointed at.
 
-import { element, percent } from "./answer.js";
+import { element, percent } from "./prediction.js";
 import { onNewWidth, sharp } from "./patches.js";
 
 const DIMMED = 0.25; // of the opacity, for the classes beside the one that is pointed at

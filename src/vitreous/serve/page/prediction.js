@@ -1,4 +1,4 @@
-// The answer in words and bars. Names come from data: they are set as text, never as markup.
+// The prediction in words and bars. Names come from data: they are set as text, never as markup.
 
 const MOST_NAMES = 8; // of a prediction set that are written out
 
@@ -27,7 +27,7 @@ const often = (coverage) => `${Number((100 * coverage).toFixed(2))}\u00a0of\u00a
 // result: {top: [{label, probability}], set, coverage}, the set being null where none was asked for; of several labels
 // {labels, top}, each with the threshold from which a picture has it. least: below which the model is not sure. Returns
 // what can be read aloud.
-export function showAnswer(at, result, least) {
+export function showPrediction(at, result, least) {
   return result.labels ? showLabels(at, result, least) : showClass(at, result, least);
 }
 

@@ -1,0 +1,20 @@
+"""Tasks that are measured as they predict, picture by picture, each at its own size: one line each."""
+
+from typing import Any, Protocol
+
+from vitreous.data.base import Source
+from vitreous.data.kinds import TaskKind
+from vitreous.evaluation.full import Evaluation
+from vitreous.jobs.boxes import evaluate_boxes
+from vitreous.jobs.pixels import evaluate_pixels
+from vitreous.prediction.predictor import Predictor
+
+
+class ByPicture(Protocol):
+    def __call__(
+        self, predictor: Predictor, val: Source | None, test: Source, *, calibration: Any = None
+    ) -> Evaluation:
+        """Val fits the calibration, unless the model carries one, and may be absent; test is measured."""
+
+
+BY_PICTURE: dict[TaskKind, ByPicture] = {"segment": evaluate_pixels, "detect": evaluate_boxes}
