@@ -312,7 +312,7 @@ def test_two_models_stand_side_by_side(chromium_page, server):  # noqa: F811
 
 
 def test_models_of_different_kinds_share_the_space(chromium_page, run, tmp_path):  # noqa: F811
-    """An exported one answers and says that it cannot be looked into: so the other gets more room."""
+    """An exported one predicts and says that it cannot be looked into: so the other gets more room."""
     path = export(run, num_checks=1, out=tmp_path / "small.onnx").path
     running = Running(run, path)
     try:
@@ -322,7 +322,9 @@ def test_models_of_different_kinds_share_the_space(chromium_page, run, tmp_path)
         assert person.part("bars").locator(".name").all_text_contents() == [
             label for label, _ in TorchPredictor.load(run)(png(3)).top(4)
         ]
-        assert person.text("how").startswith("This model answers, but cannot be looked into: an exported file holds no")
+        assert person.text("how").startswith(
+            "This model predicts, but cannot be looked into: an exported file holds no"
+        )
         for absent in ("stage", "readout", "controls", "words", "places", "near"):
             assert not person.part(absent).is_visible()
         assert person.part("sets").is_visible()

@@ -153,7 +153,7 @@ def _with_part_embedded(chosen: Plan, first: FirstModel | None, job: Job) -> Pla
     if first is None or first.pictures >= readable:
         return chosen
     value = f"a head on {first.pictures:,} of {readable:,} training pictures"
-    return chosen.with_choice("first model", value, "spread evenly over the classes; the time is too short for all")
+    return chosen.with_choice("first model", value, "all would take too much of the time")
 
 
 def _continued(task: TaskFit[Any], chosen: Plan, start: Found, first: FirstModel | None) -> Plan:

@@ -18,7 +18,7 @@ from vitreous.data.base import Source, Subset
 from vitreous.data.sources import Splits
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.heads import FittedHead
-from vitreous.fitting.class_first import LEAST_PICTURES, MOST_S, Embedded, beginning, fitted_heads
+from vitreous.fitting.class_first import LEAST_PICTURES, Embedded, beginning, fitted_heads
 from vitreous.fitting.transfer import Start
 from vitreous.jobs.build import build_encoder, eval_batches
 from vitreous.models.base import Encoder, Features
@@ -31,6 +31,8 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 MOST_PATCHES = 12_000  # that a head is fitted to, and as many that it is judged by: neighbours tell the same
+SHARE = 0.15  # of the time, for the features of training pictures: some hundred have enough patches
+JUDGES = 100  # validation pictures
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,24 @@ def patch_head(start: Start, recipe: Recipe, splits: Splits, out: Path, seconds:
     world = World.join(recipe.training.device)
     encoder = build_encoder(recipe).to(world.device).eval()
     area, known = np.prod(recipe.model.picture_px), np.prod(start.picture_px)
-    affordable = int(MOST_S * seconds / (start.picture_s * area / known))
-    train = _some(splits.train, max(LEAST_PICTURES, affordable))
-    began = time.monotonic()
+    affordable = int(SHARE * seconds / (start.picture_s * area / known))
+    train, began = _some(splits.train, max(LEAST_PICTURES, affordable)), time.monotonic()
     with autocast(world.device, recipe.training.precision):
-        batches = beginning(eval_batches(train, recipe, world), began + MOST_S * seconds, least=LEAST_PICTURES)
+        batches = beginning(eval_batches(train, recipe, world), began + SHARE * seconds, least=LEAST_PICTURES)
         seen = patches(encoder, batches, MOST_PATCHES // len(train))
-        picture_s = (time.monotonic() - began) / len(train)
+        pictures = len(set(seen.ids.tolist()))
+        picture_s = (time.monotonic() - began) / max(1, pictures)
         val = None
         if splits.val is not None:
-            val = patches(encoder, eval_batches(splits.val, recipe, world), MOST_PATCHES // len(splits.val))
+            judges = _some(splits.val, JUDGES)
+            val = patches(encoder, eval_batches(judges, recipe, world), MOST_PATCHES // len(judges))
     if not len(seen) or int(seen.labels.min()) == int(seen.labels.max()):
         return None
     heads = fitted_heads(Embedded(seen, None, val, picture_s), len(splits.train.classes))
     best = min(heads, key=lambda head: head.log_loss)
     task, classes = SegmentSettings(decoder="linear"), splits.train.classes
     card = Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
-    return PatchHead(with_patch_head(encoder, best, card, str(out)), best, len(set(seen.ids.tolist())), picture_s)
+    return PatchHead(with_patch_head(encoder, best, card, str(out)), best, pictures, picture_s)
 
 
 def _some(source: Source, most: int) -> Source:

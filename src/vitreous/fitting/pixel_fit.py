@@ -1,29 +1,39 @@
 """What segmenters bring to a fit: a first model of patches."""
 
+from functools import cached_property
+
 from vitreous.fitting.base import ByPictureFit
+from vitreous.fitting.candidates import Said
 from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
 from vitreous.fitting.pixel_drafts import PixelDrafts
 from vitreous.fitting.pixel_first import patch_head
 from vitreous.fitting.transfer import Start
-from vitreous.jobs.pixels import pixel_temperature
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.pixel_metric import PixelMetric
-from vitreous.weights.calibration import PixelCalibration
+from vitreous.weights.trained import Trained
 
 
 class PixelFit(ByPictureFit):
     drafts = PixelDrafts
+
+    @cached_property
+    def said(self) -> dict[str, Said | None]:
+        """Of the validation part, by candidate."""
+        return {}
+
+    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
+        if name not in self.said:
+            self.said[name] = super().seen(name, model, recipe)
+        return self.said[name]
 
     def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
         splits, out = self.job.parts.of(draft), self.job.out
         found = patch_head(start, draft, splits, out, max(1.0, self.job.seconds_left))
         if found is None:
             return None
-        calibration = None
-        if splits.val is not None:
-            temperature = pixel_temperature(self.predictor(found.model, draft), splits.val)
-            calibration = PixelCalibration(temperature=temperature)
-        save_both(found.model, calibration, out, FIRST)
+        save_both(
+            found.model, None, out, FIRST
+        )  # calibrated where it is what is kept: until then the head's own will do
         said = self.seen(FIRST_MODEL, found.model, draft)
         first = FirstModel(
             name=FIRST_MODEL,
