@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, Self, TypeVar
 
-import torch
-
 from vitreous.evaluation.full import Evaluation
+from vitreous.evaluation.score import score
 from vitreous.fitting.after import shown_as
 from vitreous.fitting.begun import Begun
 from vitreous.fitting.candidates import Kept, Said, Scored
@@ -86,19 +85,16 @@ class TaskFit(ABC, Generic[Own]):
 
     # ---- after training
 
-    @torch.no_grad()
     def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
         """What a candidate says of the validation part; None: there is none."""
         val = self.job.parts.of(recipe).val
         if val is None:
             return None
-        world, task = World.join(recipe.training.device), model.task()
-        metric = task.to(world.device).eval().metric()
+        world = World.join(recipe.training.device)
+        task = model.task().to(world.device).eval()
         with autocast(world.device, recipe.training.precision):
-            for batch in eval_batches(val, shown_as(recipe, model.card), world):
-                metric.update(task.predict(batch.images), batch)
-        found = metric.compute()
-        return Scored(found[metric.headline], len(val))
+            found = score(task, eval_batches(val, shown_as(recipe, model.card), world))
+        return Scored(found[task.metric().headline], len(val))
 
     def variants(
         self, learned: Trained, begun: Begun, scores: Mapping[str, Scored | None], floor: FirstModel | None

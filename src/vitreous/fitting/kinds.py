@@ -5,10 +5,16 @@ from typing import Any
 from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
 from vitreous.fitting.base import TaskFit
+from vitreous.fitting.box_fit import BoxFit
 from vitreous.fitting.class_fit import ClassFit
 from vitreous.fitting.pixel_fit import PixelFit
 
-KINDS: dict[TaskKind, type[TaskFit[Any]]] = {"classify": ClassFit, "label": ClassFit, "segment": PixelFit}
+KINDS: dict[TaskKind, type[TaskFit[Any]]] = {
+    "classify": ClassFit,
+    "label": ClassFit,
+    "segment": PixelFit,
+    "detect": BoxFit,
+}
 
 
 def fit_of(task: TaskKind | None, where: str) -> type[TaskFit[Any]]:
