@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
+from vitreous.fitting.budget import TRAINING_PASSES
 from vitreous.fitting.choices import Choice
 from vitreous.fitting.placed_drafts import PlacedDrafts
 from vitreous.fitting.transfer import Start
@@ -22,6 +23,7 @@ class BoxDrafts(PlacedDrafts):
         colour=ColourSettings(brightness=0.2, contrast=0.2, saturation=0.2),
     )
     enough_epochs = 20
+    passes = enough_epochs * TRAINING_PASSES  # frozen features find nothing: the decoder has to learn, with all of it
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
     scoring_s = 0.01  # matching, and drawing pictures again
 

@@ -3,6 +3,7 @@ own (`class_drafts`, `pixel_drafts`); what they share is here."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from vitreous import settings
 from vitreous.data.check import DataReport, Part
@@ -77,6 +78,8 @@ class Drafts(ABC):
     def most_steps(self, usual: int, start: Start | None) -> int | None:
         """More would not help; None: whatever there is time for."""
         return usual if self.wishes.seconds is None else None
+
+    passes: ClassVar[float] = 1.0  # of every training picture through an encoder, before it is of use
 
     def budget(self, total_s: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
         """`first_s`: what a picture takes the first model, which may be what is kept."""

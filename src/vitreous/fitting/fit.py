@@ -123,7 +123,7 @@ def _planned(task: TaskFit[Any]) -> Begun:
     with RunDirectory(job.out):  # an error where another process trains into it
         write(job.out, "data", settings.to_json(job.report))
         floor = task.floor()
-        start = starting(job.report, drafts.hardware, drafts.wishes, job.clock(), print)
+        start = starting(job.report, drafts.hardware, drafts.wishes, job.clock(), print, passes=drafts.passes)
         encoder = start if isinstance(start, Start) else None
         draft = drafts.recipes(encoder)[0]
         with shapes_only():

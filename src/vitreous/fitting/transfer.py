@@ -53,14 +53,21 @@ Found = Start | Scratch
 
 
 def starting(
-    report: DataReport, hardware: Hardware, wishes: Wishes, elapsed_s: float, say: Callable[[str], None]
+    report: DataReport,
+    hardware: Hardware,
+    wishes: Wishes,
+    elapsed_s: float,
+    say: Callable[[str], None],
+    *,
+    passes: float = 1.0,
 ) -> Found:
-    """What the user gave, what the hub has for this hardware and time, or what ships; or none of these."""
+    """What the user gave, what the hub has for this hardware and time, or what ships; or none of these. `passes`: so
+    often every training picture has to go through an encoder before it is of use."""
     if wishes.start == NONE:
         return Scratch("as you asked (--from none)")
     left_s = max(1.0, (wishes.budget_s or DEFAULT_S) - elapsed_s)
     if wishes.start in shipped():
-        return _shipped((wishes.start,), "as you asked", report, hardware, wishes, left_s=left_s)
+        return _shipped((wishes.start,), "as you asked", report, hardware, wishes, left_s=left_s, passes=passes)
     if wishes.start is not None:
         return _prepared(Trained.load(wishes.start), "as you asked", hardware, wishes)
     if wishes.gives_a_model:
@@ -72,7 +79,9 @@ def starting(
         return _prepared(Trained.load(published.where), published.why, hardware, wishes)
     if not shipped():
         return Scratch(f"no encoder ships with this copy; {published.why}")
-    return _shipped(shipped(), f"ships with the package; {published.why}", report, hardware, wishes, left_s=left_s)
+    return _shipped(
+        shipped(), f"ships with the package; {published.why}", report, hardware, wishes, left_s=left_s, passes=passes
+    )
 
 
 def reconsidered(
@@ -96,7 +105,14 @@ def reconsidered(
 
 
 def _shipped(
-    names: tuple[str, ...], why: str, report: DataReport, hardware: Hardware, wishes: Wishes, *, left_s: float
+    names: tuple[str, ...],
+    why: str,
+    report: DataReport,
+    hardware: Hardware,
+    wishes: Wishes,
+    *,
+    left_s: float,
+    passes: float,
 ) -> Found:
     """The largest pictures that the time allows, then the larger encoder: its features of 64 px are better than the
     smaller one's of 128, and cheaper. None where there is no time for the features of any; the time for scoring them is
@@ -115,7 +131,7 @@ def _shipped(
             )
             if wishes.budget_s is not None and needs_s > left_s and not wishes.gives("model.picture_px"):
                 continue
-            is_short = picture_s * (report.num_train + report.size("val")) > EMBED_SHARE * left_s
+            is_short = picture_s * (passes * report.num_train + report.size("val")) > EMBED_SHARE * left_s
             if not is_short or is_least or wishes.gives("model.picture_px"):
                 why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
                 return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)

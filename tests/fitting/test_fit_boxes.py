@@ -1,0 +1,76 @@
+"""Pictures with boxes from end to end: fit, the same again, its report, evaluate."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from vitreous.commands import account_for, redraw
+from vitreous.data.box_files import BoxedPicture, coco_document
+from vitreous.data.rendered_objects import RenderedObjects
+from vitreous.fitting.fit import ending, fit
+from vitreous.jobs.evaluate import evaluate
+
+TINY = {
+    "model.picture_px": "48,48",
+    "model.width": "24",
+    "model.depth": "1",
+    "model.heads": "2",
+    "objective.width": "32",
+    "objective.mlp_width": "32",
+    "objective.heads": "2",
+    "objective.decoder_depth": "1",
+    "training.epochs": "2",
+    "training.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Some drawn pictures as a COCO folder."""
+    root = tmp_path_factory.mktemp("shapes")
+    (root / "annotations").mkdir()
+    for split, num in {"train": 40, "val": 8, "test": 12}.items():
+        source, pictures = RenderedObjects(split), []
+        (root / split).mkdir()
+        for index in range(num):
+            Image.fromarray(source.read(index)).save(root / split / f"{index}.png")
+            found = source.targets.of(index)
+            size = tuple(source.targets.sizes[index].tolist())
+            pictures.append(BoxedPicture(f"{index}.png", size, found.boxes, found.classes))
+        document = coco_document(pictures, source.classes)
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(document))
+    return root
+
+
+@pytest.fixture(scope="module")
+def fitted(folder, tmp_path_factory):
+    result = fit(str(folder), tmp_path_factory.mktemp("runs") / "fit", start="none", changes=TINY)
+    account_for(result)
+    return result
+
+
+def test_boxes_are_recognised_and_said(fitted):
+    task, decoder = (next(one for one in fitted.plan.choices if one.name == name) for name in ("task", "decoder"))
+    assert task.value == "detection" and "boxes" in task.reason
+    most = max(part.boxes.most for part in fitted.data.parts)
+    assert decoder.value == f"deformable, {max(30, 2 * most)} queries"
+    assert "Test AP" in ending(fitted, 60.0)
+
+
+def test_the_same_call_again_goes_on(fitted, folder):
+    again = fit(str(folder), fitted.out, start="none", changes=TINY)
+    assert again.resumed and again.evaluation == fitted.evaluation and again.plan.recipe == fitted.plan.recipe
+
+
+def test_the_report_is_of_objects_and_drawn_again(fitted, tmp_path):
+    page = (fitted.out / "report.html").read_text()
+    for words in ("Kinds of error", "AP50", "Of objects found with a score of 0.8", "outcome.objects()"):
+        assert words in page
+    again = redraw(fitted.out, tmp_path / "again.html", device="cpu").read_text()
+    assert again.count("<svg") == page.count("<svg")
+
+
+def test_evaluate_finds_the_same(fitted):
+    found = evaluate(fitted.out, device="cpu").evaluation
+    assert found.scores == fitted.evaluation.scores and found.calibration == fitted.evaluation.calibration
