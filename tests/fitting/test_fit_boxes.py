@@ -65,7 +65,7 @@ def test_the_same_call_again_goes_on(fitted, folder):
 
 def test_the_report_is_of_objects_and_drawn_again(fitted, tmp_path):
     page = (fitted.out / "report.html").read_text()
-    for words in ("Kinds of error", "AP50", "Of objects found with a score of 0.8", "outcome.objects()"):
+    for words in ("Kinds of error", "AP50", "Missed objects", "The surest false alarms", "outcome.objects()"):
         assert words in page
     again = redraw(fitted.out, tmp_path / "again.html", device="cpu").read_text()
     assert again.count("<svg") == page.count("<svg")
