@@ -68,7 +68,8 @@ def predict(
 def attention(
     model: str | Path | Predictor, picture: AnyPicture, look: Look | None = None, *, device: str = "auto"
 ) -> Attended:
-    """Where a model looks in a picture: by default through all layers, from what it pools."""
+    """Where a model looks in a picture: by default from what it pools, through all layers, or in the last one of a
+    model whose layers look inside windows or at fewer places."""
     predictor = _predictor(model, device)
     if not isinstance(predictor, TorchPredictor):
         raise UserError(f"{model}: an exported model shows no attention; give the run or the weights it was made of")
