@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from promises import keep_promises, shrunk
+from test_conformance import MODELS
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.jobs.train import train
@@ -68,6 +69,19 @@ def test_pictures_without_labels_add_nothing_to_the_label_loss():
     second = objective(batch((2, 1, 2, 2)), torch.zeros(()))["label_loss"]
     torch.testing.assert_close(some, first + second)
     assert objective(batch((2, 2, 2, 2)), torch.zeros(()))["label_loss"] == 0
+
+
+@pytest.mark.parametrize("name", ["swin", "convnext", "pvt-v1", "pvt-v2"])
+def test_a_pyramid_sees_every_size_too(name):
+    torch.manual_seed(0)
+    encoder = replace(MODELS[name], picture_px=(16, 16)).build()
+    objective = FunctionMatchingSettings(student_px=(12, 16)).build(encoder, CLASSES, Linear())
+    loss = objective(batch(), torch.zeros(()))["loss"]
+    both = [FunctionMatchingSettings(student_px=(px,)) for px in (12, 16)]
+    for one in both:
+        objective.settings = one
+        loss = loss - objective(batch(), torch.zeros(()))["loss"] / 2
+    torch.testing.assert_close(loss, torch.zeros(()), atol=1e-5, rtol=0)
 
 
 def test_the_student_sees_every_size_and_the_teacher_the_view_once():

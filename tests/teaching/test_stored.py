@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from test_conformance import MODELS
 from vitreous import settings
 from vitreous.cli import main
 from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings
@@ -29,7 +30,7 @@ from vitreous.teaching.lessons import load_teacher, views_of
 from vitreous.teaching.stored import StoredPredictions, TaughtLoader, claimed, identity, store
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
-from vitreous.training.optim import SGDSettings
+from vitreous.training.optim import AdamWSettings, SGDSettings
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -61,11 +62,14 @@ def teacher(tmp_path_factory, splits):
     """Random weights will do: it predicts whatever it does. Its size and normalisation are not its students'."""
     torch.manual_seed(0)
     model = ViTSettings(picture_px=(14, 14), patch=7, width=16, depth=1, heads=2)
+    return saved_teacher(tmp_path_factory.mktemp("teacher"), model, splits)
+
+
+def saved_teacher(folder, model, splits):
     task = ClassifySettings().build(model.build(), splits.train.classes)
     nn.init.normal_(task.head.weight)
-    seen = replace(cifar10_deit().normalise, size_px=(14, 14), mean=(0.3, 0.3, 0.3))
+    seen = replace(cifar10_deit().normalise, size_px=model.picture_px, mean=(0.3, 0.3, 0.3))
     card = Card(model=model, task=ClassifySettings(), classes=splits.train.classes, preprocessing=seen)
-    folder = tmp_path_factory.mktemp("teacher")
     Trained(card, task.state_dict(), "").save(folder / "model")
     return str(folder)
 
@@ -113,6 +117,24 @@ def outcome(run):
 
 
 # ---- the same lesson
+
+
+@pytest.mark.parametrize(
+    ("learner", "lecturer"), [("swin", "convnext"), ("convnext", "pvt-v2"), ("pvt-v1", "swin"), ("pvt-v2", "vit")]
+)
+def test_any_family_teaches_any_other(tmp_path, splits, learner, lecturer):
+    """Asked at every step, and once for all: the same student, which has come nearer to its teacher."""
+    torch.manual_seed(0)
+    folder = saved_teacher(tmp_path, replace(MODELS[lecturer], picture_px=(16, 24)), splits)
+    recipe = student(folder, distillation="soft", weight=1.0, student=ClassifySettings())
+    recipe = replace(recipe, model=replace(MODELS[learner], picture_px=(28, 28)), optimizer=AdamWSettings(lr=0.03))
+    teach(recipe, tmp_path / "answers", samples=PART)
+    train(recipe, tmp_path / "asked", read_test=False)
+    train(learning_from(recipe, tmp_path / "answers"), tmp_path / "read", read_test=False)
+    (rows, weights), (found_rows, found) = (outcome(tmp_path / name) for name in ("asked", "read"))
+    assert found_rows == rows and all(torch.equal(found[name], weights[name]) for name in weights)
+    losses = [row["teacher_loss"] for row in rows if "teacher_loss" in row]
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize(
