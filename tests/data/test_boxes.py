@@ -28,7 +28,7 @@ def made(boxes, classes=None, sizes=((40, 52),), owner=None, crowd=None):
     owner = [0] * len(boxes) if owner is None else owner
     classes = [0] * len(boxes) if classes is None else classes
     crowd = [False] * len(boxes) if crowd is None else crowd
-    boxes = np.asarray(boxes, dtype=np.float32).reshape(-1, 4)
+    boxes = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     return Boxes(checked(owner, boxes, classes, crowd, np.asarray(sizes)), np.asarray(sizes))
 
 
@@ -82,6 +82,7 @@ def digest(targets):
         ((60, 3, 70, 12), Fault.OUTSIDE, None),
         ((2, 3, 2, 12), Fault.EMPTY, None),
         ((2, 3, float("nan"), 12), Fault.EMPTY, None),
+        ((-1e300, -1e30, 1e300, 1e39), Fault.CUT, (0, 0, 52, 40)),
     ],
 )
 def test_what_is_wrong_with_a_box(box, fault, fixed):

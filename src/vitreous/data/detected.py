@@ -15,7 +15,7 @@ from vitreous.data.base import Source
 from vitreous.data.folder import FileSource
 from vitreous.data.images import BadPicture, Shape, read_shape
 from vitreous.data.names import ALL
-from vitreous.data.objects import Annotated, BoxArray, Numbers, checked
+from vitreous.data.objects import FAR_PX, Annotated, Numbers, checked
 from vitreous.data.outlines import WrittenOutlines
 from vitreous.data.skipped import listed
 from vitreous.data.targets import Boxes
@@ -48,7 +48,7 @@ def _targets(name: str, annotated: Annotated, category_ids: Sequence[int] | None
     shapes = list(in_threads(len(annotated), lambda at: read_shape(Path(annotated.pictures[at])), "sizes of pictures"))
     given, sizes, turns, notes = _sizes(name, annotated, shapes)
     owner = np.array(annotated.owner, dtype=np.int64)
-    boxes = np.array(annotated.boxes, dtype=np.float64).reshape(-1, 4)
+    boxes = np.array(annotated.boxes, dtype=np.float64).reshape(-1, 4).clip(-FAR_PX, FAR_PX)
     upright = _upright(boxes, given[owner], sizes[owner], turns[owner])
     objects = checked(owner, upright, annotated.classes, annotated.crowd, sizes)
     outlines = WrittenOutlines(annotated.outlines, given[owner], turns[owner]) if any(annotated.outlines) else None
@@ -91,7 +91,7 @@ def _sizes(name: str, annotated: Annotated, shapes: Sequence[Shape | BadPicture]
     return _Sizes(given.clip(min=1), actual, turns, tuple(notes))
 
 
-def _upright(boxes: NDArray[np.float64], given: Numbers, sizes: Numbers, turns: Numbers) -> BoxArray:
+def _upright(boxes: NDArray[np.float64], given: Numbers, sizes: Numbers, turns: Numbers) -> NDArray[np.float64]:
     """Boxes (T, 4) of pictures annotated at the size `given` (T, 2) -> of upright ones of `sizes`."""
     points = boxes.reshape(-1, 2, 2).copy()
     swapped = turns >= 5
@@ -101,4 +101,4 @@ def _upright(boxes: NDArray[np.float64], given: Numbers, sizes: Numbers, turns: 
     points = np.where(flip, across - points, points) * (sizes[:, None, ::-1] / across)
     # A flip exchanges corners, which are as they were given otherwise: swapped ones are to be noticed.
     first, last = (np.where(flip[:, 0], points[:, 1 - at], points[:, at]) for at in (0, 1))
-    return np.concatenate([first, last], axis=1).astype(np.float32)
+    return np.concatenate([first, last], axis=1)

@@ -17,6 +17,7 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 BoxArray = NDArray[np.float32]  # (T, 4)
 
+FAR_PX = 1e9  # beyond any picture; what is farther off is taken as this
 TOLERANCE_PX = 1.0  # by which a box may leave its picture without a word: annotation tools round
 
 
@@ -102,7 +103,7 @@ class Annotated:
         self.outlines.append(outline)
 
 
-def checked(owner: Any, boxes: BoxArray, classes: Any, crowd: Any, sizes: Numbers) -> Objects:
+def checked(owner: Any, boxes: NDArray[np.floating], classes: Any, crowd: Any, sizes: Numbers) -> Objects:
     """The table of objects in any order, as they were annotated; `sizes` (N, 2): heights and widths of the pictures."""
     order = np.argsort(np.asarray(owner, dtype=np.int64), kind="stable")
     owners, numbers = (np.asarray(one, dtype=np.int64)[order] for one in (owner, classes))
@@ -115,12 +116,12 @@ def checked(owner: Any, boxes: BoxArray, classes: Any, crowd: Any, sizes: Number
     return Objects(owners, fixed, numbers, np.asarray(crowd, dtype=np.bool_)[order], faults, order.astype(np.int64))
 
 
-def repaired(boxes: BoxArray, sizes: Numbers) -> tuple[BoxArray, Numbers]:
+def repaired(boxes: NDArray[np.floating], sizes: Numbers) -> tuple[BoxArray, Numbers]:
     """Boxes inside of their pictures, whose heights and widths are `sizes` (T, 2); and what was wrong with each."""
     known: Flags = np.all(np.isfinite(boxes), axis=1)
-    found = np.where(known[:, None], boxes, 0)
+    found = np.clip(np.where(known[:, None], boxes, 0), -FAR_PX, FAR_PX)
     low, high = np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])
-    edge = sizes[:, ::-1].astype(np.float32)
+    edge = sizes[:, ::-1].astype(np.float64)
     inside = np.concatenate([np.clip(low, 0, edge), np.clip(high, 0, edge)], axis=1)
     area, area_inside = (_sides(one).prod(axis=1) for one in (np.concatenate([low, high], axis=1), inside))
     faults = np.zeros(len(boxes), dtype=np.int64)
@@ -143,6 +144,6 @@ def overlaps(boxes: BoxArray) -> NDArray[np.float32]:
     return share
 
 
-def _sides(boxes: BoxArray) -> BoxArray:
+def _sides(boxes: NDArray[np.floating]) -> NDArray[np.floating]:
     """(T, 2): widths and heights."""
     return boxes[:, 2:] - boxes[:, :2]

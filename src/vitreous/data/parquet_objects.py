@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.data.base import Source, Subset
 from vitreous.data.images import BadPicture, read_shape
 from vitreous.data.names import Layout
-from vitreous.data.objects import Annotated, BoxArray, checked
+from vitreous.data.objects import Annotated, checked
 from vitreous.data.outlines import WrittenOutlines
 from vitreous.data.targets import Boxes
 from vitreous.data.threads import in_threads
@@ -68,7 +68,7 @@ def read_objects(
     )
     found, marks = _gathered(rows, box_name, class_name, where)
     classes, numbers = _numbered(marks, schema, class_name, where)
-    boxes = np.array(found.boxes, dtype=np.float32).reshape(-1, 4)
+    boxes = np.array(found.boxes, dtype=np.float64).reshape(-1, 4)
     owner = np.array(found.owner, dtype=np.int64)
     written, how = _format(boxes, sizes[owner], schema)
     if written == "xywh":
@@ -192,7 +192,7 @@ def _names_below(about: Any) -> list[str] | None:
     return None
 
 
-def _format(boxes: BoxArray, sizes: NDArray[np.int64], schema: pa.Schema) -> tuple[Format, str]:
+def _format(boxes: NDArray[np.float64], sizes: NDArray[np.int64], schema: pa.Schema) -> tuple[Format, str]:
     """How boxes are written, and how that is known: the file says so, or only one way makes sense. Where both do, as
     in COCO, which the hub's own documentation follows."""
     said = (schema.metadata or {}).get(b"bbox_format", b"").decode(errors="replace").lower()
