@@ -20,13 +20,14 @@ import triton.language as tl
 from torch import Tensor
 
 NUM_WARPS = 4
+VALUES, GRADIENT_VALUES, GELU_VALUES = 8, 2, 4  # that a thread has of each row: as many as registers allow
 SHARES = 1024  # programs that the gradient of the weights is spread over, about
 
 
 def convolved(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
     """x (B, H, W, C), filters (kernel * kernel + 1, C) float32, the bias in the last row -> (B, H, W, C)."""
     out = torch.empty_like(x)
-    sizes = _sizes(x, filters, values_per_thread=8)
+    sizes = _sizes(x, filters, VALUES)
     grid = (triton.cdiv(sizes["NUM"], sizes["COLUMNS"]) * triton.cdiv(x.shape[3], sizes["CHANNELS"]),)
     convolve[grid](x, filters, out, GELU=gelu, **sizes)
     return out
@@ -35,7 +36,7 @@ def convolved(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
 def gradients(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
     """Of x and, in float32, of the filters; `grad` is that of the output."""
     C = x.shape[3]
-    sizes = _sizes(x, filters, values_per_thread=4 if gelu else 2)
+    sizes = _sizes(x, filters, GELU_VALUES if gelu else GRADIENT_VALUES)
     blocks, tiles = triton.cdiv(C, sizes["CHANNELS"]), triton.cdiv(sizes["NUM"], sizes["COLUMNS"])
     shares = min(tiles, max(1, SHARES // blocks))
     sums = torch.empty(shares, *filters.shape, dtype=torch.float32, device=x.device)

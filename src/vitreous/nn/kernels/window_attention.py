@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 NUM_WARPS = 4
+FORWARD_STAGES, BACKWARD_STAGES = 3, 2  # windows that are on their way at a time, the one at work included
 FORWARD_WINDOWS = 8  # that a program goes through
 BACKWARD_PROGRAMS = 1056  # about: each leaves sums behind, so they are not many
 Cut = tuple[int, ...]  # height and width of a window, then those of the shift, then those of the table's windows
@@ -25,7 +26,7 @@ def attended(projected: Tensor, table: Tensor, cut: Cut) -> Tensor:
     out = projected.new_empty(*shape, tripled // 3)
     sizes, num = _sizes(projected, table, cut), _num_windows(projected, cut)
     programs = triton.cdiv(num, FORWARD_WINDOWS) * sizes["HEADS"]
-    attend[(programs,)](projected, table, out, num, WINDOWS=FORWARD_WINDOWS, num_stages=3, **sizes)
+    attend[(programs,)](projected, table, out, num, WINDOWS=FORWARD_WINDOWS, num_stages=FORWARD_STAGES, **sizes)
     return out
 
 
@@ -37,7 +38,8 @@ def gradients(projected: Tensor, table: Tensor, grad: Tensor, cut: Cut) -> tuple
     groups = triton.cdiv(num, windows)
     to_projected, to_table = torch.empty_like(projected), torch.empty_like(table)
     sums = torch.empty(groups, heads, tokens, tokens, dtype=torch.float32, device=projected.device)
-    attend_backward[(groups * heads,)](projected, table, grad, to_projected, sums, num, windows, num_stages=2, **sizes)
+    stages = {"num_stages": BACKWARD_STAGES}
+    attend_backward[(groups * heads,)](projected, table, grad, to_projected, sums, num, windows, **stages, **sizes)
     of_window = {name: sizes[name] for name in ("SIDE_H", "SIDE_W", "GRID_H", "GRID_W", "TOKENS", "num_warps")}
     sum_offsets[table.shape](sums, to_table, groups, heads, GROUPS=16, **of_window)
     return to_projected, to_table
