@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from vitreous.models.base import Grid
+from vitreous.models.convnext import ConvNeXtSettings
+from vitreous.models.pvt import ConvMlp
+from vitreous.models.swin import SwinSettings
 from vitreous.nn import kernels
 from vitreous.nn.channels_last import depthwise, patchwise
 from vitreous.nn.window_attention import serves
@@ -20,6 +25,39 @@ def test_the_kernels_in_tritons_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     program = Path(__file__).with_name("interpreted_kernels.py")
     subprocess.run([sys.executable, str(program)], check=True, env=environment, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("part", "shape", "operator"),
+    [
+        (
+            SwinSettings(width=32, depths=(2,), heads=(2,)).build(),
+            (2, 3, 224, 224),
+            "vitreous.window_attention.default",
+        ),
+        (ConvNeXtSettings(widths=(16,), depths=(1,)).build(), (2, 3, 224, 224), "vitreous.depthwise.default"),
+        (ConvMlp(16, 32, linear=False), (2, 56, 16), "vitreous.depthwise.default"),
+    ],
+    ids=["Swin", "ConvNeXt", "PVT"],
+)
+def test_a_compiled_graph_holds_the_kernel_as_one_node(part, shape, operator, monkeypatch):
+    """By tensors that say they are on a GPU and hold nothing."""
+    found = []
+
+    def look(graph, inputs):
+        found.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(part, backend=look, fullgraph=True)
+    # What torch before 2.13 says inside every compiled graph.
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    monkeypatch.setattr(kernels, "enabled", True)
+    grid = (Grid(7, 8),) if isinstance(part, ConvMlp) else ()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        part.to_empty(device="cuda")
+        compiled(torch.empty(shape, device="cuda"), *grid)
+    assert operator in found
 
 
 @pytest.mark.parametrize("gelu", [False, True])

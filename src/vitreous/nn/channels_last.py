@@ -18,7 +18,7 @@ def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
     if kernels.serve(x) and _is_plain(conv):
         assert conv.bias is not None
         taps = conv.weight.flatten(1).T  # (kernel * kernel, D)
-        filters = torch.cat([taps, conv.bias[None]]).float()
+        filters = torch.cat([taps, conv.bias.unsqueeze(0)]).float()
         out: Tensor = convolve(kernels.as_computed(x).contiguous(), filters, gelu)
         return out
     mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -33,7 +33,8 @@ def patchwise(x: Tensor, conv: nn.Conv2d) -> Tensor:
     B, H, W, C = x.shape
     down, right = conv.stride
     h, w = H // down, W // right
-    patches = x[:, : h * down, : w * right].reshape(B, h, down, w, right, C).transpose(2, 3).flatten(3)
+    whole = x if h * down == H and w * right == W else x[:, : h * down, : w * right]
+    patches = whole.reshape(B, h, down, w, right, C).transpose(2, 3).flatten(3)
     return F.linear(patches, conv.weight.permute(0, 2, 3, 1).flatten(1), conv.bias)
 
 
