@@ -5,8 +5,10 @@
 Both have the same weights and are checked to have equal loss in float32. Then each takes training steps in turn
 (forward, backward, fused AdamW; bf16, torch.compile), and predicts in turn (weights in bf16), and the medians of the
 rounds are compared. Ours is the step of the real training loop, with its gradient norm and its watch for NaN.
-`--profile` adds where the time of one step goes; `--kernels off` runs ours in the plain torch form. A family that
-fails leaves a line that says so, and the others go on.
+`--profile` adds where the time of one step goes; `--kernels off` runs ours in the plain torch form, and `kernels_used`
+says what a step of ours really launched. A family that fails leaves a line that says so, and the others go on.
+Compilation takes longest: `--rounds 0` only fills the compilers' caches, which several processes can do at a time, each
+for one of `--families` and one of `--what`.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from vitreous.weights.formats import Given
 from vitreous.weights.peers import imported
 
 PAIRS = {"swin_t": "swin_tiny_patch4_window7_224", "convnext_t": "convnext_tiny", "pvt_v2_b2": "pvt_v2_b2"}
+OUR_KERNELS = {"attend", "attend_backward", "sum_offsets", "convolve", "sum_products"}
 SHOWN = 30  # kernels of a profile
 Step = Callable[[], None]
 
@@ -97,6 +100,8 @@ def measured(steps: dict[str, Step], options: argparse.Namespace, device: torch.
             torch.cuda.reset_peak_memory_stats()
             seconds(step, 1, device)
             found[f"{who}_peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    if not options.rounds:
+        return found
     times: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(options.rounds):
         for who, step in steps.items():
@@ -106,8 +111,10 @@ def measured(steps: dict[str, Step], options: argparse.Namespace, device: torch.
         found[f"{who}_ms"] = round(1000 * median, 3)
         found[f"{who}_images_s"] = round(options.batch_size / median, 1)
     found["ratio"] = round(medians["timm"] / medians["ours"], 4)  # above 1: ours is faster
+    profiles = {who: profiled(step, device) for who, step in steps.items()}
+    found["kernels_used"] = sorted(OUR_KERNELS & {one["name"] for one in profiles["ours"]})
     if options.profile:
-        found["profile"] = {who: profiled(step, device) for who, step in steps.items()}
+        found["profile"] = {who: rows[:SHOWN] for who, rows in profiles.items()}
     return found
 
 
@@ -124,7 +131,7 @@ def profiled(step: Step, device: torch.device) -> list[dict[str, Any]]:
     ]
     rows.sort(key=lambda row: -row["ms"])
     whole = {"ms": sum(row["ms"] for row in rows), "times": sum(row["times"] for row in rows), "name": "all"}
-    return [row | {"ms": round(row["ms"], 4)} for row in [whole, *rows[:SHOWN]]]
+    return [row | {"ms": round(row["ms"], 4)} for row in [whole, *rows]]
 
 
 def compare(name: str, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
@@ -169,7 +176,7 @@ def main() -> None:
     parser.add_argument("--what", nargs="+", default=["training", "inference"], choices=["training", "inference"])
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=6, help="per round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: only fill the compilers' caches")
     parser.add_argument("--kernels", choices=["on", "off"], default="on")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--eager", action="store_true")
