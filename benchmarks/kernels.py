@@ -124,9 +124,10 @@ def choices(batch: int) -> list[dict[str, Any]]:
     three = [(56, 512, 3, True), (14, 1280, 3, True)]
     shifted = [(56, 3, True), (14, 12, True)]
     tried = [
-        (of_depthwise, convolution, seven + three, {"VALUES": 4}),
-        (of_depthwise, convolution, three, {"GELU_VALUES": 2}),
-        (of_depthwise, convolution, three, {"GELU_VALUES": 8}),
+        (of_depthwise, convolution, seven, {"FORWARD": {7: ((7,), 8)}, "BACKWARD": {7: ((14,), 2)}}),
+        (of_depthwise, convolution, seven, {"FORWARD": {7: ((7,), 4)}, "BACKWARD": {7: ((7,), 1)}}),
+        (of_depthwise, convolution, three, {"FORWARD": {3: ((14,), 4)}, "BACKWARD": {3: ((14,), 2)}}),
+        (of_depthwise, convolution, three, {"FORWARD": {3: ((7,), 4)}, "BACKWARD": {3: ((7,), 2)}}),
         (of_depthwise, convolution, seven + three, {"SHARES": 2048}),
         (of_depthwise, convolution, seven + three, {"SHARES": 528}),
         (of_depthwise, convolution, seven + three, {"NUM_WARPS": 8}),

@@ -49,14 +49,14 @@ def test_a_compiled_graph_holds_the_kernel_as_one_node(part, shape, operator, mo
         return graph.forward
 
     torch.compiler.reset()
-    compiled = torch.compile(part, backend=look, fullgraph=True)
+    compiled = torch.compile(part.to(torch.bfloat16), backend=look, fullgraph=True)
     # What torch before 2.13 says inside every compiled graph.
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     monkeypatch.setattr(kernels, "enabled", True)
     grid = (Grid(7, 8),) if isinstance(part, ConvMlp) else ()
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         part.to_empty(device="cuda")
-        compiled(torch.empty(shape, device="cuda"), *grid)
+        compiled(torch.empty(shape, device="cuda", dtype=torch.bfloat16), *grid)
     assert operator in found
 
 
@@ -69,7 +69,7 @@ def test_depthwise_is_the_convolution(gelu):
 
 
 def test_a_cpu_keeps_the_plain_form():
-    x = torch.randn(1, 7, 7, 32)
+    x = torch.randn(1, 7, 7, 32, dtype=torch.bfloat16)
     assert not kernels.serve(x) and not serves(x, 32, (7, 7))
 
 

@@ -19,7 +19,7 @@ def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
         assert conv.bias is not None
         taps = conv.weight.flatten(1).T  # (kernel * kernel, D)
         filters = torch.cat([taps, conv.bias.unsqueeze(0)]).float()
-        out: Tensor = convolve(kernels.as_computed(x).contiguous(), filters, gelu)
+        out: Tensor = convolve(x.to(kernels.computed_dtype(x)).contiguous(), filters, gelu)
         return out
     mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
     return F.gelu(mixed) if gelu else mixed
@@ -53,7 +53,8 @@ def convolve(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
     """x (B, h, w, D) contiguous; filters (kernel * kernel + 1, D) float32, the last row the bias."""
     from vitreous.nn.kernels.depthwise import convolved
 
-    return convolved(x, filters, gelu)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        return convolved(x, filters, gelu)
 
 
 @convolve.register_fake
@@ -65,7 +66,8 @@ def _(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
 def convolve_backward(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
     from vitreous.nn.kernels.depthwise import gradients
 
-    return gradients(x, filters, grad.contiguous(), gelu)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        return gradients(x, filters, grad.contiguous(), gelu)
 
 
 @convolve_backward.register_fake

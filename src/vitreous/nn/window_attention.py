@@ -9,13 +9,14 @@ from torch import Tensor
 
 from vitreous.nn import kernels
 
-MOST_PLACES = 64  # of a window, whose softmax is held in registers: windows of 7 and 8, not those of 12
-HEAD_WIDTHS = (16, 32, 64, 128)
+# A window's softmax is held in registers: of windows of 7 and 8, not of those of 12, and in half precision alone.
+MOST_PLACES, HEAD_WIDTHS, DTYPES = 64, (16, 32, 64), (torch.bfloat16, torch.float16)
 
 
 def serves(x: Tensor, head_width: int, size: tuple[int, int]) -> bool:
-    """Whether the kernel may take a map x, cut into windows of this size."""
-    return kernels.serve(x) and head_width in HEAD_WIDTHS and size[0] * size[1] <= MOST_PLACES
+    """Whether the kernel may take what is projected from a map x, cut into windows of this size."""
+    fits = head_width in HEAD_WIDTHS and size[0] * size[1] <= MOST_PLACES
+    return fits and kernels.serve(x) and kernels.computed_dtype(x) in DTYPES
 
 
 @torch.library.custom_op("vitreous::window_attention", mutates_args=())
@@ -27,7 +28,8 @@ def attend(projected: Tensor, table: Tensor, cut: Sequence[int]) -> Tensor:
     """
     from vitreous.nn.kernels.window_attention import attended
 
-    return attended(projected.contiguous(), table.contiguous(), tuple(cut))
+    with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
+        return attended(projected.contiguous(), table.contiguous(), tuple(cut))
 
 
 @attend.register_fake
@@ -39,7 +41,8 @@ def _(projected: Tensor, table: Tensor, cut: Sequence[int]) -> Tensor:
 def attend_backward(projected: Tensor, table: Tensor, grad: Tensor, cut: Sequence[int]) -> tuple[Tensor, Tensor]:
     from vitreous.nn.kernels.window_attention import gradients
 
-    return gradients(projected.contiguous(), table.contiguous(), grad.contiguous(), tuple(cut))
+    with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
+        return gradients(projected.contiguous(), table.contiguous(), grad.contiguous(), tuple(cut))
 
 
 @attend_backward.register_fake

@@ -21,7 +21,7 @@ def serve(x: Tensor) -> bool:
     return is_available() and x.is_cuda and x.dtype in DTYPES
 
 
-def as_computed(x: Tensor) -> Tensor:
-    """In the type that autocast asks for, as torch's own products and convolutions take it."""
+def computed_dtype(x: Tensor) -> torch.dtype:
+    """The type that torch's own products and convolutions take a tensor in: its own, or the one autocast asks for."""
     kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -20,14 +20,18 @@ import triton.language as tl
 from torch import Tensor
 
 NUM_WARPS = 4
-VALUES, GRADIENT_VALUES, GELU_VALUES = 8, 2, 4  # that a thread has of each row: as many as registers allow
+Choices = dict[int, tuple[tuple[int, ...], int]]
+# By side of the kernel: how high columns may be, and how many channels a thread has. Registers allow that much if a
+# processor is to have 12 or 16 warps at a time.
+FORWARD: Choices = {3: ((7, 8, 6), 8), 5: ((7, 8, 6), 4), 7: ((14, 8, 7), 4)}
+BACKWARD: Choices = {3: ((7, 8, 6), 4), 5: ((7, 8, 6), 2), 7: ((7, 8, 6), 2)}
 SHARES = 1024  # programs that the gradient of the weights is spread over, about
 
 
 def convolved(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
     """x (B, H, W, C), filters (kernel * kernel + 1, C) float32, the bias in the last row -> (B, H, W, C)."""
     out = torch.empty_like(x)
-    sizes = _sizes(x, filters, VALUES)
+    sizes = _sizes(x, filters, FORWARD)
     grid = (triton.cdiv(sizes["NUM"], sizes["COLUMNS"]) * triton.cdiv(x.shape[3], sizes["CHANNELS"]),)
     convolve[grid](x, filters, out, GELU=gelu, **sizes)
     return out
@@ -36,7 +40,7 @@ def convolved(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
 def gradients(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
     """Of x and, in float32, of the filters; `grad` is that of the output."""
     C = x.shape[3]
-    sizes = _sizes(x, filters, GELU_VALUES if gelu else GRADIENT_VALUES)
+    sizes = _sizes(x, filters, BACKWARD)
     blocks, tiles = triton.cdiv(C, sizes["CHANNELS"]), triton.cdiv(sizes["NUM"], sizes["COLUMNS"])
     shares = min(tiles, max(1, SHARES // blocks))
     sums = torch.empty(shares, *filters.shape, dtype=torch.float32, device=x.device)
@@ -48,12 +52,13 @@ def gradients(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Ten
     return convolved(inner, backwards, gelu=False), sums.sum(0)
 
 
-def _sizes(x: Tensor, filters: Tensor, values_per_thread: int) -> dict[str, int]:
+def _sizes(x: Tensor, filters: Tensor, choices: Choices) -> dict[str, int]:
     B, H, W, C = x.shape
-    rows = min((7, 8, 6), key=lambda rows: triton.cdiv(H, rows) * rows)  # the fewest below the map's edge
-    channels = next((n for n in (64, 32, 16) if C % n == 0), min(64, triton.next_power_of_2(C)))
-    columns = max(1, NUM_WARPS * 32 * values_per_thread // channels)
     kernel = math.isqrt(len(filters) - 1)
+    heights, values = choices[kernel]
+    rows = min(heights, key=lambda rows: triton.cdiv(H, rows) * (rows + kernel - 1))  # the fewest that are read
+    channels = next((n for n in (64, 32, 16) if C % n == 0), min(64, triton.next_power_of_2(C)))
+    columns = max(1, NUM_WARPS * 32 * values // channels)
     sizes = {"H": H, "W": W, "C": C, "KERNEL": kernel, "ROWS": rows, "COLUMNS": columns, "CHANNELS": channels}
     return {"NUM": B * triton.cdiv(H, rows) * W, **sizes, "num_warps": NUM_WARPS}
 

@@ -56,7 +56,7 @@ def _sizes(projected: Tensor, table: Tensor, cut: Cut) -> dict[str, int]:
     names = ("SIDE_H", "SIDE_W", "SHIFT_H", "SHIFT_W", "GRID_H", "GRID_W")
     sizes = {"H": H, "W": W, "HEADS": heads, "HEAD": tripled // 3 // heads, **dict(zip(names, cut, strict=True))}
     sizes["TOKENS"] = max(16, triton.next_power_of_2(cut[0] * cut[1]))
-    return {**sizes, "EXACT": projected.dtype == torch.float32, "num_warps": NUM_WARPS}
+    return {**sizes, "num_warps": NUM_WARPS}
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def attend(
     projected_at, table_at, out_at, num, WINDOWS: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     SIDE_H: tl.constexpr, SIDE_W: tl.constexpr, SHIFT_H: tl.constexpr, SHIFT_W: tl.constexpr,
-    GRID_H: tl.constexpr, GRID_W: tl.constexpr, TOKENS: tl.constexpr, EXACT: tl.constexpr,
+    GRID_H: tl.constexpr, GRID_W: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     WIDTH: tl.constexpr = HEADS * HEAD
     head = tl.program_id(0) % HEADS
@@ -80,8 +80,8 @@ def attend(
         k = tl.load(from_at + WIDTH, mask=exists[:, None], other=0.0)
         v = tl.load(from_at + 2 * WIDTH, mask=exists[:, None], other=0.0)
         apart = (query_around & edges) != (key_around & edges)
-        weights, total = softmax(q, k, added, apart, HEAD, SHIFT_H + SHIFT_W > 0, EXACT)
-        out = product(weights.to(v.dtype), v, EXACT) / total[:, None]
+        weights, total = softmax(q, k, added, apart, HEAD, SHIFT_H + SHIFT_W > 0)
+        out = tl.dot(weights.to(v.dtype), v) / total[:, None]
         to = out_at + map_from * WIDTH + (place[:, None] * WIDTH + feature[None, :])
         tl.store(to, out.to(out_at.dtype.element_ty), mask=exists[:, None])
 
@@ -91,7 +91,7 @@ def attend_backward(
     projected_at, table_at, grad_at, to_projected_at, sums_at, num, windows,
     H: tl.constexpr, W: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     SIDE_H: tl.constexpr, SIDE_W: tl.constexpr, SHIFT_H: tl.constexpr, SHIFT_W: tl.constexpr,
-    GRID_H: tl.constexpr, GRID_W: tl.constexpr, TOKENS: tl.constexpr, EXACT: tl.constexpr,
+    GRID_H: tl.constexpr, GRID_W: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     WIDTH: tl.constexpr = HEADS * HEAD
     head = tl.program_id(0) % HEADS
@@ -113,15 +113,15 @@ def attend_backward(
         grad_from = grad_at + map_from * WIDTH + (place[:, None] * WIDTH + feature[None, :])
         grad = tl.load(grad_from, mask=exists[:, None], other=0.0)
         apart = (query_around & edges) != (key_around & edges)
-        weights, total = softmax(q, k, added, apart, HEAD, SHIFT_H + SHIFT_W > 0, EXACT)
+        weights, total = softmax(q, k, added, apart, HEAD, SHIFT_H + SHIFT_W > 0)
         weights = weights / total[:, None]
-        to_v = product(tl.trans(weights.to(grad.dtype)), grad, EXACT)
-        to_weights = product(grad, tl.trans(v), EXACT)
+        to_v = tl.dot(tl.trans(weights.to(grad.dtype)), grad)
+        to_weights = tl.dot(grad, tl.trans(v))
         to_logits = weights * (to_weights - tl.sum(weights * to_weights, axis=1)[:, None])
         added_sum += to_logits
         scaled = (to_logits * HEAD**-0.5).to(q.dtype)
-        to_q = product(scaled, k, EXACT)
-        to_k = product(tl.trans(scaled), q, EXACT)
+        to_q = tl.dot(scaled, k)
+        to_k = tl.dot(tl.trans(scaled), q)
         to = to_projected_at + map_from * (3 * WIDTH) + at
         tl.store(to, to_q.to(to_projected_at.dtype.element_ty), mask=exists[:, None])
         tl.store(to + WIDTH, to_k.to(to_projected_at.dtype.element_ty), mask=exists[:, None])
@@ -200,15 +200,10 @@ def biases(
 
 
 @triton.jit
-def softmax(q, k, added, apart, HEAD: tl.constexpr, IS_SHIFTED: tl.constexpr, EXACT: tl.constexpr):
+def softmax(q, k, added, apart, HEAD: tl.constexpr, IS_SHIFTED: tl.constexpr):
     """Of a window's logits: what is to be divided, and by what."""
-    logits = product(q, tl.trans(k), EXACT) * (HEAD**-0.5 * LOG2_E) + added
+    logits = tl.dot(q, tl.trans(k)) * (HEAD**-0.5 * LOG2_E) + added
     if IS_SHIFTED:
         logits = tl.where(apart, HIDDEN, logits)
     weights = tl.exp2(logits - tl.max(logits, axis=1)[:, None])
     return weights, tl.sum(weights, axis=1)
-
-
-@triton.jit
-def product(left, right, EXACT: tl.constexpr):
-    return tl.dot(left, right, input_precision="ieee" if EXACT else "tf32")
