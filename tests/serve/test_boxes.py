@@ -1,5 +1,7 @@
 """A model that finds objects: its endpoint, and what the page shows of it, in a real browser."""
 
+import base64
+
 import pytest
 import torch
 from person import visit
@@ -65,6 +67,20 @@ def test_the_same_as_python_at_any_size(detector, model):
     assert predictor(pictures[0]).objects(0.05)  # something was compared
 
 
+def test_where_the_model_looked_for_each_object(detector, model):
+    asked = {"content": png(2, (90, 33)), "headers": {"content-type": "image/png"}}
+    plain = detector.client.post("/v1/detect", params={"score": 0.05}, **asked).json()["results"][0]
+    result = detector.client.post("/v1/detect", params={"score": 0.05, "looks": True}, **asked).json()["results"][0]
+    place = result.pop("looks")
+    # The letterbox is wider than the picture, whose left upper corner is its own.
+    assert place["box"][:2] == [0, 0] and place["box"][3] == pytest.approx(90)
+    assert place["box"][2] == pytest.approx(48 * 33 / 12) and (place["rows"], place["columns"]) == (21, 32)
+    for one in result["objects"]:
+        looks = base64.b64decode(one.pop("looks"))
+        assert len(looks) == place["rows"] * place["columns"] and max(looks) == 255
+    assert result == plain
+
+
 def test_what_cannot_be_asked(detector):
     assert detector.predict(png(1)).status_code == 404  # it detects
     broken = detector.client.post("/v1/detect", content=b"no picture", headers={"content-type": "image/png"})
@@ -93,7 +109,10 @@ def test_the_page_shows_boxes_from_a_score_on(chromium_page, detector, model):  
     listed.first.locator("button").click()
     assert listed.first.locator("button").get_attribute("aria-pressed") == "true"
     assert person.text("box-is").startswith(f"{surest.label}, ")
+    kept = person.canvas("boxed")
     listed.first.locator("button").click()
+    person.page.mouse.move(0, 0)
+    assert person.canvas("boxed") != kept and person.part("box-looks").is_visible()
 
     # Pointing at the picture names the smallest box under the pointer.
     frame, (x0, y0, x1, y1) = person.part("boxed").bounding_box(), surest.box

@@ -32,6 +32,13 @@ class FoundObject(NamedTuple):
     query: int  # that says so
 
 
+class QueryLooks(NamedTuple):
+    """Where each query looked, for a model that can be looked into."""
+
+    maps: NDArray[np.uint8]  # (Q, rows, columns): 255 is the most of each
+    box: tuple[float, float, float, float]  # where the maps lie, x0 y0 x1 y1 in px of the picture: perhaps beyond it
+
+
 @dataclass(frozen=True)
 class BoxOutcome(Outcome):
     classes: tuple[str, ...]
@@ -41,6 +48,7 @@ class BoxOutcome(Outcome):
     scores: Array  # (n,): calibrated, the probability that this is right
     queries: NDArray[np.int64]  # (n,)
     threshold: float = 0.5  # from this score on, an object is shown
+    looks: QueryLooks | None = None
 
     def objects(self, least: float | None = None) -> list[FoundObject]:
         """Those with at least this score; None: the threshold that was chosen on validation pictures."""
@@ -129,6 +137,14 @@ def box_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outco
         BoxOutcome(reading.classes, size, boxes, found.classes, found.scores, found.queries, threshold)
         for size, (found, boxes) in zip(sizes, found_boxes(outputs, reading, sizes), strict=True)
     ]
+
+
+def canvas_on_picture(size: Size, reading: Reading) -> tuple[float, float, float, float]:
+    """Where the model's input lies on a picture of this size: x0 y0 x1 y1 in its px."""
+    place = whole(size, reading)
+    across, down = size[1] / place.wide, size[0] / place.tall
+    x0, y0 = -place.left * across, -place.top * down
+    return x0, y0, x0 + place.canvas[1] * across, y0 + place.canvas[0] * down
 
 
 def found_boxes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[tuple[Surest, Array]]:

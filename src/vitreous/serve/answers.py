@@ -46,16 +46,22 @@ def _with_threshold(outcome: ManyOutcome, name: str, probability: float) -> dict
 
 @as_json.register
 def _(outcome: BoxOutcome, options: Options) -> dict[str, Any]:
-    colours = palette(len(outcome.classes))
-    return {
+    colours, listed = palette(len(outcome.classes)), outcome.objects(options.get("score"))
+    found: dict[str, Any] = {
         "width": outcome.size[1],
         "height": outcome.size[0],
         "threshold": outcome.threshold,
         "objects": [
             {"label": one.label, "score": one.score, "box": list(one.box), "colour": colours[one.number]}
-            for one in outcome.objects(options.get("score"))
+            for one in listed
         ],
     }
+    if options.get("looks") and outcome.looks is not None:
+        maps = outcome.looks.maps
+        found["looks"] = {"rows": maps.shape[1], "columns": maps.shape[2], "box": list(outcome.looks.box)}
+        for each, one in zip(found["objects"], listed, strict=True):
+            each["looks"] = base64.b64encode(maps[one.query].tobytes()).decode()
+    return found
 
 
 @as_json.register

@@ -27,6 +27,7 @@ Coverage = Annotated[float | None, Query(gt=0, lt=1, description="also give a se
 Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where no class is at least so likely")]
 Polygons = Annotated[bool, Query(description="also give every region as a polygon")]
 Score = Annotated[float | None, Query(ge=0, le=1, description="the least of an object; by default the threshold")]
+QueryLooks = Annotated[bool, Query(description="also tell where in the picture the model looked for each object")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many")]
 PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
 LEFT = 499  # nobody reads it; the metrics count it
@@ -225,9 +226,9 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         openapi_extra=schemas.body(most),
         summary="The objects of the pictures, each with its box.",
     )
-    async def detect(request: Request, model: Model = None, score: Score = None) -> Response:
+    async def detect(request: Request, model: Model = None, score: Score = None, looks: QueryLooks = False) -> Response:
         asked = service.able(model, "detect")
-        replies = await service.ask(request, asked, "detect", most, {"score": score})
+        replies = await service.ask(request, asked, "detect", most, {"score": score, "looks": looks})
         return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
 
     @app.post(

@@ -54,6 +54,13 @@ class Object(BaseModel):
     score: float = Field(ge=0, le=1, description="calibrated: the probability that this is right")
     box: tuple[float, float, float, float] = Field(description="x0, y0, x1, y1 in px of the picture as it was given")
     colour: tuple[int, int, int] = Field(description="red, green, blue: of the class")
+    looks: str | None = Field(None, description="with `looks`: a byte per cell, row by row, in base64; 255 is the most")
+
+
+class Looks(BaseModel):
+    rows: int
+    columns: int
+    box: tuple[float, float, float, float] = Field(description="where the cells lie, in px of the picture")
 
 
 class Detection(BaseModel):
@@ -61,6 +68,7 @@ class Detection(BaseModel):
     height: int | None = None
     threshold: float | None = Field(None, description="the score that was chosen on validation pictures")
     objects: list[Object] | None = Field(None, description="the surest first")
+    looks: Looks | None = Field(None, description="with `looks`, of a model that can be looked into")
     error: str | None = Field(None, description="in place of all else: why this picture cannot be read")
 
 

@@ -35,7 +35,8 @@ class Served:
         """What is kept of a picture until its batch: little, whatever its size."""
         raise NotImplementedError
 
-    def predict(self, prepared: Sequence[Any]) -> list[Outcome]:
+    def predict(self, prepared: Sequence[Any], *, looks: bool = False) -> list[Outcome]:
+        """`looks`: also where the model looked for objects, if it finds any and can be looked into."""
         raise NotImplementedError
 
     def embed(self, prepared: Sequence[Any]) -> NDArray[np.float32]:
@@ -66,7 +67,7 @@ class ExportedServed(Served):
         with self.turn:
             return self.predictor(picture)
 
-    def predict(self, prepared: Sequence[Any]) -> list[Outcome]:
+    def predict(self, prepared: Sequence[Any], *, looks: bool = False) -> list[Outcome]:
         return list(prepared)
 
     def describe(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,17 @@ from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.inspection.positions import position_similarity
+from vitreous.inspection.queries import query_looks
+from vitreous.prediction.box_outcomes import BoxOutcome, QueryLooks, canvas_on_picture
 from vitreous.prediction.outcomes import Outcome, outcomes, views
+from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
 from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
-from vitreous.serve.inside import described_layout, looked_at, packed
+from vitreous.serve.inside import described_layout, looked_at, packed, quantised
 from vitreous.serve.served import Served, described, question
 from vitreous.tasks.classify import Classify
+from vitreous.tasks.detect import Detect
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
 from vitreous.weights.trained import Trained
@@ -79,13 +84,22 @@ class TorchServed(Served):
     # ---- predictions
 
     @torch.inference_mode()
-    def predict(self, prepared: Sequence[Prepared]) -> list[Outcome]:
+    def predict(self, prepared: Sequence[Prepared], *, looks: bool = False) -> list[Outcome]:
         assert self.predictor is not None
+        task = self.predictor.task
         images, extent = self._images(prepared, through_windows=True), None
         if self.predictor.reading.windows is None:
             extent = self.card.preprocessing.extents([one.size for one in prepared])
             extent = None if extent is None else extent.to(self.device)
-        return self._outcomes(self.predictor.task.predict(images, extent), prepared)
+        if not (looks and isinstance(task, Detect)):
+            return self._outcomes(task.predict(images, extent), prepared)
+        canvas = self.card.preprocessing.size_px
+        prediction, maps = query_looks(task.head, canvas, lambda: task.predict(images, extent))
+        levels = quantised(maps.flatten(2))[1].view(maps.shape).numpy()
+        return [
+            _with_looks(outcome, each, self.predictor.reading)
+            for outcome, each in zip(self._outcomes(prediction, prepared), levels, strict=True)
+        ]
 
     def _outcomes(self, prediction: Prediction, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None
@@ -158,3 +172,8 @@ class TorchServed(Served):
             return {"similarity": None, "grid": None, "why": f"the table of {num} x {num} places is too large to send"}
         levels = ((similarity.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "grid": grid, "why": None}
+
+
+def _with_looks(outcome: Outcome, maps: NDArray[np.uint8], reading: Reading) -> Outcome:
+    assert isinstance(outcome, BoxOutcome)
+    return replace(outcome, looks=QueryLooks(maps, canvas_on_picture(outcome.size, reading)))

@@ -260,7 +260,7 @@ class Worker:
     def _results(self, batch: list[Job]) -> list[tuple[Any, bytes]]:
         prepared = [job.prepared for job in batch]
         if batch[0].kind in ("predict", "segment", "detect"):
-            found = self.served.predict(prepared)
+            found = self.served.predict(prepared, looks=any(job.options.get("looks") for job in batch))
             return [(as_json(outcome, job.options), b"") for outcome, job in zip(found, batch, strict=True)]
         if batch[0].kind == "embed":
             return [(None, row.tobytes()) for row in self.served.embed(prepared)]

@@ -1,11 +1,12 @@
 // The objects of a picture: a box each, in the colour of its class, from a score on that the user chooses.
 
+import { HEAT, onNewWidth, sharp } from "./patches.js";
 import { element, percent } from "./prediction.js";
-import { onNewWidth, sharp } from "./patches.js";
 
 const DIMMED = 0.25; // of the opacity, for the boxes beside the one that is pointed at
 const MOST_HIGH = 640; // CSS px of a tall picture
 const MOST_LISTED = 50;
+const HOTTEST = 0.8; // opacity of the cell that was looked at most
 
 export class Boxes {
   constructor(at, speak) {
@@ -21,7 +22,8 @@ export class Boxes {
     onNewWidth(this.canvas, () => this.#draw());
   }
 
-  // result: {width, height, threshold, objects: [{label, score, box, colour}]}, the surest first; picture: an image, or null
+  // result: {width, height, threshold, objects: [{label, score, box, colour, looks}], looks: {rows, columns, box}}, the
+  // surest first, without `looks` where the model cannot be looked into; picture: an image, or null
   show(result, picture) {
     const isFirst = this.result === null;
     Object.assign(this, { result, picture, kept: null, passing: null });
@@ -42,6 +44,7 @@ export class Boxes {
     if (this.kept >= shown.length) this.kept = null;
     this.passing = null;
     this.at("score-is").textContent = `${this.at("score").value} %`;
+    this.at("box-looks").hidden = !this.result.looks;
     this.at("objects").replaceChildren(...shown.slice(0, MOST_LISTED).map((one, place) => this.#entry(one, place)));
     this.canvas.setAttribute("aria-label", `The picture with a box around each object: ${this.#inWords()}`);
     this.#draw();
@@ -90,6 +93,7 @@ export class Boxes {
     const wide = this.canvas.clientWidth, high = (wide * height) / width, context = sharp(this.canvas, wide, high);
     if (this.picture) context.drawImage(this.picture, 0, 0, wide, high);
     const scale = wide / width;
+    if (pointed !== null && shown[pointed].looks) this.#heat(context, shown[pointed], scale);
     for (let place = shown.length - 1; place >= 0; place--) { // the surest on top
       context.globalAlpha = pointed === null || pointed === place ? 1 : DIMMED;
       this.#outline(context, shown[place], scale, pointed === place);
@@ -100,6 +104,17 @@ export class Boxes {
       row.firstChild.setAttribute("aria-pressed", place === this.kept);
       row.classList.toggle("pointed", place === pointed);
     });
+  }
+
+  // Where the model looked for this object: the attention of the query that says so.
+  #heat(context, { looks }, scale) {
+    const { rows, columns, box: [x0, y0, x1, y1] } = this.result.looks, canvas = new OffscreenCanvas(columns, rows);
+    const inner = canvas.getContext("2d"), pixels = inner.createImageData(columns, rows);
+    [...atob(looks)].forEach((letter, cell) => pixels.data.set([...HEAT, HOTTEST * letter.charCodeAt(0)], 4 * cell));
+    inner.putImageData(pixels, 0, 0);
+    context.fillStyle = "rgb(0 0 0 / 35%)"; // so that it is seen on bright pictures too
+    context.fillRect(0, 0, context.canvas.width, context.canvas.height);
+    context.drawImage(canvas, x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale);
   }
 
   #outline(context, { label, score, box, colour }, scale, isPointed) {

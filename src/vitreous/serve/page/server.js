@@ -41,7 +41,7 @@ export class Server {
   }
 
   async detect(model, picture, score, signal) {
-    return (await this.#json("v1/detect", { model, score }, picture, signal)).results[0];
+    return (await this.#json("v1/detect", { model, score, looks: true }, picture, signal)).results[0];
   }
 
   async attention(model, picture, signal) {
