@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import torch
+from safetensors.torch import save_file
+
 from promises import keep_promises
+from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
-from vitreous.recipes.detect import rendered_detr
+from vitreous.recipes.detect import coco_detr, rendered_detr
 from vitreous.tasks.detect import DetectSettings
 from vitreous.training.run import RunDirectory
+from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
 
@@ -37,3 +42,23 @@ def test_promises(tmp_path):
     assert results["headline"] == "AP" and 0 <= results["val"]["AP"] <= 1
     card = Trained.load(tmp_path / "one").card
     assert card.task == small.objective and "disc" in card.classes
+
+
+def test_a_detector_starts_from_the_resnet_of_torchvision(tmp_path):
+    """As the papers' do: what tells ImageNet's classes is left behind, the first levels stay as they are."""
+    torch.manual_seed(0)
+    peer = imported("torchvision").models.resnet18()
+    save_file(peer.state_dict(), tmp_path / "resnet18.safetensors")
+    recipe = coco_detr(str(tmp_path / "resnet18.safetensors"), "rendered:objects", model="resnet18", px=64)
+    head = replace(recipe.objective, queries=8, width=16, heads=2, mlp_width=16, encoder_depth=1, decoder_depth=1)
+    small = replace(
+        recipe,
+        data=replace(recipe.data, train_limit=16, val_fraction=0.25),
+        objective=head,
+        training=replace(recipe.training, steps=2, batch_size=4, compile=False, cuda_graph=False, workers=0),
+    )
+    train(small, tmp_path / "run", read_test=False)
+    weights, before = Trained.load(tmp_path / "run").weights, peer.state_dict()
+    assert torch.equal(weights["encoder.trunk.levels.1.0.conv1.weight"], before["layer1.0.conv1.weight"])
+    assert torch.equal(weights["encoder.trunk.levels.4.1.norm2.bias"], before["layer4.1.bn2.bias"])
+    assert not torch.equal(weights["encoder.trunk.levels.4.1.conv2.weight"], before["layer4.1.conv2.weight"])

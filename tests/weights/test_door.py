@@ -11,8 +11,11 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.segment import SegmentSettings
 from vitreous.weights import formats, own
 from vitreous.weights.card import Card
+from vitreous.weights.door import check_sizes
 from vitreous.weights.trained import Trained
 
 MODEL = ViTSettings.of(picture_px=(8, 8), patch=4, width=64, depth=1, heads=1, mlp_width=256)
@@ -123,6 +126,20 @@ def test_a_hidden_layer_of_another_width_is_refused():
     }
     message = refused(lambda: read(replace(given, tensors={**given.tensors, **other})))
     assert "pre_logits/" in message or "head/kernel" in message
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (DetectSettings(encoder_depth=10**9), "encoder_depth is 1000000000"),
+        (DetectSettings(queries=10**12), "queries is 1000000000000"),
+        (SegmentSettings(depth=10**9), "depth is 1000000000"),
+    ],
+)
+def test_a_task_asks_for_no_more_than_the_file_holds(task, said):
+    card = card_of(MODEL, "linear")
+    with pytest.raises(UserError, match=f"{said}, but the file holds only"):
+        check_sizes(replace(card, task=task), weights_of(card), "here")
 
 
 def test_tensors_that_are_missing_or_have_no_place(ours, tmp_path):

@@ -176,7 +176,7 @@ class DeformableDetr(nn.Module):
             return self._decoded(memory, queries, known, references)
         tokens, places = self.proposals.tokens(memory)
         logits = self.classes[-1](tokens)  # (B, N, K), of which the first says whether there is anything
-        best = logits[..., 0].topk(self.sizes.queries, dim=1).indices[..., None]
+        best = logits[..., 0].topk(min(self.sizes.queries, logits.shape[1]), dim=1).indices[..., None]
         chosen = tokens.gather(1, best.expand(-1, -1, tokens.shape[-1]))
         box_logits = self._offsets(-1, chosen) + places.gather(1, best.expand(-1, -1, 4))
         proposed = logits.gather(1, best.expand(-1, -1, logits.shape[-1])), box_logits.sigmoid()

@@ -65,7 +65,7 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
     return replace(recipe, objective=large, average=AverageSettings(kind="ema", factor=0.998), training=training)
 
 
-def coco_detr(start: str, data: str = "coco", model: str = "resnet50", px: int = 800, epochs: float = 300.0) -> Recipe:
+def coco_detr(start: str, data: str, model: str = "resnet50", px: int = 800, epochs: float = 300.0) -> Recipe:
     """COCO with DETR, by the paper's settings: its 300 epochs, on a canvas of one size.
 
     Command:  vitreous train coco_detr --start torchvision_resnet50/ --data COCO/
@@ -89,7 +89,7 @@ def coco_detr(start: str, data: str = "coco", model: str = "resnet50", px: int =
 
 def coco_deformable_detr(
     start: str,
-    data: str = "coco",
+    data: str,
     *,
     model: str = "resnet50",
     px: int = 800,

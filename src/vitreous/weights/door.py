@@ -25,7 +25,8 @@ from vitreous.weights.rules import FLOATS
 
 MAX_CELLS = 65_536  # patches of one picture: 4096 x 4096 px in patches of 16
 MAX_MESSAGE = 400  # characters: what a file says is not repeated whole
-LAYERS = {"depth", "depths", "blocks", "residuals"}  # settings that count layers, each of which has tensors of its own
+# Settings that count layers, each of which has tensors of its own.
+LAYERS = {"depth", "depths", "blocks", "residuals", "encoder_depth", "decoder_depth", "levels"}
 # What reading raises where shapes or a config make no sense.
 NONSENSE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
@@ -49,7 +50,9 @@ def errors_of(where: str) -> Iterator[None]:
 def check_sizes(card: Card, tensors: Mapping[str, Tensor], where: str) -> None:
     """Against the numbers of tensors and of values in the file. `tensors` may be outlines."""
     num_values = sum(tensor.numel() for tensor in tensors.values())
-    for name, number in _numbers(card.model):
+    # Of a task only what is counted: its losses may have any factors.
+    counted = () if card.task is None else (pair for pair in _numbers(card.task) if isinstance(pair[1], int))
+    for name, number in (*_numbers(card.model), *counted):
         if isinstance(number, float):
             if not math.isfinite(number) or number < 0 or (number == 0 and name.endswith("epsilon")):
                 raise UserError(f"{where}: {name} is {shown(number)}, which no model can have")
