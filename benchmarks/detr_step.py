@@ -16,6 +16,7 @@ decoder's layers), so its loss is compared without, and its step is timed with.
 import argparse
 import contextlib
 import copy
+import gc
 import json
 import statistics
 import tempfile
@@ -37,6 +38,7 @@ from vitreous.training.environment import environment
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
+VARIANTS = ("ours", "theirs_eager", "theirs_compiled")
 NUM_CLASSES, SLOTS = 91, 30  # boxes per picture at most
 TINY = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 10}
 TINY |= {f"{side}_{what}": 4 for side in ("encoder", "decoder") for what in ("attention_heads", "ffn_dim")}
@@ -111,12 +113,12 @@ def check_equal(ours: Detect, theirs: Any, work: Work, kind: str) -> dict[str, f
     settings = replace(ours.settings, weights=replace(ours.settings.weights, auxiliary=auxiliary))
     some = Work(_first(work.batch), work.labels[:2], work.mask[:2])
     kept, ours.settings = ours.settings, settings
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
         mine = ours.eval()(some.batch, torch.zeros((), device=some.mask.device))["loss"]
         other = theirs.eval()(some.batch.images, some.mask, labels=some.labels).loss
     ours.settings, theirs.config.auxiliary_loss = kept, True
     ours.train(), theirs.train()
-    assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (mine, other)
+    assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (float(mine), float(other))
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
 
 
@@ -204,6 +206,10 @@ def noted(errors: dict[str, str], name: str) -> Any:
 
 def compare(kind: str, what: str, batch_size: int, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     px = 128 if options.tiny else options.px
     result: dict[str, Any] = {"model": kind, "what": what, "batch_size": batch_size, "px": px}
     theirs = their_model(kind, options.tiny).to(device)
@@ -224,9 +230,8 @@ def compare(kind: str, what: str, batch_size: int, options: argparse.Namespace, 
             "theirs_eager": lambda: their_prediction(theirs, work, False),
             "theirs_compiled": lambda: their_prediction(copy.deepcopy(theirs), work, True),
         }
-    if options.eager:
-        del makers["theirs_compiled"]
-    found = timed(makers, options.rounds, options.times, device)
+    wanted = {name: make for name, make in makers.items() if name in options.variants}
+    found = timed(wanted, options.rounds, options.times, device)
     ms = found["ms"]
     others = [value for name, value in ms.items() if name.startswith("theirs")]
     if "ours" in ms and others:
@@ -242,7 +247,8 @@ def main() -> None:
     parser.add_argument("--train", nargs="*", type=int, default=[8, 32], help="batch sizes")
     parser.add_argument("--predict", nargs="*", type=int, default=[1, 32], help="batch sizes")
     parser.add_argument("--px", type=int, default=640)
-    parser.add_argument("--eager", action="store_true", help="compile nothing")
+    parser.add_argument("--eager", action="store_true", help="compile nothing of ours")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--times", type=int, default=6, help="steps per round")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to try the script")
