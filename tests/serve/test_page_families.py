@@ -98,13 +98,15 @@ def test_fine_squares_look_at_coarse_ones(chromium_page, families):  # noqa: F81
     person = Person(visit(chromium_page, running).opened, panel=1)
     data = grey(32, 32)
     person.wait_for_attention(lambda: person.drop("grey.png", data))
-    assert "the class token, which gathers the answer, looks" in person.text("readout")
+    assert "It looks at the underlined ones." in person.text("read")
+    assert "the class token, which gathers the prediction, looks" in person.text("readout")
     choose(person, "layer", 1)
     person.part("stage").focus()
     person.page.keyboard.press("ArrowRight")  # the first square
     predictor = TorchPredictor.load(folder)
     (looks,) = attention(predictor.task.encoder, predictor.inputs(data), [1], rows=[0]).weights
     most = int(looks[0, 0, 0].argmax())
+    assert "It looks at larger squares than these." in person.text("read")
     assert f"at the larger square in row {most // 2 + 1}, column {most % 2 + 1} (" in person.text("readout")
     assert f"({round(100 * float(looks.max()))} %; evenly spread it would be 25 %)" in person.text("readout")
     assert person.opened.problems == []

@@ -130,9 +130,11 @@ export class Panel {
     this.at("near-is").textContent = `${capital(why).replace(/\.$/, "")}.`;
   }
 
-  #howToRead() {
+  #howToRead({ seen }) {
     const { hasClassToken, prefix, count } = this.patches;
-    const lines = [`Each square is a word: ${count} of them, read line by line. It looks at the underlined ones.`];
+    const isAlike = this.patches.isLike(new Patches(seen, this.seen));
+    const where = isAlike ? "It looks at the underlined ones." : "It looks at larger squares than these.";
+    const lines = [`Each square is a word: ${count} of them, read line by line. ${where}`];
     if (hasClassToken) lines.push("The first word, “?”, is no square but the class token, which gathers the prediction.");
     if (prefix > (hasClassToken ? 1 : 0)) lines.push("Words marked “+” are no squares: room for the model's notes.");
     return lines.join(" ");
@@ -161,7 +163,7 @@ export class Panel {
     const isSentence = patches.count <= MOST_WORDS;
     for (const name of ["sentence", "replay"]) this.at(name).hidden = !isSentence;
     this.sentence.show(isSentence ? patches : null);
-    this.at("read").textContent = isSentence ? this.#howToRead() : `${patches.count} squares are too many for a sentence.`;
+    this.at("read").textContent = isSentence ? this.#howToRead(layer) : `${patches.count} squares are too many for a sentence.`;
   }
 
   // The token at the same place among other squares.
