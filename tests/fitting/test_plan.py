@@ -18,6 +18,7 @@ from vitreous.fitting.choices import Plan
 from vitreous.fitting.class_drafts import ClassDrafts
 from vitreous.fitting.class_fit import new_head
 from vitreous.fitting.drafts import Problem
+from vitreous.fitting.pixel_drafts import PixelDrafts
 from vitreous.fitting.plan import plan
 from vitreous.fitting.transfer import Scratch, Start
 from vitreous.fitting.wishes import Hardware, Wishes
@@ -103,7 +104,7 @@ def test_every_plan_can_be_built(hardware, side, num):
 
 
 @pytest.mark.parametrize("hardware", [CPU, GPU])
-@pytest.mark.parametrize("side", [13, 28, 50, 500])
+@pytest.mark.parametrize("side", [13, 28, 37, 500])
 @pytest.mark.parametrize("name", ["swin_t", "pvt_ti", "pvt_v2_b0", "convnext_atto"])
 def test_a_model_of_any_family_fits_its_pictures(hardware, side, name):
     recipe = planned(report(side=side), hardware, seconds=600, changes={"model": name}).recipe
@@ -112,6 +113,14 @@ def test_a_model_of_any_family_fits_its_pictures(hardware, side, name):
     px, stride = recipe.model.picture_px[0], encoder.outputs[-1].stride[0]
     assert px % stride == 0 and px // stride >= 2
     assert px <= max(1.25 * side, 64)
+
+
+def test_where_places_count_pictures_have_whole_places_of_the_coarsest_map():
+    """A ConvNeXt would drop the rest."""
+    data = report(heights=(90, 101, 120), widths=(90, 137, 150))
+    wishes = Wishes(changes={"model": "convnext_atto"})
+    recipes = PixelDrafts(Problem(data, DataSettings(where="made"), CPU, wishes)).recipes(None)
+    assert recipes and all(side % 32 == 0 for recipe in recipes for side in recipe.model.picture_px)
 
 
 def test_a_pyramid_of_small_pictures_is_as_fine_as_the_time_allows():

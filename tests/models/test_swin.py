@@ -158,4 +158,5 @@ def test_what_cannot_be_built_is_one_clear_line():
 def test_small_pictures_get_finer_patches():
     swin = model_settings("swin_t")
     assert [swin.for_side(side).patch for side in (224, 128, 96, 64, 32, 28)] == [4, 4, 2, 2, 1, 1]
-    assert swin.for_side(100).picture_px == (100, 100)
+    assert swin.for_side(100).picture_px == (96, 96)  # in whole places of the last map: nothing is padded
+    assert swin.for_side(32, places=2).patch == 2

@@ -48,7 +48,7 @@ class PlacedDrafts(Drafts):
         if "model" in self.wishes.changes:
             model = model_settings(self.wishes.changes["model"])
         drafted = [
-            self._draft(replace(model, picture_px=size), normalise, start) for size in self._sizes(model.cell_px)
+            self._draft(replace(model, picture_px=size), normalise, start) for size in self._sizes(model.coarsest_px)
         ]
         changed = [self.with_its_length(self.changed(one)) for one in drafted]
         return changed[:1] if self.wishes.gives("model.picture_px") else changed
@@ -81,15 +81,15 @@ class PlacedDrafts(Drafts):
             training=training,
         )
 
-    def _sizes(self, cell: tuple[int, int]) -> list[tuple[int, int]]:
-        """In the proportions of the pictures, in whole cells, and never much larger than they are."""
+    def _sizes(self, place: tuple[int, int]) -> list[tuple[int, int]]:
+        """In the proportions of the pictures, whole places of the coarsest map, and never much larger than they are."""
         height, width = self.report.heights[1], self.report.widths[1]
         own = (height * width) ** 0.5
         known = SIDES[self.hardware.kind]
         found = []
         for side in [side for side in known if side < 1.25 * own] or known[:1]:
             scale = side / own
-            whole = [max(2, round(px * scale / step)) * step for px, step in zip((height, width), cell, strict=True)]
+            whole = [max(2, round(px * scale / step)) * step for px, step in zip((height, width), place, strict=True)]
             found.append((whole[0], whole[1]))
         return list(dict.fromkeys(found))
 

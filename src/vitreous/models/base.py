@@ -106,6 +106,12 @@ class EncoderSettings:
         """What a picture's height and width must be multiples of. Any size will do for most families."""
         return 1, 1
 
+    @property
+    def coarsest_px(self) -> tuple[int, int]:
+        """Px from one place of the coarsest map to the next: of a side that is a multiple, nothing is padded or
+        dropped."""
+        return self.cell_px
+
     @classmethod
     def field_names(cls) -> list[str]:
         """Of all fields, those of parts included."""
@@ -120,9 +126,10 @@ class EncoderSettings:
         return dataclasses.replace(self, **values)
 
     def for_side(self, side_px: int, places: int = 4) -> Self:
-        """The same model for square pictures of about this side, in whole cells. A pyramid's last map gets at least so
+        """The same model for square pictures of about this side, in whole places. A pyramid's last map gets at least so
         many places a side: fewer are cheaper, and see less."""
-        side = max(1, round(side_px / max(self.cell_px))) * max(self.cell_px)
+        px = max(self.coarsest_px)
+        side = max(1, round(side_px / px)) * px
         return dataclasses.replace(self, picture_px=(side, side))
 
     def as_trained(self, trained: "EncoderSettings") -> Self:
@@ -235,7 +242,7 @@ class TokenEncoder(PatchEncoder):
         raise NotImplementedError
 
 
-def fitting_patch(patch: int, side_px: int, places: int, levels: int = 4) -> int:
+def fitting_patch(patch: int, side_px: int, places: int, levels: int) -> int:
     """The patch of a network whose maps halve from level to level, finer where pictures are small: the last map of a
     picture of this side has at least so many places a side."""
     while patch > 1 and side_px < places * patch * 2 ** (levels - 1):

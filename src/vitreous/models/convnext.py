@@ -134,9 +134,14 @@ class ConvNeXtSettings(EncoderSettings):
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"ConvNeXt, widths {widths}, blocks {depths}, first step {self.patch} px"
 
+    @property
+    def coarsest_px(self) -> tuple[int, int]:
+        px = self.patch * 2 ** (len(self.depths) - 1)
+        return px, px
+
     def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places)
-        return dataclasses.replace(super().for_side(side_px), patch=patch)
+        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
+        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
 
     def block(self, stage: int, rate: float) -> ConvNeXtBlock:
         return ConvNeXtBlock(self.widths[stage], self.norm_epsilon, self.layer_scale, rate)

@@ -301,9 +301,14 @@ class PVTSettings(EncoderSettings):
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"PVT {self.generation}, widths {widths}, blocks {depths}, first step {self.patch} px"
 
+    @property
+    def coarsest_px(self) -> tuple[int, int]:
+        px = self.patch * 2 ** (len(self.depths) - 1)
+        return px, px
+
     def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places)
-        return dataclasses.replace(super().for_side(side_px), patch=patch)
+        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
+        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
 
     def stage(self, number: int, rates: Sequence[float]) -> Stage:
         width, is_last = self.widths[number], number == len(self.widths) - 1

@@ -308,9 +308,14 @@ class SwinSettings(EncoderSettings):
             f"patches of {self.patch} px"
         )
 
+    @property
+    def coarsest_px(self) -> tuple[int, int]:
+        px = self.patch * 2 ** (len(self.depths) - 1)
+        return px, px
+
     def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places)
-        return dataclasses.replace(super().for_side(side_px), patch=patch)
+        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
+        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
 
     def as_trained(self, trained: EncoderSettings) -> Self:
         window = trained.value("window") if "window" in trained.field_names() else self.window
