@@ -81,6 +81,7 @@ def digest(targets):
         ((2, 3, 60, 40), Fault.CUT, (2, 3, 52, 40)),
         ((60, 3, 70, 12), Fault.OUTSIDE, None),
         ((2, 3, 2, 12), Fault.EMPTY, None),
+        ((20, 3, 20 + 1e-8, 12), Fault.EMPTY, None),
         ((2, 3, float("nan"), 12), Fault.EMPTY, None),
         ((-1e300, -1e30, 1e300, 1e39), Fault.CUT, (0, 0, 52, 40)),
     ],

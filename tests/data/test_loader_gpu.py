@@ -15,6 +15,8 @@ from vitreous.data.augmentation import (
 )
 from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.memory import InMemory
+from vitreous.data.rendered_objects import RenderedObjects
 from vitreous.data.targets import ClassLabels, PixelLabels
 from vitreous.data.targets.pixels import HeldMasks
 from vitreous.data.transforms import Preprocessing
@@ -166,3 +168,29 @@ def test_masks_in_a_cuda_graph(in_memory):
             there.copy_(tensor)
         graph.replay()
         assert_masks_equal(batch, cpu)
+
+
+# ---- Boxes
+
+
+def boxed_loader(device: str, in_memory: bool) -> TrainLoader:
+    view = ZOOM.build(Preprocessing(size_px=(56, 72), crop="letterbox"))
+    source = RenderedObjects("val")
+    return TrainLoader(InMemory(source) if in_memory else source, [view], batch_size=64, seed=1, device=device)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_boxes_move_on_the_gpu_as_on_the_cpu_compiled_too(in_memory):
+    gpu, cpu = boxed_loader("cuda", in_memory), boxed_loader("cpu", in_memory)
+    compiled = torch.compile(gpu.prepare, fullgraph=True)
+    for inputs, there in zip(gpu.inputs(0, 3), cpu.batches(0, 3), strict=True):
+        for batch in (gpu.prepare(*inputs), compiled(*inputs)):
+            assert torch.equal(batch.targets["classes"].cpu(), there.targets["classes"])
+            torch.testing.assert_close(batch.targets["boxes"].cpu(), there.targets["boxes"], atol=1e-3, rtol=0)
+            assert torch.equal(batch.extent.cpu(), there.extent)
+
+
+def test_boxes_in_evaluation_agree_with_the_cpu():
+    way, source = Preprocessing(size_px=(56, 72), crop="letterbox"), RenderedObjects("val")
+    for a, b in zip(EvalLoader(source, way, 64, "cuda"), EvalLoader(source, way, 64), strict=True):
+        torch.testing.assert_close(a.targets["boxes"].cpu(), b.targets["boxes"], atol=1e-3, rtol=0)

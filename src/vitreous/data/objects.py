@@ -122,8 +122,9 @@ def repaired(boxes: NDArray[np.floating], sizes: Numbers) -> tuple[BoxArray, Num
     found = np.clip(np.where(known[:, None], boxes, 0), -FAR_PX, FAR_PX)
     low, high = np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])
     edge = sizes[:, ::-1].astype(np.float64)
-    inside = np.concatenate([np.clip(low, 0, edge), np.clip(high, 0, edge)], axis=1)
-    area, area_inside = (_sides(one).prod(axis=1) for one in (np.concatenate([low, high], axis=1), inside))
+    whole = np.concatenate([low, high], axis=1).astype(np.float32)
+    inside = np.concatenate([np.clip(low, 0, edge), np.clip(high, 0, edge)], axis=1).astype(np.float32)
+    area, area_inside = (_sides(one).prod(axis=1) for one in (whole, inside))
     faults = np.zeros(len(boxes), dtype=np.int64)
     for fault, is_so in (
         (Fault.CUT, (low < -TOLERANCE_PX).any(axis=1) | (high > edge + TOLERANCE_PX).any(axis=1)),
@@ -132,7 +133,7 @@ def repaired(boxes: NDArray[np.floating], sizes: Numbers) -> tuple[BoxArray, Num
         (Fault.EMPTY, (area <= 0) | ~known),
     ):
         faults[is_so] = fault
-    return inside.astype(np.float32), faults
+    return inside, faults
 
 
 def overlaps(boxes: BoxArray) -> NDArray[np.float32]:
