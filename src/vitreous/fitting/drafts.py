@@ -8,12 +8,15 @@ from typing import ClassVar
 from vitreous import settings
 from vitreous.data.check import DataReport, Part
 from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
-from vitreous.fitting.budget import FIGURES_S, NUM_VALIDATIONS, VAL_PASSES, Budget, Pace
+from vitreous.fitting.budget import FIGURES_S, NUM_VALIDATIONS, SCORED_SHARE, Budget, Pace
 from vitreous.fitting.choices import Choice, usual_steps
 from vitreous.fitting.transfer import Found, Start
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.averages import AverageSettings
+
+VAL_PASSES = 4  # after the last step: raw and averaged weights, what is kept of them, its calibration
+LEAST_SCORED = 200  # test pictures, whatever the time
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,17 @@ class Drafts(ABC):
 
     def budget(self, total_s: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
         """`first_s`: what a picture takes the first model, which may be what is kept."""
-        after_s = FIGURES_S + pace.picture_s * VAL_PASSES * self.report.size("val")
-        after_s += (max(pace.picture_s, first_s) + self.scoring_s) * self.report.size("test")
+        scoring_s, num_test = max(pace.picture_s, first_s) + self.scoring_s, self.report.size("test")
+        affordable = int(min(total_s - before_s - FIGURES_S, SCORED_SHARE * total_s) / scoring_s)
+        scored = min(num_test, max(LEAST_SCORED, affordable))
+        after_s = FIGURES_S + pace.picture_s * VAL_PASSES * self.report.size("val") + scoring_s * scored
         return Budget(
-            total_s=total_s, before_s=before_s, after_s=after_s, train_s=total_s - before_s - after_s, pace=pace
+            total_s=total_s,
+            before_s=before_s,
+            after_s=after_s,
+            train_s=total_s - before_s - after_s,
+            pace=pace,
+            scored=scored if scored < num_test else None,
         )
 
     scoring_s = 0.0  # of a test picture, beside the model

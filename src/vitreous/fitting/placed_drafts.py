@@ -45,7 +45,7 @@ class PlacedDrafts(Drafts):
 
     def recipes(self, start: Start | None) -> list[Recipe]:
         model, normalise = self._model(start)
-        if "model" in self.wishes.changes:
+        if start is None and "model" in self.wishes.changes:
             model = model_settings(self.wishes.changes["model"])
         drafted = [
             self._draft(replace(model, picture_px=size), normalise, start) for size in self._sizes(model.coarsest_px)

@@ -33,7 +33,7 @@ class Layout:
     num_prefix: int  # class, distillation and register tokens
     picture_px: tuple[int, int]  # (height, width)
     pitch_px: tuple[float, float]  # between the centres of neighbouring patches, down and right, in px of the picture
-    pool: Literal["class", "mean"]  # what the model's answer is made of: the first prefix token, or all patches
+    pool: Literal["class", "mean"]  # what the model's prediction is made of: the first prefix token, or all patches
 
     @property
     def num_tokens(self) -> int:
