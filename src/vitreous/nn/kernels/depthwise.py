@@ -25,7 +25,8 @@ Choices = dict[int, tuple[tuple[int, ...], int]]
 # processor is to have 12 or 16 warps at a time.
 FORWARD: Choices = {3: ((7, 8, 6), 8), 5: ((7, 8, 6), 4), 7: ((14, 8, 7), 4)}
 BACKWARD: Choices = {3: ((7, 8, 6), 4), 5: ((7, 8, 6), 2), 7: ((7, 8, 6), 2)}
-SHARES = 1024  # programs that the gradient of the weights is spread over, about
+# Programs that the gradient of the weights is spread over: whole rounds of what 132 processors have at a time.
+PROGRAMS = {3: 1056, 5: 1056, 7: 792}
 
 
 def convolved(x: Tensor, filters: Tensor, gelu: bool) -> Tensor:
@@ -42,7 +43,7 @@ def gradients(x: Tensor, filters: Tensor, grad: Tensor, gelu: bool) -> tuple[Ten
     C = x.shape[3]
     sizes = _sizes(x, filters, BACKWARD)
     blocks, tiles = triton.cdiv(C, sizes["CHANNELS"]), triton.cdiv(sizes["NUM"], sizes["COLUMNS"])
-    shares = min(tiles, max(1, SHARES // blocks))
+    shares = min(tiles, max(1, PROGRAMS[sizes["KERNEL"]] // blocks))
     sums = torch.empty(shares, *filters.shape, dtype=torch.float32, device=x.device)
     inner = torch.empty_like(grad) if gelu else grad  # with respect to what goes into the GELU
     turns = triton.cdiv(tiles, shares)
