@@ -1,11 +1,17 @@
 """Made-up objects and detections of them, good and bad, for the tests of what scores and shows them."""
 
 import numpy as np
+import torch
 
 from vitreous.data.transforms import Preprocessing
+from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.reading import Fitting, Reading
 from vitreous.tasks.box_precision import Found, Truth
+from vitreous.tasks.detect import DetectSettings
+from vitreous.weights.calibration import BoxCalibration
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 
 def made_up(pictures=40, classes=3, seed=0, crowd=0.1):
@@ -62,3 +68,24 @@ class Oracle(Predictor):
             logits[at, np.arange(num), objects.classes] = rng.normal(3, 1, num)
             logits[at, np.arange(num, 2 * num), objects.classes] = rng.normal(1, 1, num)
         return {"logits": logits, "boxes": boxes}
+
+
+def save_detector(folder, classes, threshold=0.4):
+    """A model that says something of every picture: scores and boxes of all sizes, whatever is there."""
+    torch.manual_seed(1)
+    model = ViTSettings.of(picture_px=(32, 48), patch=8, width=32, depth=1, heads=2)
+    sizes = {"queries": 12, "width": 16, "heads": 2, "mlp_width": 16, "encoder_depth": 1, "decoder_depth": 2}
+    settings = DetectSettings(levels=1, **sizes)
+    task = settings.build(model.build(), classes)
+    with torch.no_grad():
+        for parameter in task.head.parameters():
+            parameter.normal_(0, 0.6)
+    card = Card(
+        model=model,
+        task=settings,
+        classes=classes,
+        preprocessing=Preprocessing(size_px=(32, 48), crop="letterbox"),
+        calibration=BoxCalibration(slopes=(0.7,), threshold=threshold, thresholds=((0.9, 0.5),)),
+    )
+    Trained(card, task.state_dict(), "here").save(folder)
+    return folder

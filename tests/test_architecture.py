@@ -5,6 +5,7 @@ import dataclasses
 import subprocess
 import sys
 import typing
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def test_no_rival_is_imported(path):
 
 def test_no_file_without_a_subject():
     assert not [path for path in FILES if path.stem in ("utils", "util", "misc", "common", "helpers", "helper")]
+
+
+def test_no_two_test_files_have_the_same_name():
+    """pytest imports them by their names, wherever they lie."""
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, number in counts.items() if number > 1]
 
 
 def kinds_asked(source: str) -> list[str]:

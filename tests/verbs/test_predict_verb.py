@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from detections import save_detector
 from vitreous.cli import Parser
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -194,3 +195,25 @@ def test_a_model_without_thresholds_has_no_sets():
     with pytest.raises(UserError, match="no thresholds"):
         answer.prediction_set(0.9)
     assert answer.best == "a" and answer.is_sure(0.69) and not answer.is_sure(0.71)
+
+
+def test_objects(folder, capsys, tmp_path):
+    model, picture = save_detector(tmp_path / "detector", CLASSES[:2]), str(folder / "pictures/b.JPG")
+    told = {}
+    for words in ((), ("--score", "0.05"), ("--precision", "0.9")):
+        (told[words],) = json.loads(run(capsys, model, picture, "--json", *words))
+    few, many, right = told.values()
+    assert (few["width"], few["height"]) == (30, 40)
+    assert [one for one in many["objects"] if one["score"] >= 0.4] == few["objects"]
+    assert [one for one in many["objects"] if one["score"] >= 0.5] == right["objects"]
+    assert len(many["objects"]) > len(few["objects"]) > len(right["objects"])
+    run(capsys, model, picture, "--score", "0.05", "--out", tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out/boxes.csv").read_text().splitlines()))
+    assert len(rows) == len(many["objects"]) and (tmp_path / "out/b.boxes.png").stat().st_size
+    for words, why in (
+        (("--score", "2"), "between 0 and 1"),
+        (("--score", "0.1", "--precision", "0.9"), "give one of them"),
+        (("--precision", "0.7"), r"there are 0\.9"),
+    ):
+        with pytest.raises(UserError, match=why):
+            run(capsys, model, picture, *words)

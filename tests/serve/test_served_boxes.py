@@ -3,42 +3,19 @@
 import base64
 
 import pytest
-import torch
 from person import visit
 from running import Running, png
 
 from browser import chromium, chromium_page  # noqa: F401 - fixtures
-from vitreous.data.transforms import Preprocessing
-from vitreous.models import ViTSettings
+from detections import save_detector
 from vitreous.prediction.predictor import Predictor
-from vitreous.tasks.detect import DetectSettings
-from vitreous.weights.calibration import BoxCalibration
-from vitreous.weights.card import Card
-from vitreous.weights.trained import Trained
 
 CLASSES = ("cell", "<img src=x onerror=alert(1)>")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    torch.manual_seed(1)
-    model = ViTSettings.of(picture_px=(32, 48), patch=8, width=32, depth=1, heads=2)
-    sizes = {"queries": 12, "width": 16, "heads": 2, "mlp_width": 16, "encoder_depth": 1, "decoder_depth": 2}
-    settings = DetectSettings(levels=1, **sizes)
-    task = settings.build(model.build(), CLASSES)
-    with torch.no_grad():  # scores and boxes of all sizes, whatever is there
-        for parameter in task.head.parameters():
-            parameter.normal_(0, 0.6)
-    card = Card(
-        model=model,
-        task=settings,
-        classes=CLASSES,
-        preprocessing=Preprocessing(size_px=(32, 48), crop="letterbox"),
-        calibration=BoxCalibration(slopes=(0.7,), threshold=0.4),
-    )
-    folder = tmp_path_factory.mktemp("detectors") / "detector"
-    Trained(card, task.state_dict(), "here").save(folder)
-    return folder
+    return save_detector(tmp_path_factory.mktemp("detectors") / "detector", CLASSES)
 
 
 @pytest.fixture(scope="module")
