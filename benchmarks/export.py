@@ -2,10 +2,11 @@
 
     python benchmarks/export.py --out docs/results/export.json
     python benchmarks/export.py --runs runs/cifar10 runs/imagenette --out docs/results/export.json
+    python benchmarks/export.py --model swin_t --out export-swin_t.json
 
-Speed: a ViT-S/16 with random weights, one picture of 224 px at a time, in one process, all in turn, so that whatever
-else the machine does slows all alike. `times` is the median over the rounds of timm's eager fp32 divided by each.
-`timm, onnxruntime int8` is what one gets off the shelf: torch.onnx.export, then quantize_dynamic.
+Speed: a ViT-S/16, or the model that is named, with random weights, one picture of 224 px at a time, in one process, all
+in turn, so that whatever else the machine does slows all alike. `times` is the median over the rounds of timm's eager
+fp32 divided by each. `timm, onnxruntime int8` is what one gets off the shelf: torch.onnx.export, then quantize_dynamic.
 
 Agreement, of each run: the certificates of tensors in and pictures in, on 200 pictures of its test part; and the
 accuracy of int8 on all of that part.
@@ -40,12 +41,18 @@ if not torch.cuda.is_available():
         LIBRARY.define(operator + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 BASE = "timm, eager fp32"
+TIMM = {  # its name of each model
+    "vit_s16": "vit_small_patch16_224",
+    "swin_t": "swin_tiny_patch4_window7_224",
+    "convnext_t": "convnext_tiny",
+    "pvt_v2_b2": "pvt_v2_b2",
+}
 
 
-def random_model() -> Trained:
-    """A ViT-S/16 whose every weight counts: what starts at zero does not."""
+def random_model(name: str) -> Trained:
+    """Every weight counts: what starts at zero does not."""
     torch.manual_seed(0)
-    model, task, classes = model_settings("vit_s16"), ClassifySettings(), tuple(str(i) for i in range(1000))
+    model, task, classes = model_settings(name), ClassifySettings(), tuple(str(i) for i in range(1000))
     built = task.build(model.build(), classes)
     with torch.no_grad():
         for parameter in built.parameters():
@@ -69,11 +76,11 @@ def off_the_shelf(model: torch.nn.Module, folder: Path) -> Path:
     return rounded
 
 
-def contenders(folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
+def contenders(name: str, folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
     import timm
 
-    theirs = timm.create_model("vit_small_patch16_224").eval()
-    trained = random_model()
+    theirs = timm.create_model(TIMM[name]).eval()
+    trained = random_model(name)
     trained.save(folder / "random")
     ours = trained.task()
     images = torch.randn(1, 3, 224, 224)
@@ -88,8 +95,8 @@ def contenders(folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
         predictor = ExportedPredictor(path, threads)
         found[f"ours, onnx {precision}"] = lambda predictor=predictor: predictor.run(array)
     session = open_session(off_the_shelf(theirs, folder), threads)
-    name = session.get_inputs()[0].name
-    found["timm, onnxruntime int8"] = lambda: session.run(None, {name: array})
+    given = session.get_inputs()[0].name
+    found["timm, onnxruntime int8"] = lambda: session.run(None, {given: array})
     return found
 
 
@@ -98,31 +105,37 @@ PASSES = 3  # timed together
 
 
 @torch.inference_mode()
-def measure_speed(rounds: int, threads: int, cpu_time: bool) -> dict[str, Any]:
+def measure_speed(name: str, rounds: int, threads: int, cpu_time: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        runs = contenders(Path(folder), threads)
+        runs = contenders(name, Path(folder), threads)
     clock = time.thread_time if cpu_time else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {contender: [] for contender in runs}
     for number in range(rounds + 1):
-        for name, run in runs.items():
+        for contender, run in runs.items():
             time.sleep(PAUSE_S)
             run()  # the one before left its own weights in the cache
             start = clock()
             for _ in range(PASSES):
                 run()
             if number:  # the first round warms up
-                times[name].append(1000 * (clock() - start) / PASSES)
+                times[contender].append(1000 * (clock() - start) / PASSES)
     result = {}
-    for name, found in times.items():
+    for contender, found in times.items():
         ratios = [base / one for base, one in zip(times[BASE], found, strict=True)]
-        result[name] = {
+        result[contender] = {
             "median_ms": round(statistics.median(found), 1),
             "least_ms": round(min(found), 1),
             "times": round(statistics.median(ratios), 2),
             "times_of_least": round(min(times[BASE]) / min(found), 2),
         }
-        print(f"{name:24} {statistics.median(found):7.1f} ms   {statistics.median(ratios):.2f} x", flush=True)
-    about = {"threads": threads, "clock": "processor time" if cpu_time else "wall", "rounds": rounds, "batch": 1}
+        print(f"{contender:24} {statistics.median(found):7.1f} ms   {statistics.median(ratios):.2f} x", flush=True)
+    about = {
+        "model": name,
+        "threads": threads,
+        "clock": "processor time" if cpu_time else "wall",
+        "rounds": rounds,
+        "batch": 1,
+    }
     return about | {"contenders": result}
 
 
@@ -144,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", nargs="*", default=[], metavar="RUN", help="trained models to check")
     parser.add_argument("--check", metavar="DATA", help="labelled pictures, in place of the runs' own test parts")
+    parser.add_argument("--model", choices=TIMM, default="vit_s16", help="of the speed test")
     parser.add_argument("--rounds", type=int, default=40, help="of the speed test; 0 leaves it out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -155,7 +169,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     result: dict[str, Any] = {"environment": environment()}
     if words.rounds:
-        result["speed"] = measure_speed(words.rounds, threads, words.cpu_time)
+        result["speed"] = measure_speed(words.model, words.rounds, threads, words.cpu_time)
     if words.runs:
         result["agreement"] = {Path(run).name: measure_agreement(run, words.check) for run in words.runs}
     if words.out:
