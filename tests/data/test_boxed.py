@@ -501,6 +501,7 @@ def test_masks_of_the_shared_set_have_the_areas_and_boxes_that_it_says(shared_da
 def test_classes_that_only_test_has_are_no_error_and_one_class_will_do(tmp_path, shared_data):
     splits = DataSettings(where="coco_small", keep_gb=0).build()
     assert splits.train.targets.counts(80).min() == 0
+    assert len(DataSettings(where="coco_small", keep_gb=0, train_limit=20).build().train) == 20
     write_coco(tmp_path, categories=[{"id": 7 + 3 * number, "name": "thing"} for number in range(3)])
     train = DataSettings(where=str(tmp_path), val_fraction=0, test_fraction=0).build().train
     assert train.classes == ("thing",) and train.targets.category_ids == (7,)

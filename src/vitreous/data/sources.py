@@ -225,7 +225,7 @@ def written_numbers(numbers: Iterable[int]) -> str:
 def _limited(train: Source, num: int, seed: int, asked: str) -> Source:
     groups = strata(train)
     num_groups = len(np.unique(groups))
-    if num < num_groups:
+    if num < num_groups and not train.targets.may_miss_classes:
         raise UserError(f"{asked}; {train.name} has {num_groups} classes: use more.")
     return Subset(train, limited(groups, num, seed), train.name)
 
@@ -301,7 +301,7 @@ def _opened(where: str, layout: Layout) -> dict[str, Source]:
         raise UserError(
             f"{path}: compressed archives cannot be read in random order; unpack it, or make it a plain .tar."
         )
-    raise UserError(f"{path}: not a folder, .parquet, .tar, .csv or .tsv.")
+    raise UserError(f"{path}: not a folder, .parquet, .tar, .csv, .tsv, a COCO .json or a YOLO .yaml.")
 
 
 def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
