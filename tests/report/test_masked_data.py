@@ -28,7 +28,7 @@ def scenes():
 
 def test_a_bar_for_every_class_and_what_is_missing(scenes):
     data = check(scenes)
-    markup = masked_data.balance(data, data.parts[0].pixels).markup
+    markup = masked_data.balance(data, scenes.train).markup
     bars = [attrs for tag, attrs in Counted(markup).tags if "background: rgb" in attrs.get("style", "")]
     assert len(bars) == 7
     assert markup.index("background") < markup.index("disc")  # most pixels are background

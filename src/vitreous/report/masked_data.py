@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vitreous.data.base import Source
-from vitreous.data.check import DataReport, Pixels
+from vitreous.data.check import DataReport
 from vitreous.data.images import BadPicture
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
@@ -18,9 +18,11 @@ OPACITY = 0.5
 LISTED = 20  # pictures of a kind that are named
 
 
-def balance(data: DataReport, train: Pixels) -> Html:
+def balance(data: DataReport, train: Source) -> Html:
     """A bar for every class, in the colour it has on the pictures: its share of the training pixels that count."""
-    colours, shares = palette(len(data.classes)), train.shares()
+    pixels = data.parts[0].pixels
+    assert pixels is not None
+    colours, shares = palette(len(data.classes)), pixels.shares()
     most = max(*shares, 1e-9)
     order = sorted(range(len(shares)), key=lambda place: -shares[place])
     bars = [
@@ -34,7 +36,7 @@ def balance(data: DataReport, train: Pixels) -> Html:
         )
         for place in order
     ]
-    ignored = train.ignored / max(1, train.ignored + sum(train.counts))
+    ignored = pixels.ignored / max(1, pixels.ignored + sum(pixels.counts))
     note = f"Shares of the labelled pixels of train. {percent(ignored)} of all its pixels are ignored."
     return together(tag.div(bars, class_="bars"), paragraph(note, class_="note"), *_problems(data))
 
