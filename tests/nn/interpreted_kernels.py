@@ -1,6 +1,8 @@
 """Run as a program in Triton's interpreter: the kernels of window attention and depthwise convolution against their
 plain forms, alone and inside whole models, which are traced without a break."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -18,7 +20,7 @@ def with_gradients(call, x, module, is_fused):
     x = x.detach().requires_grad_()
     out = call(x)
     chance = torch.Generator().manual_seed(1)
-    grads = torch.autograd.grad(out, [x, *module.parameters()], torch.randn(out.shape, generator=chance))
+    grads = torch.autograd.grad(out, [x, *module.parameters()], torch.randn(out.shape, generator=chance).to(out))
     return [out, *grads]
 
 
@@ -37,6 +39,22 @@ def windows(grid, window, shifted, samples):
 def convolutions(samples, height, width, channels, kernel, gelu):
     conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
     assert_the_same(lambda x: depthwise(x, conv, gelu), torch.randn(samples, height, width, channels), conv)
+
+
+def in_half_precision():
+    """As on a GPU. In float16: the interpreter takes the bits of bfloat16 for integers when it multiplies matrices."""
+    attention, conv = WindowAttention(32, 2, 4, True).half(), nn.Conv2d(16, 16, 3, padding=1, groups=16).half()
+    for module, call, x in (
+        (attention, lambda x, module: module(x), torch.randn(1, 8, 12, 32).half()),
+        (conv, lambda x, module: depthwise(x, module, gelu=True), torch.randn(1, 9, 4, 16).half()),
+    ):
+        double = copy.deepcopy(module).double()
+        fused = with_gradients(lambda x, call=call, module=module: call(x, module), x, module, True)
+        plain = with_gradients(lambda x, call=call, double=double: call(x, double), x.double(), double, False)
+        for ours, theirs in zip(fused, plain, strict=True):
+            assert ours.dtype == torch.float16
+            atol = 2e-3 * float(theirs.detach().abs().max())
+            torch.testing.assert_close(ours.double(), theirs, atol=atol, rtol=0)
 
 
 def models(backend="aot_eager"):
@@ -59,7 +77,7 @@ def models(backend="aot_eager"):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    window_attention.DTYPES = (torch.float32,)  # exact on a CPU
+    window_attention.DTYPES = (torch.float16, torch.float32)  # exact on a CPU
     windows((8, 12), 4, shifted=True, samples=2)
     windows((7, 9), 4, shifted=True, samples=1)  # padded
     windows((5, 14), 7, shifted=True, samples=1)  # windows that shrink to the map on one axis, and shift on the other
@@ -67,4 +85,5 @@ if __name__ == "__main__":
     convolutions(1, 9, 5, 16, 7, gelu=False)
     convolutions(2, 9, 4, 24, 3, gelu=True)
     convolutions(1, 8, 3, 80, 3, gelu=False)
+    in_half_precision()
     models()
