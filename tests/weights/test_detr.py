@@ -211,6 +211,18 @@ def test_the_original_is_the_same_by_other_names(name, format, spelled, tmp_path
     assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
 
 
+@pytest.mark.parametrize("name", ["deformable refined", "deformable two-stage"])
+def test_heads_may_stand_outside_of_the_decoder_alone(name, tmp_path):
+    """As some published files have them."""
+    format, given = formats.named(PEERS[name][0]), saved(peer_of(name), tmp_path)
+    _, weights, _ = formats.read(given, format, PX, strict=True)
+    moved = {re.sub(r"^model\.decoder\.(bbox|class)_embed", r"\1_embed", name): t for name, t in given.tensors.items()}
+    assert moved.keys() != given.tensors.keys()
+    card, again, report = formats.read(Given(moved, given.documents, "file"), format, PX, strict=True)
+    assert report.is_exact and card.task.refine
+    assert_bit_equal(again, weights)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "count"), [("DeformableDetr", 40_046_792), ("Detr", 41_501_895)])
 def test_published_sizes(kind, count):

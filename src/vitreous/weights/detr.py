@@ -14,7 +14,7 @@ from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.detect_loss import CostSettings, LossSettings
 from vitreous.weights import detr_rules, resnet_v1
 from vitreous.weights.card import Card
-from vitreous.weights.detr_rules import Names
+from vitreous.weights.detr_rules import INSIDE, Names
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes
@@ -62,6 +62,7 @@ class DetrFormat(Format):
     container: Literal["safetensors"] = "safetensors"
 
     start: str | None = None  # as found: what all names begin with
+    heads_inside: bool = True  # as found: heads that the decoder uses stand in it (transformers), or outside alone
     one_class_head: bool = False  # as found: layers with boxes of their own that share what tells classes
 
     # ---- reading
@@ -77,7 +78,8 @@ class DetrFormat(Format):
     def found_in(self, given: Given) -> "DetrFormat":
         start = self._start_in(given) or ""
         heads = [f"{start}{self.names.classes.format(i=i)}.weight" in given.tensors for i in range(2)]
-        return replace(self, start=start, one_class_head=heads == [True, False])
+        inside = f"{INSIDE}{self.names.boxes.format(i=0)}.layers.0.weight" in given.tensors
+        return replace(self, start=start, one_class_head=heads == [True, False], heads_inside=inside)
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
         start = self._start_in(given)
@@ -112,7 +114,7 @@ class DetrFormat(Format):
     def _classes(self, shapes: Shapes, start: str) -> str:
         """The name of a class head's weight: in two stages it stands in the decoder."""
         name = self.names.classes.format(i=0) + ".weight"
-        return name if start + name in shapes else f"model.decoder.{name}"
+        return name if start + name in shapes else INSIDE + name
 
     def _task(self, shapes: Shapes, start: str, config: Config, heads: int | None) -> DetectSettings:
         names = self.names
@@ -183,9 +185,8 @@ class DetrFormat(Format):
         if self.decoder == "detr":
             rules += detr_rules.detr_rules(task, self.names)
         else:
-            rules += detr_rules.deformable_rules(
-                task, self.names, inside=self.library == "transformers", one=self.one_class_head
-            )
+            inside = self.library == "transformers" and self.heads_inside
+            rules += detr_rules.deformable_rules(task, self.names, inside=inside, one=self.one_class_head)
         return [
             *(prefixed(rule, start) for rule in rules),
             aside(r"(optimizer|lr_scheduler|epoch|args|bbox_attention)\b"),

@@ -101,6 +101,7 @@ DEFORMABLE_ORIGINAL = Names(
     starts=("model.", ""),
 )
 AttentionRules = Callable[[str, str, bool], list[Rule]]  # our name, theirs, whether theirs is fused
+INSIDE = "model.decoder."  # where transformers keeps the heads that its decoder uses
 DEFORMABLE_PARTS = {
     "offsets": "sampling_offsets",
     "weights": "attention_weights",
@@ -143,8 +144,7 @@ def deformable_rules(task: DetectSettings, names: Names, *, inside: bool, one: b
         rules += _encoder_layer(i, names, _deformable)
     for i in range(task.decoder_depth):
         rules += _decoder_layer(i, names, _deformable)
-    classes_start = "model.decoder." if inside and task.two_stage else ""
-    boxes_start = "model.decoder." if inside and task.refine else ""
+    classes_start, boxes_start = (INSIDE if inside and used else "" for used in (task.two_stage, task.refine))
     num = task.decoder_depth + task.two_stage if task.refine else 1
     if one:
         for kind in ("weight", "bias"):
