@@ -4,6 +4,7 @@ The kinds of error are those of TIDE (Bolya et al. 2020): an object found and ca
 roughly (place), both, found again (duplicate), nothing there at all (background), and an object that is missed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +50,13 @@ class Matches:
         return made | {"missed": int(self.missed(shown).sum())}
 
 
-def matches(truth: Truth, found: Found, measured: Any) -> Matches:
-    """`measured`: what `box_precision.evaluator` returned for them."""
+def matches(truth: Truth, found: Found, entries: Iterable[dict[str, Any]]) -> Matches:
+    """`entries`: what `box_precision.matched` gives for them."""
     finder = np.full(len(truth.picture), NONE)
     kind, nearest = np.full(len(found.picture), BACKGROUND), np.full(len(found.picture), NONE)
     overlap = np.zeros(len(found.picture))
-    for entry in measured.eval_imgs:
-        if entry is None or entry["aRng"][0] > 0 or entry["aRng"][1] < 1e9:  # of one size of objects
+    for entry in entries:
+        if entry["aRng"][0] > 0 or entry["aRng"][1] < 1e9:  # of one size of objects
             continue
         for row, at, ignored in zip(entry["dtIds"], entry["dtMatches"][0], entry["dtIgnore"][0], strict=True):
             if at:

@@ -1,5 +1,6 @@
 """Average precision of pictures drawn again and again (bootstrap): detections are matched once, and counted often."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,11 @@ from numpy.typing import NDArray
 
 from vitreous.tasks.box_precision import SIZES, THRESHOLDS, Floats, Numbers
 
+Times = NDArray[np.floating[Any]]  # how often pictures, or their detections, count
 RECALLS = np.linspace(0, 1, 101)
-DRAWS, FEWEST_DRAWS = 1000, 100
-MOST_WORK = 4e8  # detections times draws; beyond, draws are fewer
+RANGES = [(0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10)]  # of areas in px, by SIZES
+DRAWS, FEWEST_DRAWS = 1000, 200
+MOST_WORK = 1e8  # detections times draws; beyond, draws are fewer
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,14 @@ class Ranked:
     counts: NDArray[np.bool_]  # (10, n); false: not for this size, or of a crowd
     objects: Floats  # (N,): how many each picture has
 
-    def precision(self, times: Floats) -> Floats:
+    def precision(self, times: Times) -> Floats:
         """Average precision where picture i counts times[:, i] times: (S, N) -> (S, 10), NaN without objects."""
         total = times @ self.objects
         weights = times[:, self.picture]  # (S, n)
         found = np.stack([self._area(weights, total, at) for at in range(len(THRESHOLDS))], axis=1)
         return np.where(total[:, None] > 0, found, np.nan)
 
-    def _area(self, weights: Floats, total: Floats, at: int) -> Floats:
+    def _area(self, weights: Times, total: Floats, at: int) -> Floats:
         """(S,): under the curve of one threshold. Precision is highest where something right has just been added, so
         that only those places matter."""
         places = np.flatnonzero(self.right[at] & self.counts[at])
@@ -48,15 +51,13 @@ class Ranked:
         return area
 
 
-def ranked(measured: Any, num_classes: int, num_pictures: int) -> list[list[Ranked]]:
-    """By class and size, from what `box_precision.evaluator` has matched."""
-    entries: dict[tuple[int, int], list[Any]] = {}
-    ranges = [tuple(one) for one in measured.params.area_rng]
-    for entry in measured.eval_imgs:
-        if entry is not None:
-            entries.setdefault((entry["category_id"] - 1, ranges.index(tuple(entry["aRng"]))), []).append(entry)
+def ranked(entries: Iterable[dict[str, Any]], num_classes: int, num_pictures: int) -> list[list[Ranked]]:
+    """By class and size, from what `box_precision.matched` gives."""
+    groups: dict[tuple[int, int], list[Any]] = {}
+    for entry in entries:
+        groups.setdefault((entry["category_id"] - 1, RANGES.index(tuple(entry["aRng"]))), []).append(entry)
     return [
-        [_ranked(entries.get((label, size), []), num_pictures) for size in range(len(SIZES))]
+        [_ranked(groups.get((label, size), []), num_pictures) for size in range(len(SIZES))]
         for label in range(num_classes)
     ]
 
@@ -76,8 +77,9 @@ def _ranked(entries: list[Any], num_pictures: int) -> Ranked:
     return Ranked(owner, np.hstack(right)[:, order], ~np.hstack(ignored)[:, order], objects)
 
 
-def draws(num_pictures: int, num_detections: int) -> Floats:
+def draws(num_pictures: int, num_detections: int) -> Times:
     """(1 + draws, N): how often every picture counts, first each once, then in draws with replacement."""
     number = int(np.clip(MOST_WORK / max(num_detections, 1), FEWEST_DRAWS, DRAWS))
     drawn = np.random.default_rng(0).multinomial(num_pictures, np.full(num_pictures, 1 / num_pictures), number)
-    return np.concatenate([np.ones((1, num_pictures)), drawn])
+    # Counts of pictures and of detections are exact in 32 bits, and half the bytes.
+    return np.concatenate([np.ones((1, num_pictures)), drawn]).astype(np.float32)

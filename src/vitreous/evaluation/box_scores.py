@@ -185,7 +185,10 @@ class Measured:
         """`ids` of the pictures in their source; pictures in `truth` and `found` are places among them."""
         self.truth, self.found, self.classes, self.ids = truth, found, tuple(classes), tuple(ids)
         self.evaluator = box_precision.evaluator(truth, found, len(classes), len(ids))
-        self.matches: Matches = matches(truth, found, self.evaluator)
+        with box_precision.matched(self.evaluator) as entries:
+            self.matches: Matches = matches(truth, found, entries)
+            self.ranked: list[list[Ranked]] = ranked(entries, len(classes), len(ids))
+            del entries
         self.times = draws(len(ids), len(found.picture))  # (1 + draws, N)
 
     @property
@@ -229,8 +232,8 @@ class Measured:
 
     def _precisions(self) -> Floats:
         """(1 + draws, 10, K, 4): the first row is exactly what the library says."""
-        lists: list[list[Ranked]] = ranked(self.evaluator, len(self.classes), len(self.ids))
-        found = np.stack([np.stack([one.precision(self.times) for one in sizes], axis=-1) for sizes in lists], axis=2)
+        by_class = [np.stack([one.precision(self.times) for one in sizes], axis=-1) for sizes in self.ranked]
+        found = np.stack(by_class, axis=2)
         found[0] = box_precision.precisions(self.evaluator)
         return found
 

@@ -3,6 +3,9 @@
 Its numbers are those of pycocotools, bit for bit, many times as fast; docs/DETECTION.md says why it was chosen.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +76,19 @@ def recalls(measured: Any) -> Floats:
     """(10 thresholds, K, 4 sizes), of at most 100 detections per picture."""
     values = measured.eval["recall"][:, :, :, -1]
     return np.where(values > -1, values, np.nan)
+
+
+@contextmanager
+def matched(measured: Any) -> Iterator[list[dict[str, Any]]]:
+    """What was matched, one entry per picture, class and size that has something: millions of small lists, among which
+    Python would look for cycles again and again."""
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield [entry for entry in measured.eval_imgs if entry is not None]
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def mean(values: Floats) -> float | None:
