@@ -73,8 +73,9 @@ def encoder(tmp_path_factory):
 
 
 def test_it_is_the_floor_of_what_is_delivered(encoder, tmp_path):
-    """Colours tell these classes apart, patch by patch; one step at no rate learns nothing."""
+    """Colours tell these classes apart, patch by patch; a new decoder learns nothing in one step at no rate."""
     changes = {"training.steps": "1", "optimizer.lr": "0", "training.device": "cpu", "model.picture_px": "32,40"}
+    changes["objective.heads"] = "2"
     found = fit(str(write_boxes(tmp_path / "boxes", 40)), tmp_path / "run", start=str(encoder), changes=changes)
     assert [one.name for one in found.candidates] == [FIRST_MODEL, FINE_TUNED]
     first, learned = found.candidates
@@ -83,3 +84,15 @@ def test_it_is_the_floor_of_what_is_delivered(encoder, tmp_path):
     card = Trained.load(tmp_path / "run").card
     assert card.task.decoder == "linear" and card.classes == CLASSES and card.temperature != 1
     assert found.evaluation.headline.value > 0.3
+
+
+def test_a_short_training_goes_on_from_it(encoder, tmp_path):
+    changes = {"training.steps": "1", "optimizer.lr": "0", "training.device": "cpu", "model.picture_px": "32,40"}
+    found = fit(str(write_boxes(tmp_path / "boxes", 40)), tmp_path / "run", start=str(encoder), changes=changes)
+    first, learned = found.candidates
+    recipe, decoder = found.plan.recipe, next(one for one in found.plan.choices if one.name == "decoder")
+    assert (
+        recipe.start == str(tmp_path / "run" / "first") and recipe.start_head and recipe.objective.decoder == "linear"
+    )
+    assert decoder.value == "linear" and "first model" in decoder.reason
+    assert learned.score == pytest.approx(first.score), "no rate, nothing learned, nothing lost"

@@ -139,8 +139,8 @@ def _planned(task: TaskFit[Any]) -> Begun:
     first_s = first_models[-1].picture_s if first_models else 0.0
     chosen = plan(drafts, start, measure=measure, clock=job.clock, first_s=first_s, must_train=not first_models)
     chosen = _with_part_embedded(chosen, first, job)
-    print(table([(one.name, one.value, one.reason) for one in chosen.choices], ("choice", "value", "why")), flush=True)
     chosen = _continued(task, chosen, start, first)
+    print(table([(one.name, one.value, one.reason) for one in chosen.choices], ("choice", "value", "why")), flush=True)
     chosen = replace(chosen, threads=torch.get_num_threads())
     begins = Begun(request=job.request, plan=chosen, first_models=first_models, pictures=job.pictures)
     job.note(begins)

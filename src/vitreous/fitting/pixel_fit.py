@@ -1,16 +1,21 @@
 """What segmenters bring to a fit: a first model of patches."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.candidates import Said
+from vitreous.fitting.choices import Plan, usual_steps
 from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
 from vitreous.fitting.pixel_drafts import PixelDrafts
 from vitreous.fitting.pixel_first import patch_head
 from vitreous.fitting.transfer import Start
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.pixel_metric import PixelMetric
+from vitreous.tasks.segment import SegmentSettings
 from vitreous.weights.trained import Trained
+
+FEW_STEPS = 500  # of training: a new decoder would not come as far as the first model is
 
 
 class PixelFit(ByPictureFit):
@@ -54,3 +59,13 @@ class PixelFit(ByPictureFit):
         )
         print(first.words(), flush=True)
         return first
+
+    def continued(self, plan: Plan, start: Start) -> Plan:
+        """With its linear decoder, where training is short."""
+        recipe = plan.recipe
+        if usual_steps(recipe, self.job.report) >= FEW_STEPS or self.job.problem.wishes.gives("objective"):
+            return plan
+        task = SegmentSettings(decoder="linear")
+        recipe = replace(recipe, objective=task, start=str(self.job.out / FIRST), start_head=True)
+        reason = f"that of the first model: with fewer than {FEW_STEPS} steps a new one would not come as far"
+        return replace(plan, recipe=recipe).with_choice("decoder", task.decoder, reason)
