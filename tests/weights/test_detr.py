@@ -116,7 +116,7 @@ def test_the_peer_computes_the_same_and_gets_its_tensors_back(name, tmp_path, mo
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", ["detr timm", "deformable", "deformable refined", "deformable two-stage"])
 def test_what_is_written_is_opened_by_the_library(name, tmp_path):
     """By its own reader from a config of ours, without the help of the peer's: nothing missing, the same boxes."""
     format, peer = formats.named(PEERS[name][0]), peer_of(name)
@@ -244,7 +244,7 @@ def test_published_sizes(kind, count):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("decoder", "to"),
-    [("detr", "detr"), ("detr", "transformers-detr"), ("deformable", "transformers-deformable-detr-resnet")],
+    [("detr", "detr"), ("deformable", "transformers-deformable-detr-resnet")],
 )
 def test_converted_by_the_command_and_verified_by_the_library(decoder, to, tmp_path):
     torch.manual_seed(0)
