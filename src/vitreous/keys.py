@@ -63,7 +63,7 @@ def sample_keys(seed: int, epoch: int, ids: Tensor) -> Tensor:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """For the few draws that are not about a sample: dropout and stochastic depth. In [0, 2^63)."""
+    """For the draws of dropout, which are not about a sample. In [0, 2^63)."""
     return _mix_number(_mix_number(_mix_number(seed ^ purpose_code("step")) + step) + rank) & (2**63 - 1)
 
 

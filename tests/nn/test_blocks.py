@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vitreous import keys as K
 from vitreous.nn.attention import Attention
-from vitreous.nn.blocks import Block, LayerScale, Mlp, StochasticDepth, SwiGlu, depth_rates
+from vitreous.nn.blocks import Block, Draws, LayerScale, Mlp, StochasticDepth, SwiGlu, depth_rates
 
 
 def block(**options):
@@ -72,6 +73,26 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean():
     assert out.mean().item() == pytest.approx(1, abs=0.05)
     branch = torch.randn(4, 2, 3)
     assert module.eval()(branch) is branch
+
+
+def test_stochastic_depth_goes_by_the_samples_keys():
+    """Whichever samples share a batch, and for as long as it is theirs: a backward pass may compute it again."""
+    network, keys = (
+        nn.ModuleList(StochasticDepth(rate) for rate in (0.0, 0.5, 0.5)),
+        K.sample_keys(0, 0, torch.arange(64)),
+    )
+    draws, ones = Draws(network), torch.ones(2 * 64, 3)
+    with draws.of(keys, 2):
+        whole = [layer(ones).view(2, 64, 3) for layer in network]
+        assert torch.equal(network[1](ones).view(2, 64, 3), whole[1])
+    assert whole[0].eq(1).all()
+    views = [view[:, 0] > 0 for layer in whole[1:] for view in layer]
+    assert len({tuple(kept.tolist()) for kept in views}) == 4  # every layer and every view draws anew
+    assert all(15 < int(kept.sum()) < 49 for kept in views)
+    with draws.of(keys[40:], 2):
+        assert torch.equal(network[2](torch.ones(2 * 24, 3)).view(2, 24, 3), whole[2][:, 40:])
+        assert torch.equal(network[2](torch.ones(24, 3)), whole[2][0, 40:])  # a pass with one view
+    assert network[1](torch.ones(7, 3)).shape == (7, 3)  # of nobody's: from torch's generator
 
 
 def test_depth_rates_grow_linearly():

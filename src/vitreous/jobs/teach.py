@@ -34,6 +34,6 @@ def teach(recipe: Recipe, out: str | Path, epochs: int | None = None, samples: i
     with stored.claimed(folder, document) if world.is_first else nullcontext():
         world.wait()  # for the first, which puts the folder in order before the others write
         asked = torch.tensor(stored.store(folder, loader, ask, epochs, rank=world.rank, world=world.size)).double()
-        world.average([asked])  # also waits for the others, so that the folder is claimed until all have ended
+        asked = world.mean(asked)  # also waits for the others, so that the folder is claimed until all have ended
     views = epochs * loader.steps_per_epoch * loader.order.batch_size
     return {"epochs": epochs, "views": views, "asked": round(float(asked) * world.size)}

@@ -114,11 +114,11 @@ class PVTBlock(nn.Module):
         super().__init__()
         self.attention_norm, self.attention = nn.LayerNorm(attention.width, eps=norm_epsilon), attention
         self.mlp_norm, self.mlp = nn.LayerNorm(attention.width, eps=norm_epsilon), mlp
-        self.stochastic_depth = StochasticDepth(rate)
+        self.attention_depth, self.mlp_depth = StochasticDepth(rate), StochasticDepth(rate)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        x = x + self.stochastic_depth(self.attention(self.attention_norm(x), grid))
-        out: Tensor = x + self.stochastic_depth(self.mlp(self.mlp_norm(x), grid))
+        x = x + self.attention_depth(self.attention(self.attention_norm(x), grid))
+        out: Tensor = x + self.mlp_depth(self.mlp(self.mlp_norm(x), grid))
         return out
 
 

@@ -1,15 +1,43 @@
 """The transformer's block: pre-norm attention and MLP, with dropout, stochastic depth and LayerScale as parts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous import keys as K
 from vitreous.nn.attention import Attention
 from vitreous.nn.relative import BiasTable
 
 Gelu = Literal["erf", "tanh", "quick"]
+
+
+class Draws:
+    """What chance decides inside a network about the samples of a batch, drawn from their keys: the same for any
+    number of ranks and of parts of a batch. Who trains the network says whose batch it is; outside of that, the
+    layers draw from torch's generator."""
+
+    def __init__(self, network: nn.Module) -> None:
+        layers = [part for part in network.modules() if isinstance(part, StochasticDepth) and part.rate > 0]
+        self.num_layers = len(layers)
+        self.table: Tensor | None = None  # (layers, views, B) in [0, 1)
+        for number, layer in enumerate(layers):
+            layer.draws, layer.number = self, number
+
+    @contextmanager
+    def of(self, keys: Tensor, num_views: int) -> Iterator[None]:
+        """Inside, forwards and backwards (which may recompute), a network sees the views of these samples, one view of
+        all samples after the other. Passes of several sizes each count from the first view."""
+        if self.num_layers:
+            drawn = K.uniform(keys, "stochastic depth", self.num_layers * num_views)
+            self.table = drawn.T.reshape(self.num_layers, num_views, len(keys))
+        try:
+            yield
+        finally:
+            self.table = None
 
 
 class StochasticDepth(nn.Module):
@@ -18,6 +46,9 @@ class StochasticDepth(nn.Module):
     The draw is a tensor operation: nothing is read back by the host, so a CUDA graph can hold it.
     """
 
+    draws: Draws | None = None
+    number: int = 0  # of this layer among those that draw
+
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
@@ -25,9 +56,15 @@ class StochasticDepth(nn.Module):
     def forward(self, branch: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return branch
-        shape = (branch.shape[0],) + (1,) * (branch.ndim - 1)
-        keep = torch.rand(shape, device=branch.device) >= self.rate
+        keep = self._drawn(branch).view(-1, *(1,) * (branch.ndim - 1)) >= self.rate
         return branch * (keep.to(branch.dtype) / (1 - self.rate))
+
+    def _drawn(self, branch: Tensor) -> Tensor:
+        """(rows,) in [0, 1)."""
+        table = None if self.draws is None else self.draws.table
+        if table is None:
+            return torch.rand(branch.shape[0], device=branch.device)
+        return table[self.number].flatten()[: branch.shape[0]]
 
     def extra_repr(self) -> str:
         return f"{self.rate:g}"
@@ -128,9 +165,9 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=norm_epsilon)
         self.mlp = mlp
         self.mlp_scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
-        self.stochastic_depth = StochasticDepth(stochastic_depth)
+        self.attention_depth, self.mlp_depth = StochasticDepth(stochastic_depth), StochasticDepth(stochastic_depth)
 
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        x = x + self.stochastic_depth(self.attention_scale(self.attention(self.attention_norm(x), pairs, bias)))
-        out: Tensor = x + self.stochastic_depth(self.mlp_scale(self.mlp(self.mlp_norm(x))))
+        x = x + self.attention_depth(self.attention_scale(self.attention(self.attention_norm(x), pairs, bias)))
+        out: Tensor = x + self.mlp_depth(self.mlp_scale(self.mlp(self.mlp_norm(x))))
         return out

@@ -1,8 +1,8 @@
 """Across ranks, with gradients: for losses that compare the samples of the whole batch.
 
-The loop averages the gradients of all ranks. Where a rank's loss is the mean over its own samples, the gradients of
-these functions sum what every rank's loss says about a tensor, so the averaged gradient is that of the global mean.
-Alone, both functions change nothing.
+Training averages the gradients of all ranks (training/ranks). Where a rank's loss is the mean over its own samples,
+the gradients of these functions sum what every rank's loss says about a tensor, so the averaged gradient is that of the
+global mean. Alone, both functions change nothing.
 """
 
 from typing import Any

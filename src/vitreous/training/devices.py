@@ -1,6 +1,7 @@
 """Where a run computes: device, precision, ranks, and one CUDA graph for a whole step."""
 
 import atexit
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class World:
 
             # Words between hosts go by gloo even on GPUs: they must not wait for the device.
             dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-            atexit.register(dist.destroy_process_group)
+            atexit.register(_leave)
         return cls(rank, size, place)
 
     @property
@@ -52,15 +53,13 @@ class World:
         """The one process that writes files and prints."""
         return self.rank == 0
 
-    def average(self, tensors: list[Tensor]) -> None:
-        """Replace each tensor by its mean over all ranks, in one exchange."""
-        if self.size == 1 or not tensors:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
-        flat /= self.size
-        for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(mean.view_as(tensor))
+    def mean(self, numbers: Tensor) -> Tensor:
+        """Of a few numbers, over all ranks. (Gradients have a way of their own: see ranks.)"""
+        if self.size == 1:
+            return numbers
+        total = numbers.clone()
+        dist.all_reduce(total)
+        return total / self.size
 
     def any(self, *flags: bool) -> list[bool]:
         """Of each flag, whether it is up on any rank. The device is not waited for."""
@@ -73,6 +72,11 @@ class World:
     def wait(self) -> None:
         """Until every rank is here."""
         self.any(False)
+
+
+def _leave() -> None:
+    gc.collect()  # an engine of gradients is part of cycles, and keeps the group alive
+    dist.destroy_process_group()
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:

@@ -20,12 +20,15 @@ from torch import Tensor
 from vitreous import keys, platforms
 from vitreous.batch import Batch
 from vitreous.errors import ReaderEndedError, UserError
+from vitreous.nn.blocks import Draws
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
 from vitreous.training.checkpoint import Checkpoint
 from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles
+from vitreous.training.meter import Meter
 from vitreous.training.optim import Optimizer
+from vitreous.training.ranks import held_back, over_ranks
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 
@@ -144,8 +147,10 @@ class Loop:
         self.meter = Meter(world)
         self.final_scores: dict[str, float] | None = None  # on the validation part, of the weights that are kept
         self.concerned = False  # about what the numbers of the objective say
+        self.draws = Draws(objective)
         is_compiled = compiles(world.device, settings.compile)
-        self.losses = torch.compile(objective, dynamic=False) if is_compiled else objective
+        # Compiled inside: torch cuts the graph where its buckets of gradients end, and so computes while it exchanges.
+        self.losses = over_ranks(torch.compile(objective, dynamic=False) if is_compiled else objective, world)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
         self.run_step = self._step_to_run()
 
@@ -160,15 +165,13 @@ class Loop:
         progress = self.step_count / self.num_steps
         self.optimizer.set_rate(self.schedule.rate(self.step_count, self.num_steps))
         batch = self.prepare(*inputs)
+        *earlier, last = batch.parts(self.settings.memory.accumulate)
         total = torch.zeros_like(progress)
-        for part in batch.parts(self.settings.memory.accumulate):
-            with autocast(self.world.device, self.settings.precision):
-                losses = self.losses(part, progress)
-            (losses["loss"] / self.settings.memory.accumulate).backward()
-            self.meter.add(losses)
-            total += losses["loss"].detach()
-        # With the gradients goes the loss: every rank must see what went wrong on one of them.
-        self.world.average([*self.optimizer.gradients(), total])
+        with held_back(self.losses):
+            for part in earlier:
+                total += self._backward(part, progress)
+        total += self._backward(last, progress)
+        total = self.world.mean(total)  # every rank must see what went wrong on one of them
         norm = self.optimizer.clip(self.settings.clip)
         self.meter.add({"gradient_norm": norm})
         self._watch(total, norm)
@@ -177,6 +180,15 @@ class Loop:
         self.step_count += 1
         self.objective.after_step(progress)
         self.average.update()
+
+    def _backward(self, part: Batch, progress: Tensor) -> Tensor:
+        """Adds to the gradients; returns the loss."""
+        with self.draws.of(part.keys, len(part.views)):
+            with autocast(self.world.device, self.settings.precision):
+                losses = self.losses(part, progress)
+            (losses["loss"] / self.settings.memory.accumulate).backward()  # type: ignore[no-untyped-call]
+        self.meter.add(losses)
+        return losses["loss"].detach()
 
     def _watch(self, loss: Tensor, norm: Tensor) -> None:
         # Once bad, always bad: no later step changes a weight, and the host finds out when it next looks.
@@ -204,7 +216,7 @@ class Loop:
         reads = self._inputs(start, last if course is None else FAR, signals)
         with signals, self._bar(start) as bar, closing(reads):
             for step, inputs in enumerate(reads, start=start + 1):
-                # Dropout and stochastic depth draw from (seed, step, rank); all else from the samples' keys.
+                # Dropout draws from (seed, step, rank); all else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
                 self.run_step(*inputs)
                 if course is not None and self._is_in_step(step):
@@ -332,38 +344,6 @@ class Loop:
                 f"{directory.path}: its checkpoint is of another model ({first}). Give another --out, or the classes "
                 "and settings that it was begun with"
             ) from None
-
-
-class Meter:
-    """Mean of each number since it was last read, summed on the device."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.wide = world, platforms.widest(world.device)
-        self.sums: dict[str, Tensor] = {}  # name -> (2,): sum, count
-
-    def add(self, numbers: dict[str, Tensor]) -> None:
-        for name, number in numbers.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros(2, dtype=self.wide, device=self.world.device)
-            self.sums[name] += torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
-
-    def read(self) -> dict[str, float]:
-        """The means by name, the loss first; then all is forgotten."""
-        totals = self.state()
-        for total in self.sums.values():
-            total.zero_()
-        # In an order of its own: a file gives the names back in another one than they came in.
-        names = sorted(totals, key=lambda name: (name != "loss", name))
-        return {name: float(totals[name][0] / totals[name][1]) for name in names}
-
-    def state(self) -> dict[str, Tensor]:
-        """Sum and count of each, over all ranks: which all of them must ask for together."""
-        totals = {name: total.clone() for name, total in self.sums.items()}
-        self.world.average(list(totals.values()))
-        return totals
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.sums = {name: total.to(self.world.device, self.wide) for name, total in state.items()}
 
 
 class StopSignals:

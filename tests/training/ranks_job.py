@@ -1,0 +1,133 @@
+"""What each of several processes runs, and one alone: small recipes, one after the other.
+
+python ranks_job.py OUT NAME,NAME...
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tiny import Points, Regress, make_loop
+from torch import nn
+
+import vitreous
+from vitreous.data.augmentation import MixSettings
+from vitreous.models import ViTSettings
+from vitreous.recipes.contrastive import cifar10_simclr
+from vitreous.recipes.fashion import fashion_vit
+from vitreous.recipes.multicrop import cifar10_dino
+from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
+from vitreous.training.loop import MemorySettings
+from vitreous.training.optim import AdamWSettings, MuonSettings
+from vitreous.training.run import RunDirectory
+
+STEPS = 50
+
+
+def small(recipe, **training):
+    options = {"steps": STEPS, "batch_size": 16, "log_every_steps": 1, "evaluate_every_epochs": 0.0, "workers": 0}
+    options |= {"precision": "fp32", "compile": False, "cuda_graph": False, "device": "cpu"}
+    return replace(
+        recipe,
+        data=replace(recipe.data, where="fashion", train_limit=96, val_fraction=0.0),
+        model=ViTSettings(picture_px=(28, 28), patch=7, width=16, depth=3, heads=2, stochastic_depth=0.4),
+        optimizer=AdamWSettings(lr=1e-3),
+        training=replace(recipe.training, **(options | training)),
+    )
+
+
+def plain():
+    recipe = small(fashion_vit())
+    return replace(recipe, augmentation=replace(recipe.augmentation, mix=MixSettings(mixup=0.8)))
+
+
+def parts():
+    """A batch in parts, activations computed again, an average."""
+    recipe = small(fashion_vit(), memory=MemorySettings(accumulate=2, recompute=True))
+    return replace(recipe, average=AverageSettings(kind="ema", factor=0.9))
+
+
+def muon():
+    return replace(small(fashion_vit()), optimizer=MuonSettings(lr=1e-3))
+
+
+def simclr():
+    """Every sample is compared with those of all ranks."""
+    return replace(small(cifar10_simclr(picture_px=28)), optimizer=AdamWSettings(lr=3e-4))
+
+
+def dino():
+    """A momentum teacher, a centre over all ranks, crops of two sizes, a last layer that is frozen at first."""
+    recipe = small(cifar10_dino(local_crops=2, picture_px=28))
+    return replace(recipe, objective=replace(recipe.objective, prototypes=32, hidden=32, bottleneck=16))
+
+
+def compiled():
+    return small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
+
+
+RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, dino, compiled)}
+
+
+class Partly(Regress):
+    """The loss does not reach one of its layers, though another number does; a second layer only the first rank's."""
+
+    def __init__(self):
+        super().__init__()
+        self.beside, self.at_times = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, batch, progress):
+        losses = super().forward(batch, progress) | {"beside": self.beside(batch.images).mean()}
+        if int(os.environ.get("RANK", "0")) == 0:
+            losses["loss"] = losses["loss"] + self.at_times(batch.images).square().mean()
+        return losses
+
+
+class Half(Points):
+    """Each rank's share of the points."""
+
+    def prepare(self, ids, factor):
+        world = World.join("cpu")
+        return super().prepare(ids.chunk(world.size)[world.rank], factor)
+
+
+def partly(out):
+    """Weights after some steps in two parts each, and how many buckets were exchanged."""
+    world = World.join("cpu")
+    loop = make_loop(objective=Partly(), data=Half(), world=world, memory=MemorySettings(accumulate=2))
+    exchanged = []
+    if world.size > 1:
+
+        def count(_, bucket):
+            exchanged.append(len(bucket.parameters()))
+            return torch.distributed.all_reduce(bucket.buffer() / world.size, async_op=True).get_future().then(first)
+
+        loop.losses.register_comm_hook(None, count)
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+        loop.run(directory, None)
+    found = {name: tensor.flatten().tolist() for name, tensor in loop.objective.state_dict().items()}
+    if world.is_first:
+        (out / "found.json").write_text(json.dumps({"weights": found, "exchanged": len(exchanged)}))
+
+
+def first(future):
+    return future.value()[0]
+
+
+def main(out, names):
+    for name in names:
+        if name == "partly":
+            partly(out / name)
+        elif name == "resumed":
+            vitreous.train(plain(), out / name, read_test=False, until=20)
+            vitreous.train(plain(), out / name, read_test=False)
+        else:
+            vitreous.train(RECIPES[name](), out / name, read_test=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","))
