@@ -51,7 +51,7 @@ def test_classes_without_pictures_or_answers():
     logits = torch.tensor([[2.0, 0, 0, 1], [3, 0, 0, 0], [0, 0, 0, 1]])
     found = scores(LabelledLogits(logits, torch.tensor([0, 1, 0]), torch.arange(3), ("a", "b", "c", "d")))
     a, b, c, d = found.per_class
-    assert (a.pictures, a.answered, a.right) == (2, 2, 1)
+    assert (a.pictures, a.predicted, a.right) == (2, 2, 1)
     assert b.precision is None and b.recall.value == 0 and b.f1.value == 0
     assert (c.precision, c.recall, c.f1) == (None, None, None)
     assert d.recall is None and d.precision.value == 0

@@ -41,7 +41,7 @@ class Estimate:
 class ClassScores:
     name: str
     pictures: int  # labelled so
-    answered: int  # taken for it
+    predicted: int  # taken for it
     right: int
     precision: Estimate | None  # None where the model never predicts this class
     recall: Estimate | None  # None where no picture is of this class
@@ -155,13 +155,13 @@ def _per_class(found: LabelledLogits) -> tuple[ClassScores, ...]:
         ClassScores(
             name=name,
             pictures=pictures,
-            answered=answered,
+            predicted=predicted,
             right=right,
-            precision=wilson(right, answered) if answered else None,
+            precision=wilson(right, predicted) if predicted else None,
             recall=wilson(right, pictures) if pictures else None,
-            f1=f1_share(right, pictures + answered - right),
+            f1=f1_share(right, pictures + predicted - right),
         )
-        for name, pictures, answered, right in zip(found.classes, *_counts(found), strict=True)
+        for name, pictures, predicted, right in zip(found.classes, *_counts(found), strict=True)
     )
 
 
@@ -169,8 +169,8 @@ def _counts(found: LabelledLogits) -> tuple[list[int], list[int], list[int]]:
     """By class: pictures labelled so, predicted so, and both."""
     labels, best = found.one_label(), found.best()
     parts = (one.bincount(minlength=len(found.classes)) for one in (labels, best, labels[labels == best]))
-    labelled_num, answered_num, right_num = (part.tolist() for part in parts)
-    return labelled_num, answered_num, right_num
+    labelled_num, predicted_num, right_num = (part.tolist() for part in parts)
+    return labelled_num, predicted_num, right_num
 
 
 def f1_share(right: int, either: int) -> Estimate | None:
