@@ -30,7 +30,7 @@ from vitreous.cli import one_line_errors
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings, Source
 from vitreous.data.transforms import Preprocessing
-from vitreous.export.graph import Graph
+from vitreous.export.graph import Graph, Value
 from vitreous.export.job import export
 from vitreous.export.parts import write_task
 from vitreous.export.runtime import open_session
@@ -120,7 +120,7 @@ def logits_of(graph: Graph, trained: Trained, tensors: Array) -> Array:
     """One picture at a time: int8 takes the scale of a layer's input from the whole batch."""
     answer = write_task(trained.task(), graph, "tensors")
     given = ("tensors", TensorProto.FLOAT, ("batch", 3, *trained.card.preprocessing.size_px))
-    model = graph.model(given, (answer, "logits", ("batch", len(trained.card.classes))))
+    model = graph.model([given], {"logits": Value(answer, (len(trained.card.classes),))})
     session = open_session(model.SerializeToString(), threads=torch.get_num_threads())
     return np.concatenate([session.run(None, {"tensors": one[None]})[0] for one in tensors])
 

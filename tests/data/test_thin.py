@@ -20,7 +20,7 @@ from onnx import TensorProto
 from vitreous.data import resample
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.transforms import Preprocessing
-from vitreous.export.graph import Graph
+from vitreous.export.graph import Graph, Value
 from vitreous.export.pictures import write_pictures
 from vitreous.export.runtime import open_session
 from vitreous.export.usage import Fitting
@@ -29,7 +29,7 @@ def session(preprocessing):
     graph = Graph()
     fitted = write_pictures(Fitting(**vars(preprocessing)), graph, "pictures")
     given = ("pictures", TensorProto.UINT8, ("batch", "height", "width", 3))
-    model = graph.model(given, (fitted, "fitted", ("batch", 3, *preprocessing.size_px)))
+    model = graph.model([given], {"fitted": Value(fitted, (3, *preprocessing.size_px))})
     return open_session(model.SerializeToString(), threads=1)
 
 def peak():

@@ -8,7 +8,7 @@ from small_models import random_trained, vit
 from torch import nn
 
 from test_conformance import MODELS
-from vitreous.export.graph import Graph
+from vitreous.export.graph import Graph, Value
 from vitreous.export.parts import NotByHandError, write_task
 from vitreous.export.runtime import open_session
 from vitreous.models import PixelsSettings, ResNetSettings, ViTSettings
@@ -21,7 +21,7 @@ def session(task, precision="fp32"):
     h, w = task.encoder.picture_px
     shape = ("batch", 3, h, w)
     return open_session(
-        graph.model(("tensors", TensorProto.FLOAT, shape), (answer, "logits", ("batch", 3))).SerializeToString()
+        graph.model([("tensors", TensorProto.FLOAT, shape)], {"logits": Value(answer, (3,))}).SerializeToString()
     )
 
 

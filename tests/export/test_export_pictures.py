@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from vitreous.data.transforms import Preprocessing
-from vitreous.export.graph import Graph
+from vitreous.export.graph import Graph, Value
 from vitreous.export.pictures import write_pictures
 from vitreous.export.runtime import open_session
 from vitreous.export.usage import Fitting
@@ -17,7 +17,7 @@ def session(preprocessing):
     graph = Graph()
     fitted = write_pictures(Fitting(**vars(preprocessing)), graph, "pictures")
     given = ("pictures", TensorProto.UINT8, ("batch", "height", "width", 3))
-    return open_session(graph.model(given, (fitted, "fitted", ("batch", 3, 32, 48))).SerializeToString())
+    return open_session(graph.model([given], {"fitted": Value(fitted, (3, 32, 48))}).SerializeToString())
 
 
 def levels(preprocessing, opened, pictures):

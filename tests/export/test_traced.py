@@ -52,9 +52,8 @@ def traced(name):
 def written(traced, precision="fp32"):
     """The graph, and what computes with it in ONNX Runtime."""
     graph = Graph(precision)
-    answer = traced.write(graph, "tensors")
-    given, shape = ("tensors", TensorProto.FLOAT, ("batch", 3, "h", "w")), ("batch", *traced.shape[1:])
-    session = open_session(graph.model(given, (answer, "logits", shape)).SerializeToString())
+    given = ("tensors", TensorProto.FLOAT, ("batch", 3, "h", "w"))
+    session = open_session(graph.model([given], traced.write(graph, ["tensors"])).SerializeToString())
     return graph, lambda images: session.run(None, {"tensors": images.numpy()})[0]
 
 

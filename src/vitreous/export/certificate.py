@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitreous import __version__
 from vitreous.data.images import Picture
 from vitreous.data.kinds import TaskKind
+from vitreous.export.box_agreement import box_agreement
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
@@ -34,7 +36,7 @@ class Written:
 
     files: list[Path]  # the one that is named first
     input: Input
-    run: Callable[[NDArray[Any]], Outputs]  # a batch of what goes in -> calibrated outputs of pictures, or raw ones
+    run: Callable[..., Outputs]  # a batch of what goes in -> calibrated outputs of pictures, or raw ones
 
 
 def certify(trained: Trained, eager: TorchPredictor, written: Written, checks: Checks) -> dict[str, Any]:
@@ -55,10 +57,10 @@ def certify(trained: Trained, eager: TorchPredictor, written: Written, checks: C
 def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[str, Any]:
     ours, theirs = [], []
     for picture in track(checks.pictures, "checking"):  # one by one: their sizes may differ
-        inputs = eager.inputs(picture)
-        raw, is_tensor = eager.raw(inputs), written.input == "tensors"
+        inputs = seen(eager, picture)
+        raw, is_tensor = eager.raw(*inputs), written.input == "tensors"
         ours.append(raw if is_tensor else calibrated(raw, eager.reading))
-        theirs.append(written.run(inputs.cpu().numpy() if is_tensor else picture[None]))
+        theirs.append(written.run(*(one.cpu().numpy() for one in inputs)) if is_tensor else written.run(picture[None]))
     facts = {
         "pictures": len(checks.pictures),
         "origin": checks.origin,
@@ -68,6 +70,13 @@ def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[s
     if written.input == "pictures":
         facts["largest_input_difference_levels"] = input_difference(eager, written.files[0], checks)
     return facts | AGREEMENTS[eager.reading.kind](ours, theirs, eager.reading, checks)
+
+
+def seen(eager: TorchPredictor, picture: Picture) -> list[Tensor]:
+    """What the task is given: the picture as the model sees it, and its extent, where the task minds."""
+    inputs, fitting = [eager.inputs(picture)], eager.card.preprocessing
+    extent = fitting.extents(sizes_of([picture])) if eager.task.looks_at_extent else None
+    return inputs if extent is None else [*inputs, extent.to(eager.device)]
 
 
 def _largest_difference(ours: Outputs, theirs: Outputs) -> float:
@@ -126,6 +135,7 @@ AGREEMENTS: dict[TaskKind, Callable[[list[Outputs], list[Outputs], Reading, Chec
     "classify": _class_agreement,
     "label": _label_agreement,
     "segment": _pixel_agreement,
+    "detect": box_agreement,
 }
 
 
@@ -150,11 +160,11 @@ def input_difference(eager: TorchPredictor, path: Path, checks: Checks) -> float
 
 def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str, Any]:
     """One picture at a time, in this process."""
-    inputs = eager.inputs(picture)
     runs: tuple[Callable[[], Any], Callable[[], Any]]
     if written.input == "tensors":
-        array = inputs.cpu().numpy()
-        runs = (lambda: eager.task.predict(inputs), lambda: written.run(array))
+        inputs = seen(eager, picture)
+        arrays = [one.cpu().numpy() for one in inputs]
+        runs = (lambda: eager.task.predict(*inputs), lambda: written.run(*arrays))
     else:
         runs = (lambda: eager(picture), lambda: written.run(picture[None]))
     return {**speed_facts(*timed(runs)), "batch": 1, "threads": torch.get_num_threads()}

@@ -9,8 +9,9 @@ import numpy as np
 
 from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
+from vitreous.data.objects import Objects
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
-from vitreous.data.targets import ClassLabels
+from vitreous.data.targets import Boxes, ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
 from vitreous.storage import atomic
@@ -27,6 +28,7 @@ class Checks:
     pictures: list[Picture]
     labels: list[int] | None  # where they are known
     origin: str  # in words
+    objects: list[Objects] | None = None  # of the pictures, where they are known
 
 
 def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PICTURES) -> Checks:
@@ -38,7 +40,7 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
         source = _test_part(recipe) if recipe.is_file() else None
         return _made(num) if source is None else _from_source(source, trained, num, source.name)
     folder = Path(where).expanduser()
-    if folder.is_dir():
+    if folder.is_dir() and not _has_boxes(trained, folder):
         paths = _spread(picture_files(folder), num)
         if paths:
             return _from_files(paths, trained, where)
@@ -47,6 +49,16 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
     if source is None:
         raise UserError(f"{where}: not one picture to check with")
     return _from_source(source, trained, num, where)
+
+
+def _has_boxes(trained: Trained, folder: Path) -> bool:
+    """Whether it is more to a detector than a folder of pictures."""
+    if trained.card.task is None or trained.card.task.task_kind != "detect":
+        return False
+    try:
+        return any(isinstance(source.targets, Boxes) for source in open_sources(str(folder)).values())
+    except UserError:  # pictures alone
+        return False
 
 
 def _spread(items: Sequence[T], num: int) -> list[T]:
@@ -79,21 +91,21 @@ def _test_part(recipe: Path) -> Source | None:
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:
-    labelled = isinstance(source.targets, ClassLabels)
-    if labelled and set(source.classes) == set(trained.card.classes):
+    kind = type(source.targets) if set(source.classes) == set(trained.card.classes) else None
+    if kind in (ClassLabels, Boxes):
         source = with_classes(source, trained.card.classes)
-    else:
-        labelled = False
-    pictures, labels = [], []
+    pictures, places = [], []
     for place in _spread(range(len(source)), num):
         try:
             pictures.append(source.read(place))
-            labels.append(int(source.labels[place]) if labelled else 0)
+            places.append(place)
         except BadPicture:
             continue
     if not pictures:
         raise UserError(f"{origin}: not one readable picture to check with")
-    return Checks(pictures, labels if labelled else None, origin)
+    labels = [int(source.labels[place]) for place in places] if kind is ClassLabels else None
+    objects = [source.targets.of(place) for place in places] if isinstance(source.targets, Boxes) else None
+    return Checks(pictures, labels, origin, objects if kind is Boxes else None)
 
 
 def _made(num: int) -> Checks:

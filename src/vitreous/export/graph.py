@@ -6,7 +6,7 @@ as they come, one scale a tensor. The four nodes that say so are the pattern whi
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -17,6 +17,18 @@ from vitreous.export.usage import Precision
 
 OPSET, IR_VERSION = 20, 10
 PROTOBUF_LIMIT = 1_900_000_000  # bytes that one file may hold; beyond, the weights lie beside it
+
+
+class Value(NamedTuple):
+    """What a model gives."""
+
+    name: str  # in the graph
+    shape: tuple[int, ...]  # for one picture
+    type: int = TensorProto.FLOAT
+
+
+Values = dict[str, Value]  # by the names that users know them by
+Given = tuple[str, int, Sequence[str | int]]  # an input's name, type and shape
 
 
 class Graph:
@@ -110,18 +122,21 @@ class Graph:
 
     def model(
         self,
-        given: tuple[str, int, Sequence[str | int]],
-        output: tuple[str, str, Sequence[str | int]],
+        given: Sequence[Given],
+        values: Values,
         metadata: Mapping[str, str] | None = None,
     ) -> onnx.ModelProto:
-        """`given`: name, type and shape of the input; `output`: the value, the name it gets, and its shape."""
-        value, name, shape = output
-        self.called(value, name)
+        """`given`: what goes in; `values`: what comes out."""
+        for name, value in values.items():
+            self.called(value.name, name)
         graph = helper.make_graph(
             self.nodes,
             "vitreous",
-            [helper.make_tensor_value_info(*given)],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(*one) for one in given],
+            [
+                helper.make_tensor_value_info(name, value.type, ("batch", *value.shape))
+                for name, value in values.items()
+            ],
             self.constants,
         )
         opsets = [helper.make_opsetid("", OPSET)]

@@ -13,9 +13,11 @@ from vitreous.errors import UserError
 from vitreous.export import certificate
 from vitreous.export.certificate import Written
 from vitreous.export.checks import NUM_PICTURES, check_pictures
+from vitreous.export.program import takes_extent, trace
 from vitreous.export.runtime import ExportedPredictor, certificate_path
 from vitreous.export.usage import Input, Precision, Usage
 from vitreous.prediction.outcomes import Outputs
+from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.storage import atomic
 from vitreous.weights import own
@@ -104,14 +106,13 @@ def _write_onnx(trained: Trained, precision: Precision, given: Input, path: Path
 
 
 def _write_program(trained: Trained, precision: Precision, given: Input, path: Path) -> Written:
-    from vitreous.export.program import write_program
-
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    write_program(trained.task(), trained.card.preprocessing.size_px, dtype, path)
+    task, fitting = trained.task(), Reading.of(trained.card).fitting
+    torch.export.save(trace(task, fitting.size_px, dtype, takes_extent(task, fitting)), path)
     program = torch.export.load(path).module()  # a file of our own, just written
 
-    def run(tensors: NDArray[Any]) -> Outputs:
-        found = program(torch.from_numpy(tensors))
+    def run(*inputs: NDArray[Any]) -> Outputs:
+        found = program(*map(torch.from_numpy, inputs))
         named = found if isinstance(found, dict) else {"logits": found}
         return {name: one.numpy() for name, one in named.items()}
 
@@ -122,7 +123,7 @@ def _write_safetensors(trained: Trained, precision: Precision, given: Input, pat
     weights = {name: _stored(tensor, precision) for name, tensor in trained.weights.items()}
     replace(trained, weights=weights).save(path)
     again = TorchPredictor(Trained.load(path))
-    return Written([path / "model.safetensors"], given, lambda tensors: again.raw(torch.from_numpy(tensors)))
+    return Written([path / "model.safetensors"], given, lambda *inputs: again.raw(*map(torch.from_numpy, inputs)))
 
 
 def _stored(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -1,30 +1,35 @@
 """A task as an .onnx file: preprocessing (where pictures go in), model, and (then too) calibrated probabilities."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
 from vitreous import settings
 from vitreous.data.kinds import TaskKind
-from vitreous.export.graph import Graph, save_model
+from vitreous.export.boxes import write_scores
+from vitreous.export.graph import Given, Graph, Value, Values, save_model
 from vitreous.export.parts import NotByHandError, write_task
-from vitreous.export.pictures import write_pictures
+from vitreous.export.pictures import write_extent, write_pictures
+from vitreous.export.program import takes_extent
 from vitreous.export.runtime import METADATA
 from vitreous.export.segment import write_segment
 from vitreous.export.traced import write_traced
 from vitreous.export.usage import FITTED, Usage
+from vitreous.prediction.reading import Reading
 from vitreous.tasks.base import Task
+from vitreous.tasks.detect import Detect
 from vitreous.tasks.segment import Segment
 
-Writer = Callable[[Task, Graph, str], tuple[str, tuple[int, ...]]]  # logits (B, K, ...), and what follows K
+Writer = Callable[[Task, Graph, Sequence[str]], Values]  # of what the model sees, and perhaps extents: raw outputs
 
 
 def write_onnx(task: Task, usage: Usage, path: Path) -> list[Path]:
     """The files it became. The model must be prepared for the size of the pictures: nothing is resized in the graph."""
     try:
-        model = _model(task, usage, _write_by_hand)
+        model = _model(task, usage, partial(_write_by_hand, num_classes=len(usage.reading.classes)))
     except NotByHandError:
         model = _model(task, usage, write_traced)
     return save_model(model, path)
@@ -33,31 +38,51 @@ def write_onnx(task: Task, usage: Usage, path: Path) -> list[Path]:
 def _model(task: Task, usage: Usage, write: Writer) -> ModelProto:
     """Raw where tensors go in, calibrated where pictures do."""
     graph, (h, w) = Graph(usage.precision), usage.fitting.size_px
-    given: tuple[str, int, tuple[str | int, ...]]
+    with_extent = takes_extent(task, usage.fitting)
     if usage.input == "tensors":
-        given = ("tensors", TensorProto.FLOAT, ("batch", 3, h, w))
-        output, places = write(task, graph, "tensors")
-        name = "logits"
+        given: list[Given] = [("tensors", TensorProto.FLOAT, ("batch", 3, h, w))]
+        given += [("extent", TensorProto.INT64, ("batch", 2))] if with_extent else []
+        values = write(task, graph, [name for name, *_ in given])
     else:
-        given = ("pictures", TensorProto.UINT8, ("batch", "height", "width", 3))
-        logits, places = write(task, graph, graph.called(write_pictures(usage.fitting, graph, "pictures"), FITTED))
-        output, name = CALIBRATED[usage.reading.kind](graph, _write_scaled(usage, graph, logits))
-    shape: tuple[str | int, ...] = ("batch", len(usage.reading.classes), *places)
-    return graph.model(given, (output, name, shape), {METADATA: json.dumps(settings.to_json(usage))})
+        given = [("pictures", TensorProto.UINT8, ("batch", "height", "width", 3))]
+        inputs = [graph.called(write_pictures(usage.fitting, graph, "pictures"), FITTED)]
+        inputs += [write_extent(usage.fitting, graph, "pictures")] if with_extent else []
+        values = CALIBRATED[usage.reading.kind](graph, usage.reading, write(task, graph, inputs))
+    return graph.model(given, values, {METADATA: json.dumps(settings.to_json(usage))})
 
 
-def _write_by_hand(task: Task, graph: Graph, x: str) -> tuple[str, tuple[int, ...]]:
-    return write_segment(task, graph, x) if isinstance(task, Segment) else (write_task(task, graph, x), ())
+def _write_by_hand(task: Task, graph: Graph, inputs: Sequence[str], num_classes: int) -> Values:
+    if isinstance(task, Detect):
+        raise NotByHandError(type(task).__name__)
+    if isinstance(task, Segment):
+        logits, places = write_segment(task, graph, inputs[0])
+        return {"logits": Value(logits, (num_classes, *places))}
+    return {"logits": Value(write_task(task, graph, inputs[0]), (num_classes,))}
 
 
-def _write_scaled(usage: Usage, graph: Graph, logits: str) -> str:
-    temperature = usage.reading.temperature
-    return logits if temperature == 1 else graph.op("Mul", logits, graph.constant(1 / temperature))
+# ---- What raw outputs become where pictures go in
 
 
-# What scaled logits become where pictures go in, and the name of it, by kind of task.
-CALIBRATED: dict[TaskKind, Callable[[Graph, str], tuple[str, str]]] = {
-    "classify": lambda graph, logits: (graph.op("Softmax", logits, axis=-1), "probabilities"),
-    "label": lambda graph, logits: (graph.op("Sigmoid", logits), "probabilities"),
-    "segment": lambda graph, logits: (logits, "scaled_logits"),
+def _write_softmax(graph: Graph, reading: Reading, values: Values) -> Values:
+    scaled = _write_scaled(graph, reading, values)
+    return {"probabilities": scaled._replace(name=graph.op("Softmax", scaled.name, axis=-1))}
+
+
+def _write_sigmoid(graph: Graph, reading: Reading, values: Values) -> Values:
+    scaled = _write_scaled(graph, reading, values)
+    return {"probabilities": scaled._replace(name=graph.op("Sigmoid", scaled.name))}
+
+
+def _write_scaled(graph: Graph, reading: Reading, values: Values) -> Value:
+    logits = values["logits"]
+    if reading.temperature == 1:
+        return logits
+    return logits._replace(name=graph.op("Mul", logits.name, graph.constant(1 / reading.temperature)))
+
+
+CALIBRATED: dict[TaskKind, Callable[[Graph, Reading, Values], Values]] = {
+    "classify": _write_softmax,
+    "label": _write_sigmoid,
+    "segment": lambda graph, reading, values: {"scaled_logits": _write_scaled(graph, reading, values)},
+    "detect": write_scores,
 }

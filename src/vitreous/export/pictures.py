@@ -39,6 +39,15 @@ def write_pictures(fitting: Fitting, graph: Graph, pictures: str) -> str:
     return graph.op("Add", graph.op("Mul", fitted, factor), shift)
 
 
+def write_extent(fitting: Fitting, graph: Graph, pictures: str) -> str:
+    """(B, H, W, 3) uint8 -> (B, 2) int64: how many rows and columns of what the model sees of a letterboxed picture are
+    not padding."""
+    sides = _write_size(fitting, graph, *_sides(graph, pictures))
+    one = graph.op("Concat", *(graph.reshape(side, 1, 1) for side in sides), axis=1)
+    num = graph.op("Shape", pictures, start=0, end=1)
+    return graph.op("Expand", one, graph.op("Concat", num, graph.constant([2]), axis=0))
+
+
 def _sides(graph: Graph, pictures: str) -> tuple[str, str]:
     shape = graph.op("Shape", pictures)
     return graph.op("Gather", shape, graph.constant(1)), graph.op("Gather", shape, graph.constant(2))

@@ -27,16 +27,17 @@ class ExportedPredictor(Predictor):
         self.session = open_session(path, threads)
         self.usage = _usage(path, self.session)
         self.reading = self.usage.reading
-        self._fit = _fitting_session(self.usage, threads) if self.usage.input == "tensors" else None
+        with_extent = len(self.session.get_inputs()) > 1
+        self._fit = _fitting_session(self.usage, with_extent, threads) if self.usage.input == "tensors" else None
 
     def outputs(self, pictures: Sequence[Picture]) -> Outputs:
         if self._fit is None:
             return _by_size(self.session, pictures)
-        return self.run(_by_size(self._fit, pictures)["tensors"])
+        return self.run(*_by_size(self._fit, pictures).values())
 
-    def run(self, inputs: NDArray[Any]) -> Outputs:
-        """One pass through the file: a batch of what it takes in, and what it gives, by name."""
-        return _run(self.session, inputs)
+    def run(self, *inputs: NDArray[Any]) -> Outputs:
+        """One pass through the file: a batch of what it takes in, in its order, and what it gives, by name."""
+        return _run(self.session, *inputs)
 
 
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
@@ -57,16 +58,18 @@ def open_session(model: Path | bytes, threads: int = 0) -> Any:
         raise UserError(f"{name}: not read by ONNX Runtime ({reason})") from None
 
 
-def _fitting_session(usage: Usage, threads: int) -> Any:
+def _fitting_session(usage: Usage, with_extent: bool, threads: int) -> Any:
     """What such a file leaves to its user, as a graph of its own."""
     from onnx import TensorProto
 
-    from vitreous.export.graph import Graph
-    from vitreous.export.pictures import write_pictures
+    from vitreous.export.graph import Graph, Value
+    from vitreous.export.pictures import write_extent, write_pictures
 
-    graph, shape = Graph(), ("batch", 3, *usage.fitting.size_px)
-    fitted = write_pictures(usage.fitting, graph, "pictures")
-    model = graph.model(("pictures", TensorProto.UINT8, ("batch", "height", "width", 3)), (fitted, "tensors", shape))
+    graph, shape = Graph(), (3, *usage.fitting.size_px)
+    values = {"tensors": Value(write_pictures(usage.fitting, graph, "pictures"), shape)}
+    if with_extent:
+        values["extent"] = Value(write_extent(usage.fitting, graph, "pictures"), (2,), TensorProto.INT64)
+    model = graph.model([("pictures", TensorProto.UINT8, ("batch", "height", "width", 3))], values)
     return open_session(model.SerializeToString(), threads)
 
 
@@ -85,9 +88,10 @@ def _by_size(session: Any, pictures: Sequence[Picture]) -> Outputs:
     return {name: np.stack([rows[place] for place in range(len(pictures))]) for name, rows in found.items()}
 
 
-def _run(session: Any, inputs: NDArray[Any]) -> Outputs:
+def _run(session: Any, *inputs: NDArray[Any]) -> Outputs:
+    names = [each.name for each in session.get_inputs()]
     try:
-        given = session.run(None, {session.get_inputs()[0].name: inputs})
+        given = session.run(None, dict(zip(names, inputs, strict=True)))
     except Exception as error:  # the runtime's own kinds have no common base
         if "alloc" in str(error):
             raise MemoryError(f"ONNX Runtime: {first_line(error)}") from None

@@ -7,8 +7,10 @@ and bf16 mean the same in both kinds of file.
 
 import hashlib
 import importlib.util
+import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,36 +21,35 @@ from onnx import helper, numpy_helper
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.errors import UserError, first_line
-from vitreous.export.graph import OPSET, Graph
+from vitreous.export.graph import OPSET, Graph, Value, Values
 from vitreous.export.program import trace
 from vitreous.tasks.base import Task
 
 Array = NDArray[np.float32]
 
 
-def write_traced(task: Task, graph: Graph, x: str) -> tuple[str, tuple[int, ...]]:
-    """(B, 3, h, w) normalised -> (B, K, ...) logits, and the sides that follow K."""
-    traced = Traced(task)
-    return traced.write(graph, x), traced.shape[2:]
+def write_traced(task: Task, graph: Graph, inputs: Sequence[str]) -> Values:
+    """(B, 3, h, w) normalised, and the extents (B, 2) where the task is told them -> its raw outputs."""
+    return Traced(task, with_extent=len(inputs) > 1).write(graph, inputs)
 
 
 class Traced:
     """A task as torch's exporter writes it."""
 
-    def __init__(self, task: Task) -> None:
-        graph = _exported(task)
+    def __init__(self, task: Task, with_extent: bool = False) -> None:
+        graph = _exported(task, with_extent)
         self.nodes: Sequence[onnx.NodeProto] = graph.node
         self.values: dict[str, NDArray[Any]] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-        (given,), (found,) = graph.input, graph.output
-        self.input, self.output = given.name, found.name
-        self.shape = tuple(side.dim_value for side in found.type.tensor_type.shape.dim)
+        self.inputs = [each.name for each in graph.input]
+        self.outputs = dict(zip(_names(task), map(_value, graph.output), strict=True))
         learned = {_content(each.detach().numpy()) for each in task.parameters() if each.ndim == 2}
         # A product with any other table, such as one that resizes maps, is not learned, and is never rounded.
         dense = {node.output[0]: self._weight(node) for node in self.nodes if node.op_type in ("MatMul", "Gemm")}
         self.dense = {name: one for name, one in dense.items() if one is not None and _content(one) in learned}
 
-    def write(self, graph: Graph, x: str) -> str:
-        exact, names = self.ends(), {self.input: x, "": ""}  # an input without a name is one that is left out
+    def write(self, graph: Graph, inputs: Sequence[str]) -> Values:
+        exact, names = self.ends(), dict(zip(self.inputs, inputs, strict=True))
+        names[""] = ""  # an input without a name is one that is left out
         for node in self.nodes:
             if node.output[0] in self.dense:
                 weight, is_exact = self.dense[node.output[0]], node.output[0] in exact
@@ -60,7 +61,7 @@ class Traced:
                     is_filter = node.op_type == "Conv" and place == 1
                     names[name] = (graph.weight if is_filter else graph.constant)(self.values[name])
             names.update(zip(node.output, graph.copy(node, *(names[name] for name in node.input)), strict=True))
-        return names[self.output]
+        return {name: value._replace(name=names[value.name]) for name, value in self.outputs.items()}
 
     def _weight(self, node: onnx.NodeProto) -> Array | None:
         """(outputs, inputs), as torch has it, of x @ weight.T or x @ weight.T + bias."""
@@ -92,20 +93,41 @@ def _outermost(steps: Iterable[tuple[str, Iterable[str], Iterable[str]]], layers
     return found
 
 
+def _names(task: Task) -> list[str]:
+    """Of what it says."""
+    with torch.no_grad():
+        return list(task.predict(torch.zeros(1, 3, *task.encoder.picture_px)).outputs())
+
+
+def _value(found: onnx.ValueInfoProto) -> Value:
+    return Value(found.name, tuple(side.dim_value for side in found.type.tensor_type.shape.dim[1:]))
+
+
 def _content(matrix: NDArray[Any]) -> tuple[tuple[int, ...], bytes]:
     return matrix.shape, hashlib.sha256(matrix.tobytes()).digest()
 
 
-def _exported(task: Task) -> onnx.GraphProto:
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    log = logging.getLogger(name)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _exported(task: Task, with_extent: bool) -> onnx.GraphProto:
     family = type(task.encoder).__name__
     if importlib.util.find_spec("onnxscript") is None:
         raise UserError(f"{family} as an onnx file needs onnxscript: pip install 'vitreous[export]'")
     # Kernels of the attention differ in how their outputs lie in memory, and the exporter takes one for the other: the
     # plain form is laid out as it believes. Its warnings are about its own insides.
-    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+    with warnings.catch_warnings(), _silent("onnxscript"), sdpa_kernel(SDPBackend.MATH):
         warnings.simplefilter("ignore")
         try:
-            program = trace(task, task.encoder.picture_px, torch.float32)
+            program = trace(task, task.encoder.picture_px, torch.float32, with_extent)
             written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False)
         except torch.onnx.errors.OnnxExporterError as error:
             reason = first_line(error.__cause__ or error)

@@ -114,7 +114,7 @@ class Proposals(nn.Module):
         usable = ((boxes > 0.01) & (boxes < 0.99)).all(dim=-1, keepdim=True)
         if memory.shown is not None:
             usable = usable & memory.shown[..., None]
-        usable = usable.expand(len(memory.tokens), -1, -1)
+        usable = usable.expand(memory.tokens.shape[0], -1, -1)
         found: Tensor = self.norm(self.project(memory.tokens * usable.to(memory.tokens.dtype)))
         return found, torch.where(usable, (boxes / (1 - boxes)).log(), math.inf)
 
@@ -171,7 +171,7 @@ class DeformableDetr(nn.Module):
         memory = self.encoded(maps, extent, canvas)
         if self.proposals is None:
             assert self.queries is not None and self.points is not None
-            queries, known = (half[None].expand(len(maps[0]), -1, -1) for half in self.queries.chunk(2, dim=1))
+            queries, known = (half[None].expand(maps[0].shape[0], -1, -1) for half in self.queries.chunk(2, dim=1))
             references = self.points(queries).to(wide(memory.shares.dtype)).sigmoid()
             return self._decoded(memory, queries, known, references)
         tokens, places = self.proposals.tokens(memory)
@@ -203,7 +203,7 @@ class DeformableDetr(nn.Module):
         masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
         x = torch.cat([one.flatten(2).transpose(1, 2) for one in projected], dim=1)  # (B, N, D)
         memory = Memory(x, shapes, masks, shares)
-        references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(len(x), -1, -1, -1)
+        references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(x.shape[0], -1, -1, -1)
         for layer in self.encoder:
             x = layer(x, positions, references, shapes, masks)
         return Memory(x, shapes, masks, shares)

@@ -223,7 +223,7 @@ class Detr(nn.Module):
 
     def _decoded(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> Decoded:
         queries = self.queries[None]
-        x, found = torch.zeros_like(queries).expand(len(values), -1, -1), []
+        x, found = torch.zeros_like(queries).expand(values.shape[0], -1, -1), []
         for layer in self.decoder:
             x = layer(x, queries, keys, values, mask)
             found.append(self.norm(x))

@@ -20,6 +20,8 @@ class Metric(Protocol):
 
 
 class Task(Objective):
+    looks_at_extent: ClassVar[bool] = False  # whether `predict` minds how much of an image is padding
+
     @property
     def task(self) -> "Task":
         return self

@@ -76,6 +76,8 @@ class DetectSettings:
 
 
 class Detect(Task):
+    looks_at_extent = True
+
     def __init__(
         self,
         encoder: Encoder,

@@ -53,7 +53,10 @@ def run(options: argparse.Namespace) -> None:
         f"{near['summary']}, largest difference of "
         f"{near['compared']} {near['largest_difference']:.2g}  ({near['origin']})"
     )
-    if "accuracy_eager" in near:
-        print(f"accuracy {near['accuracy_exported']:.2%}, before {near['accuracy_eager']:.2%}")
+    for name in ("accuracy", "AP"):
+        if f"{name}_eager" in near:
+            print(f"{name} {near[f'{name}_exported']:.2%}, before {near[f'{name}_eager']:.2%}")
+    if "warning" in near:
+        print(near["warning"])
     print(f"one picture at a time on {fast['threads']} threads: {in_words(fast)}")
     print(f"certificate {done.path}.certificate.json")
