@@ -1,6 +1,8 @@
 """Detectors as files for other runtimes: what these find, against torch."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from vitreous.data.box_files import BoxedPicture, coco_document
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.box_agreement import box_agreement
 from vitreous.export.boxes import write_scores
+from vitreous.export.certificate import warning
 from vitreous.export.checks import Checks
 from vitreous.export.graph import Graph, Value
 from vitreous.export.job import export
@@ -22,6 +25,8 @@ from vitreous.prediction.boxes import scores_of
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.serve.answers import as_json
+from vitreous.serve.served import open_served
 from vitreous.tasks.detect import DetectSettings
 from vitreous.weights.calibration import BoxCalibration
 
@@ -85,6 +90,38 @@ def test_the_certificate_of_a_detector(exported):
     assert "warning" not in near
 
 
+def test_it_is_used_as_any_other(exported):
+    """By the terminal, which never imports torch then, and by the service."""
+    folder, _ = exported
+    path = folder / "data" / "0.png"
+    asked = [str(folder / "detector.onnx"), str(path), "--json", "--score", "0.05"]
+    code = f"import sys; from vitreous.cli import main; main({['predict', *asked]}); assert 'torch' not in sys.modules"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    served = open_served(str(folder / "detector.onnx"), "cpu", 1)
+    assert served.describe()["can"] == ["detect"]
+    (outcome,) = served.predict([served.prepare(np.array(Image.open(path)))])
+    objects = as_json(outcome, {"score": 0.05})["objects"]
+    expected = Predictor.load(folder / "model")(path).objects(0.05)
+    for found in (json.loads(said)[0]["objects"], objects):
+        assert [one["label"] for one in found] == [one.label for one in expected]
+        np.testing.assert_allclose([one["box"] for one in found], [one.box for one in expected], atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("facts", "precision", "expected"),
+    [
+        ({"AP_eager": 0.5, "AP_exported": 0.495}, "int8", None),
+        ({"AP_eager": 0.5, "AP_exported": 0.48}, "int8", "int8 takes 2.0 points of AP on these pictures"),
+        ({"accuracy_eager": 0.9, "accuracy_exported": 0.8}, "bf16", "bf16 takes 10.0 points of accuracy"),
+        ({"largest_box_difference_px": 0.7}, "fp32", "a box differs by 0.7 px"),
+        ({"largest_box_difference_px": 0.7}, "int8", None),
+    ],
+)
+def test_what_is_lost_is_told_in_one_line(facts, precision, expected):
+    told = warning(facts, precision)
+    assert told is None if expected is None else told.startswith(expected) and "\n" not in told
+
+
 def test_with_tensors_and_their_extents():
     """The classes of DETR exclude each other; in int8 too, all but the ends is rounded."""
     task = detector(DETR).task()
@@ -105,6 +142,10 @@ def test_with_tensors_and_their_extents():
             )
             assert far[precision] < {"fp32": 1e-5, "int8": 0.2}[precision]
     assert far["int8"] > 1e-4
+    kinds = [node.op_type for node in graph.nodes]
+    assert kinds.count("MatMulInteger") == len(set(found.dense) - found.ends()) > 8
+    products = sum(node.op_type in ("MatMul", "Gemm") for node in found.nodes)
+    assert products - len(found.dense) == 2 * 3  # those of three attentions: the parts of their weights are weights
 
 
 def test_a_program_takes_extents(tmp_path):

@@ -16,11 +16,11 @@ from torch import Tensor
 from vitreous import __version__
 from vitreous.data.images import Picture
 from vitreous.data.kinds import TaskKind
-from vitreous.export.box_agreement import box_agreement
+from vitreous.export.box_agreement import NEAR_PX, box_agreement
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
-from vitreous.export.usage import FITTED, Input
+from vitreous.export.usage import FITTED, Input, Precision
 from vitreous.prediction.outcomes import ManyOutcome, Outcome, Outputs, calibrated, outcomes
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import sizes_of
@@ -29,6 +29,8 @@ from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import track
 from vitreous.weights.trained import Trained
 
+MOST_LOST = 0.01  # of accuracy or AP, before the certificate warns
+
 
 @dataclass(frozen=True)
 class Written:
@@ -36,6 +38,7 @@ class Written:
 
     files: list[Path]  # the one that is named first
     input: Input
+    precision: Precision
     run: Callable[..., Outputs]  # a batch of what goes in -> calibrated outputs of pictures, or raw ones
 
 
@@ -69,7 +72,22 @@ def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[s
     }
     if written.input == "pictures":
         facts["largest_input_difference_levels"] = input_difference(eager, written.files[0], checks)
-    return facts | AGREEMENTS[eager.reading.kind](ours, theirs, eager.reading, checks)
+    facts |= AGREEMENTS[eager.reading.kind](ours, theirs, eager.reading, checks)
+    told = warning(facts, written.precision)
+    return facts if told is None else facts | {"warning": told}
+
+
+def warning(facts: dict[str, Any], precision: Precision) -> str | None:
+    """Where the file is not what one may expect of it."""
+    for name in ("accuracy", "AP"):
+        before, after = facts.get(f"{name}_eager"), facts.get(f"{name}_exported")
+        if before is not None and after is not None and before - after > MOST_LOST:
+            advice = "" if precision == "fp32" else "; export without it"
+            return f"{precision} takes {100 * (before - after):.1f} points of {name} on these pictures{advice}"
+    moved = facts.get("largest_box_difference_px", 0.0)
+    if precision == "fp32" and moved > NEAR_PX:
+        return f"a box differs by {moved:.1f} px from the model's: report this as a bug"
+    return None
 
 
 def seen(eager: TorchPredictor, picture: Picture) -> list[Tensor]:

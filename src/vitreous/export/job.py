@@ -102,7 +102,7 @@ def _write_onnx(trained: Trained, precision: Precision, given: Input, path: Path
         raise UserError("onnx files need onnx and onnxruntime: pip install 'vitreous[export]'") from None
     files = write_onnx(trained.task(), Usage.of(trained.card, given, precision), path)
     predictor = ExportedPredictor(path, torch.get_num_threads())
-    return Written(files, given, predictor.run)
+    return Written(files, given, precision, predictor.run)
 
 
 def _write_program(trained: Trained, precision: Precision, given: Input, path: Path) -> Written:
@@ -116,14 +116,18 @@ def _write_program(trained: Trained, precision: Precision, given: Input, path: P
         named = found if isinstance(found, dict) else {"logits": found}
         return {name: one.numpy() for name, one in named.items()}
 
-    return Written([path], given, run)
+    return Written([path], given, precision, run)
 
 
 def _write_safetensors(trained: Trained, precision: Precision, given: Input, path: Path) -> Written:
     weights = {name: _stored(tensor, precision) for name, tensor in trained.weights.items()}
     replace(trained, weights=weights).save(path)
     again = TorchPredictor(Trained.load(path))
-    return Written([path / "model.safetensors"], given, lambda *inputs: again.raw(*map(torch.from_numpy, inputs)))
+
+    def run(*inputs: NDArray[Any]) -> Outputs:
+        return again.raw(*map(torch.from_numpy, inputs))
+
+    return Written([path / "model.safetensors"], given, precision, run)
 
 
 def _stored(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -18,6 +18,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.errors import UserError, first_line
@@ -26,6 +27,7 @@ from vitreous.export.program import trace
 from vitreous.tasks.base import Task
 
 Array = NDArray[np.float32]
+REARRANGING = ("Split", "Concat", "Transpose")
 
 
 def write_traced(task: Task, graph: Graph, inputs: Sequence[str]) -> Values:
@@ -42,10 +44,29 @@ class Traced:
         self.values: dict[str, NDArray[Any]] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         self.inputs = [each.name for each in graph.input]
         self.outputs = dict(zip(_names(task), map(_value, graph.output), strict=True))
-        learned = {_content(each.detach().numpy()) for each in task.parameters() if each.ndim == 2}
+        known = {_content(each.detach().numpy()) for each in task.parameters() if each.ndim == 2}
+        tables = {name: one for name, one in self.values.items() if one.ndim == 2}
+        learned = {name for name, one in tables.items() if not known.isdisjoint((_content(one), _content(one.T)))}
+        self.nodes = self._rearranged(learned)
         # A product with any other table, such as one that resizes maps, is not learned, and is never rounded.
-        dense = {node.output[0]: self._weight(node) for node in self.nodes if node.op_type in ("MatMul", "Gemm")}
-        self.dense = {name: one for name, one in dense.items() if one is not None and _content(one) in learned}
+        products = [node for node in self.nodes if node.op_type in ("MatMul", "Gemm") and node.input[1] in learned]
+        dense = {node.output[0]: self._weight(node) for node in products}
+        self.dense = {name: one for name, one in dense.items() if one is not None}
+
+    def _rearranged(self, learned: set[str]) -> list[onnx.NodeProto]:
+        """The nodes without those that cut up, join or turn weights: their results are weights, too. (Of an attention's
+        one matrix for queries, keys and values, detectors use parts.)"""
+        left = []
+        for node in self.nodes:
+            if node.op_type not in REARRANGING or not all(name in self.values for name in node.input):
+                left.append(node)
+                continue
+            made = ReferenceEvaluator(node).run(None, {name: self.values[name] for name in node.input})
+            assert isinstance(made, list)
+            self.values.update(zip(node.output, made, strict=True))
+            if not learned.isdisjoint(node.input):
+                learned.update(node.output)
+        return left
 
     def write(self, graph: Graph, inputs: Sequence[str]) -> Values:
         exact, names = self.ends(), dict(zip(self.inputs, inputs, strict=True))
