@@ -16,12 +16,13 @@ from torch import nn
 import vitreous
 from vitreous.data.augmentation import MixSettings
 from vitreous.models import ViTSettings
+from vitreous.models.stems import ConvStem
 from vitreous.recipes.contrastive import cifar10_simclr
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.multicrop import cifar10_dino
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
-from vitreous.training.loop import MemorySettings
+from vitreous.training.loop import DivergedError, MemorySettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.training.run import RunDirectory
 
@@ -60,6 +61,13 @@ def simclr():
     return replace(small(cifar10_simclr(picture_px=28)), optimizer=AdamWSettings(lr=3e-4))
 
 
+def hybrid():
+    """Convolutions, some of one pixel, before the transformer."""
+    recipe = small(fashion_vit(), steps=3)
+    stem = ConvStem(widths=(8, 16), strides=(2, 2), residuals=(1, 1))
+    return replace(recipe, model=replace(recipe.model, stem=stem, patch=1))
+
+
 def dino():
     """A momentum teacher, a centre over all ranks, crops of two sizes, a last layer that is frozen at first."""
     recipe = small(cifar10_dino(local_crops=2, picture_px=28))
@@ -70,7 +78,7 @@ def compiled():
     return small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
 
 
-RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, dino, compiled)}
+RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, hybrid, dino, compiled)}
 
 
 class Partly(Regress):
@@ -118,10 +126,29 @@ def first(future):
     return future.value()[0]
 
 
+class BadOnTheLast(Half):
+    """Of the last rank only, the points of step 4 are no numbers."""
+
+    def prepare(self, ids, factor):
+        batch, world = super().prepare(ids, torch.ones(())), World.join("cpu")
+        return replace(batch, views=(batch.images * factor,)) if world.rank == world.size - 1 else batch
+
+
+def diverged(out):
+    """What each rank says of it."""
+    world = World.join("cpu")
+    loop = make_loop(data=BadOnTheLast(bad_step=4), world=world)
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+        try:
+            loop.run(directory, None)
+        except DivergedError as error:
+            (out / f"said-{world.rank}.txt").write_text(str(error))
+
+
 def main(out, names):
     for name in names:
-        if name == "partly":
-            partly(out / name)
+        if name in ("partly", "diverged"):
+            {"partly": partly, "diverged": diverged}[name](out / name)
         elif name == "resumed":
             vitreous.train(plain(), out / name, read_test=False, until=20)
             vitreous.train(plain(), out / name, read_test=False)

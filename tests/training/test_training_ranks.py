@@ -13,7 +13,7 @@ import ranks_job
 
 from vitreous.training.run import RunDirectory
 
-NAMES = ("plain", "resumed", "parts", "muon", "simclr", "dino", "partly")
+NAMES = ("plain", "resumed", "parts", "muon", "simclr", "hybrid", "dino", "partly", "diverged")
 
 
 def start(size, out, names):
@@ -57,11 +57,11 @@ def weights(run: Path):
     return hashlib.sha256(next((run / "model").glob("*.safetensors")).read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["plain", "parts", "simclr", "dino"])
+@pytest.mark.parametrize("name", ["plain", "parts", "simclr", "hybrid", "dino"])
 def test_two_ranks_learn_as_one(runs, name):
     """With stochastic depth: it is drawn from the samples' keys."""
     one, two = losses(runs / "1" / name), losses(runs / "2" / name)
-    assert len(one) == ranks_job.STEPS
+    assert len(one) == (3 if name == "hybrid" else ranks_job.STEPS)
     assert two == pytest.approx(one, abs=1e-5)
 
 
@@ -86,6 +86,13 @@ def test_what_the_loss_does_not_reach(runs):
     for name in ("encoder.first.weight", "encoder.second.bias"):
         assert two["weights"][name] == pytest.approx(one["weights"][name], abs=1e-6)
     assert two["weights"]["at_times.weight"] != one["weights"]["at_times.weight"]
+
+
+def test_every_rank_sees_what_went_wrong_on_one(runs):
+    said = {path.read_text() for path in (runs / "2" / "diverged").glob("said-*.txt")}
+    assert len(list((runs / "2" / "diverged").glob("said-*.txt"))) == 2
+    assert len(said) == 1
+    assert "at step 4;" in said.pop()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ It exchanges gradients in buckets while the backward pass still computes the oth
 mean. Alone, an objective stays as it is.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -22,6 +23,8 @@ def over_ranks(objective: Losses, world: World) -> Losses:
     They must all call this together, and the parameters must stay the same objects from then on."""
     if world.size == 1:
         return objective
+    # Said of kernels of one pixel, where strides mean nothing.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     engine = DistributedDataParallel(
         _OnlyTheLoss(objective).to(world.device),
         # Without it a parameter that the loss does not reach would be waited for. It also keeps the buckets as they
