@@ -197,3 +197,6 @@ def test_what_is_not_the_same_is_counted():
     gone = scores.copy()
     gone[0, 3] = 0
     assert agreement(gone, boxes)["object_agreement"] == 0.75
+    scores[0] *= 0.01  # nothing is sure: all that is said is compared
+    near = agreement(scores, moved)
+    assert near["objects"] == 4 and near["object_agreement"] == 0.75

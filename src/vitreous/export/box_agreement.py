@@ -21,21 +21,21 @@ NEAR_PX, NEAR_SCORE = 0.5, 0.02  # how far a side of a box, and a score, may be 
 def box_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Reading, checks: Checks) -> dict[str, Any]:
     """How many objects both find, in px of the pictures; and average precision, where the objects are known."""
     expected, found = (_outcomes(some, reading, checks) for some in (ours, theirs))
-    pairs = [_nearest(*pair) for pair in zip(expected, found, strict=True)]
+    is_sure = any(one.scores.max(initial=0) >= COMPARED for one in expected)
+    least = COMPARED if is_sure else 0.0  # a model that has learned little is compared by all that it says
+    pairs = [_nearest(*pair, least) for pair in zip(expected, found, strict=True)]
     px, score = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     same = (px <= NEAR_PX) & (score <= NEAR_SCORE)
-    share = float(same.mean()) if len(same) else None
+    share = float(same.mean())
     facts: dict[str, Any] = {
         "objects": len(same),
         "object_agreement": share,
         # Queries may come in another order where their proposals are as good as equal: outputs are not compared by row.
         "largest_difference": float(score.max(initial=0)),
         "largest_box_difference_px": float(px.max(initial=0)),
-        "summary": "no object is sure enough to be compared"
-        if share is None
-        else f"the same class and score, and a box within {NEAR_PX:g} px, for {share:.2%} of {len(same)} objects",
+        "summary": f"the same class and score, and a box within {NEAR_PX:g} px, for {share:.2%} of {len(same)} objects",
     }
-    if checks.objects is not None and any(map(len, checks.objects)):
+    if checks.objects is not None and any((~one.crowd).any() for one in checks.objects):
         for name, some in (("AP_eager", expected), ("AP_exported", found)):
             facts[name] = _average_precision(some, checks.objects, len(reading.classes))
     return facts
@@ -46,10 +46,10 @@ def _outcomes(some: list[Outputs], reading: Reading, checks: Checks) -> list[Box
     return [one for one in found if isinstance(one, BoxOutcome)]
 
 
-def _nearest(ours: BoxOutcome, theirs: BoxOutcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each of our objects, how far its sides and its score are from the nearest of theirs of the same class; from
-    nothing, that is as far as the picture is large, and the whole score."""
-    num = int((ours.scores >= COMPARED).sum())
+def _nearest(ours: BoxOutcome, theirs: BoxOutcome, least: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of each of our objects with at least this score, how far its sides and its score are from the nearest of theirs
+    of the same class; from nothing, that is as far as the picture is large, and the whole score."""
+    num = int((ours.scores >= least).sum())
     px, score = np.full(num, float(max(ours.size))), ours.scores[:num].astype(np.float64)
     for place in range(num):
         rows = np.flatnonzero(theirs.labels == ours.labels[place])
