@@ -46,7 +46,7 @@ import vitreous
 from vitreous import platforms
 platforms.WINDOWS, platforms.CHILD_ENDED, platforms.READERS_START = True, None, "spawn"
 for module in pkgutil.walk_packages(vitreous.__path__, "vitreous."):
-    if not module.name.startswith(("vitreous.serve", "vitreous.__main__")):
+    if not module.name.startswith(("vitreous.serve", "vitreous.__main__", "vitreous.nn.kernels.")):  # these need Triton
         importlib.import_module(module.name)
 if __name__ == "__main__":
     from vitreous.cli import main

@@ -162,13 +162,13 @@ def test_a_folder_of_somebody_else_is_refused_before_anything_is_read(tmp_path):
 
 KILLED_FIT = """
 import os, signal, sys
-from vitreous.fitting import after, fit
-after.evaluate_fully = lambda *answers: os.kill(os.getpid(), signal.SIGKILL)
+from vitreous.fitting import class_fit, fit
+class_fit.evaluate_fully = lambda *logits: os.kill(os.getpid(), signal.SIGKILL)
 fit.fit(sys.argv[1], sys.argv[2], changes=dict(word.split("=") for word in sys.argv[3:]))
 """
 
 
-def test_a_fit_killed_before_it_is_calibrated_leaves_its_first_answer(tmp_path):
+def test_a_fit_killed_before_it_is_calibrated_leaves_its_first_model(tmp_path):
     """A whole model, calibrated: what was trained since is not delivered before it is calibrated, too."""
     write_scenes(tmp_path / "pictures", {"dark": 30, "light": 30}, size=(20, 20))
     data, out = str(tmp_path / "pictures"), tmp_path / "out"

@@ -53,7 +53,7 @@ def test_per_class_lists_the_worst_and_survives_absent_ones():
 
 
 def test_curves():
-    assert "share of pictures answered" in svg(figures.abstention_curve(abstention(simulated(200))))
+    assert "share of pictures predicted" in svg(figures.abstention_curve(abstention(simulated(200))))
     one = LabelledLogits(torch.eye(2), torch.arange(2), torch.arange(2), ("a", "b"))
     assert svg(figures.abstention_curve(abstention(one)))
     points = few_shot(blobs(120, seed=1), blobs(60, seed=2), seeds=2)

@@ -31,7 +31,7 @@ def test_a_head_is_for_features_as_they_are(head, num_val):
     found = head(train, judges(features(num_val, 3, noise=2.0)), NUM_CLASSES)
     theirs = LogisticRegression(C=0.01, max_iter=5000).fit(train.values, train.labels)
     assert accuracy(found, test) >= theirs.score(test.values, test.labels) - 0.03
-    assert found.accuracy == pytest.approx(accuracy(found, test), abs=0.1)
+    assert found.score == pytest.approx(accuracy(found, test), abs=0.1)
     assert found.log_loss < 1.0, "its softmax means something"
 
 
@@ -41,7 +41,7 @@ def test_views_of_a_picture_are_left_out_together():
     pictures = torch.randn(60, 30)
     values = torch.cat([pictures + 0.01 * torch.randn(60, 30) for _ in range(4)])
     data = FeatureSet(values, torch.randint(2, (60,)).repeat(4), torch.arange(60).repeat(4))
-    assert logistic_head(data, None, 2).accuracy < 0.75
+    assert logistic_head(data, None, 2).score < 0.75
 
 
 def test_class_weights_count_pictures_several_times():
@@ -79,4 +79,4 @@ def test_a_head_of_several_labels_is_judged_by_mean_average_precision(num_val):
     found = logistic_head(drawn(200, 1), judges(drawn(num_val, 2)), 3)
     test = drawn(1000, 3)
     theirs = average_precision_score(test.labels, found.linear(test.values), average="macro")
-    assert theirs > 0.9 and found.accuracy == pytest.approx(theirs, abs=0.05)
+    assert theirs > 0.9 and found.score == pytest.approx(theirs, abs=0.05)

@@ -139,7 +139,7 @@ def test_the_distilled_head_averages_two_answers():
     "encoder", [Pooled(4), ViTSettings(picture_px=(8, 8), patch=4, width=16, heads=2, depth=1).build()]
 )
 def test_the_distilled_head_needs_two_tokens(encoder):
-    with pytest.raises(UserError, match="num_prefix to 2"):
+    with pytest.raises(UserError, match="num_prefix 2"):
         ClassifySettings(head="distilled").build(encoder, CLASSES)
 
 

@@ -262,7 +262,7 @@ def test_what_cannot_be(changes, message):
 
 
 def test_more_that_cannot_be():
-    with pytest.raises(UserError, match="num_prefix to 2"):
+    with pytest.raises(UserError, match="num_prefix 2"):
         DistillSettings().build(replace(MODEL, num_prefix=1).build(), CLASSES, Fixed(TEACHER))
     with pytest.raises(UserError, match="softmax loss: set fusion"):
         ClassifySettings(head="distilled", loss="sigmoid", fusion="softmax").build(MODEL.build(), CLASSES)

@@ -180,7 +180,7 @@ def test_metric_needs_a_label():
 def test_formats_of_others_refuse_it_in_one_line():
     model = ViTSettings(**SMALL)
     card = Card(model=model, task=SegmentSettings(), classes=CLASSES, preprocessing=Preprocessing(size_px=(16, 24)))
-    with pytest.raises(UserError, match="hold encoders and classifiers"):
+    with pytest.raises(UserError, match="holds encoders and classifiers"):
         _ = card.classifier
     assert replace(card, task=None).classifier is None
 
