@@ -7,29 +7,17 @@ from matplotlib.figure import Figure
 from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.display.palette import palette
 from vitreous.evaluation.box_scores import BoxEvaluation, BoxScores, ScoreBin
+from vitreous.evaluation.class_bars import ClassBar, class_bars, painted
 from vitreous.evaluation.metrics import wilson
 
-MOST_BARS, MOST_CURVES = 40, 20
+MOST_CURVES = 20
 
 
 @drawing
 def class_precisions(scores: BoxScores) -> Figure:
     """AP of every class with its interval, in the colours of the boxes; of many, those with most objects."""
-    colours = palette(len(scores.per_class))
-    seen = [(one, colour) for one, colour in zip(scores.per_class, colours, strict=True) if one.ap is not None]
-    seen = sorted(seen, key=lambda pair: -pair[0].objects)[:MOST_BARS]
-    drawn = figure(5.4, 0.8 + 0.26 * len(seen))
-    axes = drawn.subplots()
-    values = np.array([(one.ap.value, one.ap.low, one.ap.high) for one, _ in seen if one.ap is not None])
-    errors = np.abs(values[:, 1:] - values[:, :1]).T
-    paints = [_paint(colour) for _, colour in seen]
-    axes.barh(range(len(seen)), values[:, 0], xerr=errors, color=paints, error_kw={"ecolor": INK, "elinewidth": 0.9})
-    axes.set_yticks(range(len(seen)), [one.name for one, _ in seen])
-    axes.invert_yaxis()
-    axes.axvline(scores.ap.value, color=INK, linewidth=0.8, linestyle="--")
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("AP (95 % interval); dashed: their mean")
-    return drawn
+    bars = [ClassBar(one.name, one.ap, one.objects) for one in scores.per_class]
+    return class_bars(bars, scores.ap.value, "AP")
 
 
 @drawing
@@ -41,7 +29,7 @@ def precision_recall(scores: BoxScores) -> Figure:
     seen = [(one, colour) for one, colour in zip(scores.per_class, colours, strict=True) if one.curve]
     for one, colour in sorted(seen, key=lambda pair: -pair[0].objects)[:MOST_CURVES]:
         named = one.name if len(seen) <= 8 else None
-        axes.plot(recalls, one.curve, color=_paint(colour), linewidth=1.0, label=named)
+        axes.plot(recalls, one.curve, color=painted(colour), linewidth=1.0, label=named)
     mean = np.mean([one.curve for one, _ in seen], axis=0)
     axes.plot(recalls, mean, color=INK, linewidth=2.0, label=f"mean (AP50 {100 * scores.ap50.value:.1f} %)")
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02), xlabel="recall", ylabel="precision")
@@ -98,8 +86,3 @@ def _reliability(upper: Axes, lower: Axes, bins: tuple[ScoreBin, ...]) -> None:
     lower.bar([one.low for one in bins], numbers, [one.high - one.low for one in bins], align="edge", color=SERIES[0])
     lower.set_yscale("symlog")
     lower.set_xlabel("score")
-
-
-def _paint(colour: tuple[int, int, int]) -> tuple[float, float, float]:
-    red, green, blue = colour
-    return red / 255, green / 255, blue / 255

@@ -1,33 +1,17 @@
 """Figures of an evaluation of pixels."""
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from vitreous.display.figures import INK, SERIES, drawing, figure
-from vitreous.display.palette import palette
+from vitreous.evaluation.class_bars import ClassBar, class_bars
 from vitreous.evaluation.pixel_scores import PixelScores
-
-MOST_BARS = 40
 
 
 @drawing
 def class_ious(scores: PixelScores) -> Figure:
     """IoU of every class with its interval, in the colours of the masks; of many, the largest classes."""
-    colours = palette(len(scores.per_class))
-    seen = [(one, colour) for one, colour in zip(scores.per_class, colours, strict=True) if one.iou is not None]
-    seen = sorted(seen, key=lambda pair: -pair[0].share)[:MOST_BARS]
-    drawn = figure(5.4, 0.8 + 0.26 * len(seen))
-    axes = drawn.subplots()
-    values = np.array([(one.iou.value, one.iou.low, one.iou.high) for one, _ in seen if one.iou is not None])
-    errors = np.abs(values[:, 1:] - values[:, :1]).T
-    paints = [tuple(level / 255 for level in colour) for _, colour in seen]
-    axes.barh(range(len(seen)), values[:, 0], xerr=errors, color=paints, error_kw={"ecolor": INK, "elinewidth": 0.9})
-    axes.set_yticks(range(len(seen)), [one.name for one, _ in seen])
-    axes.invert_yaxis()
-    axes.axvline(scores.miou.value, color=INK, linewidth=0.8, linestyle="--")
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("IoU (95 % interval); dashed: their mean")
-    return drawn
+    bars = [ClassBar(one.name, one.iou, one.share) for one in scores.per_class]
+    return class_bars(bars, scores.miou.value, "IoU")
 
 
 @drawing

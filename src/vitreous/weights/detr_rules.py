@@ -1,7 +1,7 @@
 """The tensors of DETR and Deformable DETR, as transformers and the original code name them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitreous.models import ResNetV1Settings
 from vitreous.tasks.detect import MOST_MAPS, DetectSettings
@@ -62,34 +62,23 @@ DETR_ORIGINAL = Names(
     norm="transformer.decoder.norm",
     starts=("model.", ""),
 )
-DEFORMABLE_TRANSFORMERS = Names(
+DEFORMABLE_TRANSFORMERS = replace(
+    DETR_TRANSFORMERS,
     project="model.input_proj",
-    queries="model.query_position_embeddings.weight",
-    encoder="model.encoder.layers.{i}.",
-    decoder="model.decoder.layers.{i}.",
-    attention="encoder_attn",
-    encoder_norms=_TRANSFORMERS_NORMS,
-    decoder_norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-    mlp=("fc1", "fc2"),
-    fused=False,
     classes="class_embed.{i}",
     boxes="bbox_embed.{i}",
+    norm="",
     levels="model.level_embed",
     points="model.reference_points",
     proposals=("model.enc_output", "model.enc_output_norm", "model.pos_trans", "model.pos_trans_norm"),
 )
-DEFORMABLE_ORIGINAL = Names(
-    project="input_proj",
-    queries="query_embed.weight",
-    encoder="transformer.encoder.layers.{i}.",
-    decoder="transformer.decoder.layers.{i}.",
+DEFORMABLE_ORIGINAL = replace(
+    DETR_ORIGINAL,
     attention="cross_attn",
-    encoder_norms=("norm1", "norm2"),
     decoder_norms=("norm2", "norm1", "norm3"),
-    mlp=("linear1", "linear2"),
-    fused=True,
     classes="class_embed.{i}",
     boxes="bbox_embed.{i}",
+    norm="",
     levels="transformer.level_embed",
     points="transformer.reference_points",
     proposals=(
@@ -98,7 +87,6 @@ DEFORMABLE_ORIGINAL = Names(
         "transformer.pos_trans",
         "transformer.pos_trans_norm",
     ),
-    starts=("model.", ""),
 )
 AttentionRules = Callable[[str, str, bool], list[Rule]]  # our name, theirs, whether theirs is fused
 INSIDE = "model.decoder."  # where transformers keeps the heads that its decoder uses

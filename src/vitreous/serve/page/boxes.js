@@ -1,25 +1,16 @@
 // The objects of a picture: a box each, in the colour of its class, from a score on that the user chooses.
 
-import { HEAT, onNewWidth, sharp } from "./patches.js";
-import { element, percent } from "./prediction.js";
+import { HEAT } from "./patches.js";
+import { DIMMED, Pointed } from "./pointed.js";
+import { percent } from "./prediction.js";
 
-const DIMMED = 0.25; // of the opacity, for the boxes beside the one that is pointed at
-const MOST_HIGH = 640; // CSS px of a tall picture
 const MOST_LISTED = 50;
 const HOTTEST = 0.8; // opacity of the cell that was looked at most
 
-export class Boxes {
+export class Boxes extends Pointed {
   constructor(at, speak) {
-    this.at = at;
-    this.speak = speak;
-    this.result = this.picture = null;
-    this.kept = this.passing = null; // places in result.objects: chosen, and pointed at
-    this.canvas = at("boxed");
-    this.canvas.addEventListener("pointermove", (event) => this.#pass(this.#under(event)));
-    this.canvas.addEventListener("pointerleave", () => this.#pass(null));
-    this.canvas.addEventListener("click", (event) => this.#keep(this.#under(event)));
+    super(at, speak, { canvas: "boxed", list: "objects", readout: "box-is" });
     at("score").addEventListener("input", () => this.#choose());
-    onNewWidth(this.canvas, () => this.#draw());
   }
 
   // result: {width, height, threshold, objects: [{label, score, box, colour, looks}], looks: {rows, columns, box}}, the
@@ -45,25 +36,13 @@ export class Boxes {
     this.passing = null;
     this.at("score-is").textContent = `${this.at("score").value} %`;
     this.at("box-looks").hidden = !this.result.looks;
-    this.at("objects").replaceChildren(...shown.slice(0, MOST_LISTED).map((one, place) => this.#entry(one, place)));
+    this.at("objects").replaceChildren(...shown.slice(0, MOST_LISTED).map(({ label, score, colour }, place) => this.entry("object", label, score, colour, place)));
     this.canvas.setAttribute("aria-label", `The picture with a box around each object: ${this.#inWords()}`);
-    this.#draw();
-  }
-
-  #entry({ label, score, colour }, place) {
-    const row = document.createElement("li"), button = element("button", "object"), chip = element("i", "chip");
-    chip.style.background = `rgb(${colour.join(" ")})`;
-    button.type = "button";
-    button.append(chip, element("span", "name", label), element("span", "share", percent(score)));
-    button.addEventListener("click", () => this.#keep(place));
-    button.addEventListener("pointerenter", () => this.#pass(place));
-    button.addEventListener("pointerleave", () => this.#pass(null));
-    row.append(button);
-    return row;
+    this.draw();
   }
 
   // Of the boxes under the pointer, the smallest: it lies inside the others.
-  #under({ clientX, clientY }) {
+  under({ clientX, clientY }) {
     if (!this.result) return null;
     const frame = this.canvas.getBoundingClientRect(), { width, height } = this.result;
     const x = ((clientX - frame.x) / frame.width) * width, y = ((clientY - frame.y) / frame.height) * height;
@@ -74,36 +53,17 @@ export class Boxes {
     return hit.length ? hit[0].place : null;
   }
 
-  #pass(place) {
-    if (place === this.passing) return;
-    this.passing = place;
-    this.#draw();
-  }
-
-  #keep(place) {
-    this.kept = place === this.kept ? null : place;
-    this.#draw();
-    this.speak(this.at("box-is").textContent);
-  }
-
-  #draw() {
+  draw() {
     if (!this.result || !this.canvas.clientWidth) return;
-    const { width, height } = this.result, pointed = this.passing ?? this.kept, shown = this.#shown;
-    this.canvas.style.maxWidth = `${(MOST_HIGH * width) / height}px`;
-    const wide = this.canvas.clientWidth, high = (wide * height) / width, context = sharp(this.canvas, wide, high);
-    if (this.picture) context.drawImage(this.picture, 0, 0, wide, high);
-    const scale = wide / width;
+    const { width, height } = this.result, pointed = this.pointed, shown = this.#shown;
+    const { context, wide } = this.drawPicture(width, height), scale = wide / width;
     if (pointed !== null && shown[pointed].looks) this.#heat(context, shown[pointed], scale);
     for (let place = shown.length - 1; place >= 0; place--) { // the surest on top
       context.globalAlpha = pointed === null || pointed === place ? 1 : DIMMED;
       this.#outline(context, shown[place], scale, pointed === place);
     }
     context.globalAlpha = 1;
-    this.at("box-is").textContent = pointed === null ? `${this.#inWords()}.` : readout(shown[pointed]);
-    [...this.at("objects").children].forEach((row, place) => {
-      row.firstChild.setAttribute("aria-pressed", place === this.kept);
-      row.classList.toggle("pointed", place === pointed);
-    });
+    this.say(pointed === null ? `${this.#inWords()}.` : readout(shown[pointed]));
   }
 
   // Where the model looked for this object: the attention of the query that says so.

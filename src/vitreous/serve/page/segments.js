@@ -1,48 +1,27 @@
 // A class for every pixel: its colour over the picture, a legend, and the name of what is pointed at.
 
-import { element, percent } from "./prediction.js";
-import { onNewWidth, sharp } from "./patches.js";
+import { DIMMED, Pointed } from "./pointed.js";
+import { percent } from "./prediction.js";
 
-const DIMMED = 0.25; // of the opacity, for the classes beside the one that is pointed at
-const MOST_HIGH = 640; // CSS px of a tall picture
 
-export class Segments {
+export class Segments extends Pointed {
   constructor(at, speak) {
-    this.at = at;
-    this.speak = speak;
-    this.result = this.picture = this.mask = this.numbers = null;
-    this.kept = this.passing = null; // places in result.classes: chosen in the legend, and pointed at
-    this.canvas = at("segmented");
-    this.canvas.addEventListener("pointermove", (event) => this.#pass(this.#under(event)));
-    this.canvas.addEventListener("pointerleave", () => this.#pass(null));
-    this.canvas.addEventListener("click", (event) => this.#keep(this.#under(event)));
-    at("opacity").addEventListener("input", () => this.#draw());
-    onNewWidth(this.canvas, () => this.#draw());
+    super(at, speak, { canvas: "segmented", list: "legend", readout: "segment-is" });
+    this.mask = this.numbers = null;
+    at("opacity").addEventListener("input", () => this.draw());
   }
 
   // result: {width, height, classes: [{label, share, colour}], mask}; mask: an image; picture: another, or null
   show(result, mask, picture) {
     Object.assign(this, { result, mask, picture, kept: null, passing: null });
     this.numbers = numbersOf(mask, result.classes);
-    this.at("legend").replaceChildren(...result.classes.map((one, place) => this.#entry(one, place)));
+    this.at("legend").replaceChildren(...result.classes.map(({ label, share, colour }, place) => this.entry("class", label, share, colour, place)));
     this.canvas.setAttribute("aria-label", `The picture under the colours of its classes: ${inWords(result.classes)}`);
-    this.#draw();
+    this.draw();
     this.speak(inWords(result.classes));
   }
 
-  #entry({ label, share, colour }, place) {
-    const row = document.createElement("li"), button = element("button", "class"), chip = element("i", "chip");
-    chip.style.background = `rgb(${colour.join(" ")})`;
-    button.type = "button";
-    button.append(chip, element("span", "name", label), element("span", "share", percent(share)));
-    button.addEventListener("click", () => this.#keep(place));
-    button.addEventListener("pointerenter", () => this.#pass(place));
-    button.addEventListener("pointerleave", () => this.#pass(null));
-    row.append(button);
-    return row;
-  }
-
-  #under({ clientX, clientY }) {
+  under({ clientX, clientY }) {
     if (!this.result) return null;
     const box = this.canvas.getBoundingClientRect(), { width, height } = this.mask;
     const x = Math.floor(((clientX - box.x) / box.width) * width);
@@ -50,24 +29,9 @@ export class Segments {
     return x < 0 || y < 0 || x >= width || y >= height ? null : this.numbers[y * width + x];
   }
 
-  #pass(place) {
-    if (place === this.passing) return;
-    this.passing = place;
-    this.#draw();
-  }
-
-  #keep(place) {
-    this.kept = place === this.kept ? null : place;
-    this.#draw();
-    this.speak(this.at("segment-is").textContent);
-  }
-
-  #draw() {
+  draw() {
     if (!this.result || !this.canvas.clientWidth) return;
-    const { width, height } = this.mask, shown = this.passing ?? this.kept;
-    this.canvas.style.maxWidth = `${(MOST_HIGH * width) / height}px`;
-    const wide = this.canvas.clientWidth, high = (wide * height) / width, context = sharp(this.canvas, wide, high);
-    if (this.picture) context.drawImage(this.picture, 0, 0, wide, high);
+    const { width, height } = this.mask, shown = this.pointed, { context, wide, high } = this.drawPicture(width, height);
     const opacity = this.at("opacity").value / 100;
     context.imageSmoothingEnabled = false;
     context.globalAlpha = shown === null ? opacity : DIMMED * opacity;
@@ -78,11 +42,7 @@ export class Segments {
     }
     context.globalAlpha = 1;
     this.at("opacity-is").textContent = `${this.at("opacity").value} %`;
-    this.at("segment-is").textContent = this.#readout(shown);
-    [...this.at("legend").children].forEach((row, place) => {
-      row.firstChild.setAttribute("aria-pressed", place === this.kept);
-      row.classList.toggle("pointed", place === shown);
-    });
+    this.say(this.#readout(shown));
   }
 
   #readout(shown) {
