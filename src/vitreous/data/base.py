@@ -229,6 +229,11 @@ class PathList:
     def __len__(self) -> int:
         return len(self._ends)
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Of every path, in bytes."""
+        return np.diff(self._ends, prepend=0)
+
     def __getitem__(self, index: int) -> str:
         start = int(self._ends[index - 1]) if index else 0
         return os.fsdecode(self._bytes[start : int(self._ends[index])].tobytes())

@@ -1,11 +1,13 @@
 """Opens whatever holds pictures with boxes: a folder or a file, in any of the formats that are read."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.data.base import Source
 from vitreous.data.coco import open_coco, open_coco_file
 from vitreous.data.names import Layout
 from vitreous.data.pairs import find_pairs
+from vitreous.data.targets import Boxes, Instances
 from vitreous.data.voc import open_voc, voc_folders
 from vitreous.data.yolo import open_yolo, open_yolo_file
 from vitreous.errors import UserError
@@ -27,3 +29,22 @@ def open_boxed(folder: Path, layout: Layout) -> tuple[dict[str, Source], tuple[s
 
 def open_boxed_file(path: Path) -> dict[str, Source]:
     return open_coco_file(path) if path.suffix.lower() == ".json" else open_yolo_file(path)
+
+
+def read_shapes(found: Mapping[str, Source], where: str) -> None:
+    """Sources of objects: from now on with their exact shapes."""
+    known, total = 0, 0
+    for source in found.values():
+        targets = source.targets
+        if not isinstance(targets, Boxes):
+            raise UserError(f"{where}: its pictures have no objects, and so no shapes of them.")
+        used = targets.objects.chosen(targets.objects.are_used)
+        known += 0 if targets.outlines is None else int(targets.outlines.are_known(used.outline).sum())
+        total += len(used)
+        source.targets = Instances.from_boxes(targets)
+    if not known:
+        raise UserError(f"{where}: its objects have no outlines; read their boxes with --data.layout.targets boxes")
+    if known < total:
+        note = f"{where}: objects without an outline, their box taken for their shape: {total - known:,} of {total:,}"
+        for source in found.values():
+            source.notes += (note,)

@@ -51,14 +51,15 @@ class Geometry:
 
     def labels(self, masks: Tensor, fill: int = IGNORED) -> Tensor:
         """Class numbers of the pictures' pixels (B, H, W) -> of the canvas (B, h, w): of the pixel whose area holds
-        the middle of the new one; `fill` where there is none."""
+        the middle of the new one; `fill` where there is none. Pixels may have several values each, (B, H, W, ...)."""
         rows, rows_seen = self._sources(0)
         columns, columns_seen = self._sources(1)
-        height, width = masks.shape[-2:]
+        (height, width), beside = masks.shape[1:3], masks.shape[3:]
         rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-        flat = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)  # (B, h w)
-        moved = masks.flatten(1).gather(1, flat).view(len(masks), *self.canvas)
-        return torch.where(rows_seen[:, :, None] & columns_seen[:, None, :], moved, fill)
+        flat = (rows[:, :, None] * width + columns[:, None, :]).view(len(masks), -1, *[1] * len(beside))  # (B, h w)
+        moved = masks.flatten(1, 2).gather(1, flat.expand(-1, -1, *beside)).view(len(masks), *self.canvas, *beside)
+        is_seen = rows_seen[:, :, None] & columns_seen[:, None, :]
+        return torch.where(is_seen.view(*is_seen.shape, *[1] * len(beside)), moved, fill)
 
     def points(self, xy: Tensor) -> Tensor:
         """Places in the pictures (B, M, 2) as (x, y) in px, pixel borders being whole numbers -> on the canvas."""

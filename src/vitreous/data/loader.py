@@ -126,7 +126,7 @@ class TrainLoader:
         ids, keys, *read = inputs
         seen = self._cut(ids, keys) if self._pictures is not None else self._unpacked(read)
         views = tuple(view.augment(part, keys, seen.extent) for view, part in zip(self.views, seen.cut, strict=True))
-        targets = self._targets_of(ids, seen.geometry) | _as_int64(seen.large)
+        targets = self._targets.learned(self._targets_of(ids, seen.geometry), seen.large)
         size, extent = seen.size, seen.extent
         if self.mixer.active:
             (images,) = views
@@ -210,8 +210,9 @@ class EvalLoader:
             extent = self.preprocessing.extents(found[1].tolist())
             yield Batch(
                 views=(self.preprocessing.normalised(images),),
-                targets=self._targets_of(ids, found[1])
-                | _as_int64(dict(zip(source.targets.large, large, strict=True))),
+                targets=source.targets.judged(
+                    self._targets_of(ids, found[1]), dict(zip(source.targets.large, large, strict=True))
+                ),
                 ids=ids,
                 keys=K.sample_keys(0, 0, ids),
                 size=size,
@@ -263,8 +264,3 @@ def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _chosen(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
     return {name: tensor[ids] for name, tensor in tensors.items()}
-
-
-def _as_int64(large: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """They travel in fewer bytes."""
-    return {name: target.to(torch.int64) for name, target in large.items()}

@@ -32,7 +32,7 @@ class LayoutSettings:
     path_column: str | None = None  # the column with the paths, in tables
     label_separator: str | None = None  # what stands between several labels in one cell, such as ; in cat;dog
     label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
-    targets: Literal["labels", "masks", "boxes"] | None = None  # what to read of a set that has several of these
+    targets: Literal["labels", "masks", "boxes", "instances"] | None = None  # of a set that has several of these
     mask_column: str | None = None  # the column with the masks, in parquet and tables
     ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
 

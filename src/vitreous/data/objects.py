@@ -43,6 +43,14 @@ class Outlines(ABC):
         """(height, width): which pixels of the picture as it was annotated belong to an object; None where only its box
         is known. Raises BadPicture."""
 
+    def are_known(self, numbers: Numbers) -> Flags:
+        """Of which of these objects there is more than a box."""
+        return np.ones(len(numbers), dtype=np.bool_)
+
+    def text(self, number: int) -> bytes:
+        """What tells this shape from others, beside the box of its object."""
+        return b""
+
 
 @dataclass(frozen=True)
 class Objects:

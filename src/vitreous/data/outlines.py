@@ -24,6 +24,12 @@ class WrittenOutlines(Outlines):
         turned to be upright."""
         self._texts, self._sizes, self._orientations = PathList(texts), sizes, orientations
 
+    def are_known(self, numbers: Numbers) -> Flags:
+        return self._texts.lengths[numbers] > 0
+
+    def text(self, number: int) -> bytes:
+        return self._texts[number].encode()
+
     def mask(self, number: int, height: int, width: int) -> Flags | None:
         text = self._texts[number]
         if not text:

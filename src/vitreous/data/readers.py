@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitreous import platforms
-from vitreous.batch import IGNORED
 from vitreous.data.augmentation import View
 from vitreous.data.base import BadFiles, Sample, Source
 from vitreous.data.geometry import Geometry
@@ -94,17 +93,20 @@ class EvalSteps(Dataset[Any]):
                 reasons[self.source.where(index)] = str(error)
             except UserError as error:
                 return error
-        padded = [_padded([one[name] for one in large], sizes) for name in self.source.targets.large]
+        beyond = self.source.targets.beyond
+        padded = [_padded([one[name] for one in large], beyond) for name in self.source.targets.large]
         found, size = (torch.tensor(one, dtype=torch.int64) for one in (ids, sizes))
         return found, size.view(-1, 2), images[: len(ids)], *padded, reasons
 
 
-def _padded(targets: list[np.ndarray], sizes: list[tuple[int, ...]]) -> Tensor:
-    """(B, H, W) of the largest height and width; IGNORED beyond a picture's own."""
-    height, width = (max((size[axis] for size in sizes), default=0) for axis in (0, 1))
-    out = np.full((len(targets), height, width), IGNORED, dtype=np.int16)
+def _padded(targets: list[np.ndarray], beyond: int) -> Tensor:
+    """(B, H, W, ...) of the largest sizes; `beyond` where a picture's own are smaller."""
+    if not targets:
+        return torch.empty(0)
+    shape = np.max([target.shape for target in targets], axis=0)
+    out = np.full((len(targets), *shape), beyond, dtype=targets[0].dtype)
     for slot, target in zip(out, targets, strict=True):
-        slot[: target.shape[0], : target.shape[1]] = target
+        slot[tuple(slice(side) for side in target.shape)] = target
     return torch.from_numpy(out)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
-from vitreous.data.boxed import open_boxed, open_boxed_file
+from vitreous.data.boxed import open_boxed, open_boxed_file, read_shapes
 from vitreous.data.files import check_regular
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
@@ -265,7 +265,10 @@ def _check_covered(part: Source, train: Source) -> None:
 
 def open_sources(where: str, layout: Layout = PLAIN) -> dict[str, Source]:
     """A data set's own splits, read lazily: train, val, test as far as they exist, or `all` where it is not split."""
-    found = _opened(where, layout)
+    with_shapes = layout.targets == "instances"
+    found = _opened(where, replace(layout, targets="boxes") if with_shapes else layout)
+    if with_shapes:
+        read_shapes(found, where)
     bad = BadFiles(Path(where).name or where, sum(map(len, found.values())), layout.max_unreadable)
     for source in found.values():
         source.bad = bad

@@ -47,6 +47,14 @@ class Detections(Prediction):
     boxes: Tensor  # (B, Q, 4): centre and size (cx, cy, w, h), 0 to 1 of the canvas' picture part
 
 
+@dataclass(frozen=True)
+class InstanceMasks(Prediction):
+    """Objects by their exact shapes, at most one per query; the classes exclude each other (softmax)."""
+
+    logits: Tensor  # (B, Q, K + 1): the last is for no object
+    masks: Tensor  # (B, Q, h, w): logits of belonging to the object, over the whole canvas at a quarter of its size
+
+
 def class_logits(prediction: Prediction) -> Tensor:
     """(B, K), for what is about classes of whole pictures alone."""
     if not isinstance(prediction, ClassLogits):

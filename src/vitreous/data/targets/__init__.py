@@ -2,7 +2,8 @@
 
 from vitreous.data.targets.base import NoTargets, Targets
 from vitreous.data.targets.boxes import Boxes
+from vitreous.data.targets.instances import Instances
 from vitreous.data.targets.labels import ClassLabels, ManyLabels
 from vitreous.data.targets.pixels import Masks, PixelLabels
 
-__all__ = ["Boxes", "ClassLabels", "ManyLabels", "Masks", "NoTargets", "PixelLabels", "Targets"]
+__all__ = ["Boxes", "ClassLabels", "Instances", "ManyLabels", "Masks", "NoTargets", "PixelLabels", "Targets"]

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.batch import IGNORED
 from vitreous.data.geometry import Geometry
 from vitreous.data.kinds import TaskKind
 
@@ -33,6 +35,7 @@ class Targets(ABC):
     may_miss_classes: ClassVar[bool] = False  # whether training pictures may lack a class that others have
     has_places = False  # whether they lie somewhere in the picture, and so must move with its pixels
     large: tuple[str, ...] = ()  # names of those that are read with the picture
+    beyond: ClassVar[int] = IGNORED  # what large ones have where a batch has room for a larger picture
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -90,6 +93,14 @@ class Targets(ABC):
     def shown(self, targets: dict[str, Tensor], geometry: Geometry) -> dict[str, Tensor]:
         """Small ones of B pictures as evaluation shows these: where their pixels went, all of them."""
         return targets
+
+    def learned(self, small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of a training batch, all moved, as a task reads them; large ones travel in fewer bytes."""
+        return small | {name: target.to(torch.int64) for name, target in large.items()}
+
+    def judged(self, small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of an evaluation batch, as a metric reads them; large ones are the pictures' own."""
+        return small | {name: target.to(torch.int64) for name, target in large.items()}
 
 
 class NoTargets(Targets):

@@ -8,7 +8,8 @@ it is below one pixel. The others get the class IGNORED, as the padding has.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -67,14 +68,20 @@ class Boxes(Targets):
             return [None] * len(self.of(index))
         return [self.outlines.mask(int(number), height, width) for number in self.of(index).outline]
 
-    def take(self, indices: Indices) -> "Boxes":
+    @cached_property
+    def most(self) -> int:
+        """Objects that a picture has, and at least 1: how many a batch has room for."""
+        used = self.objects.owner[self.objects.are_used]
+        return max(1, int(np.bincount(used).max(initial=0)))
+
+    def take(self, indices: Indices) -> Self:
         indices = np.asarray(indices, dtype=np.int64)
         first, counts = self._starts[indices], np.diff(self._starts)[indices]
         rows = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         objects = replace(self.objects.chosen(rows), owner=np.repeat(np.arange(len(indices)), counts))
         return self._like(objects, self.sizes[indices], self.ids[indices])
 
-    def relabelled(self, numbers: Indices, num_classes: int) -> "Boxes":
+    def relabelled(self, numbers: Indices, num_classes: int) -> Self:
         ids = self.category_ids
         if ids is not None:
             known = {int(number): ids[place] for place, number in enumerate(numbers) if number >= 0}
@@ -84,13 +91,13 @@ class Boxes(Targets):
         called.category_ids = ids
         return called
 
-    def rescaled(self, sizes: Indices) -> "Boxes":
+    def rescaled(self, sizes: Indices) -> Self:
         factors = np.tile((sizes / self.sizes)[:, ::-1], 2)[self.objects.owner]  # (T, 4)
         boxes = (self.objects.boxes * factors).astype(np.float32)
         return self._like(replace(self.objects, boxes=boxes), sizes, self.ids)
 
-    def _like(self, objects: Objects, sizes: Indices, ids: NDArray[np.object_]) -> "Boxes":
-        return Boxes(objects, sizes, self.outlines, ids=ids.tolist(), category_ids=self.category_ids)
+    def _like(self, objects: Objects, sizes: Indices, ids: NDArray[np.object_]) -> Self:
+        return type(self)(objects, sizes, self.outlines, ids=ids.tolist(), category_ids=self.category_ids)
 
     def update(self, digest: Digest) -> None:
         for part in (self.sizes, self.objects.owner, self.objects.boxes, self.objects.classes, self.objects.crowd):
@@ -119,10 +126,10 @@ class Boxes(Targets):
 
     def small(self) -> dict[str, Tensor]:
         """boxes (N, M, 4) float32, classes (N, M) int64, IGNORED beyond the objects of a picture, crowd (N, M) bool; M
-        being the most objects that a picture has, and at least 1."""
+        being `most`."""
         used = self.objects.chosen(self.objects.are_used)
         counts = np.bincount(used.owner, minlength=len(self))
-        shape = len(self), max(1, int(counts.max(initial=0)))
+        shape = len(self), self.most
         at = used.owner, np.arange(len(used)) - np.repeat(np.cumsum(counts) - counts, counts)
         boxes, classes = np.zeros((*shape, 4), dtype=np.float32), np.full(shape, IGNORED, dtype=np.int64)
         crowd = np.zeros(shape, dtype=np.bool_)
