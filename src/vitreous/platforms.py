@@ -72,6 +72,13 @@ def peak_memory() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def device_memory(device: "torch.device") -> int | None:
+    """Of a GPU, in bytes; None of other devices, whose memory all processes share."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
 def lock(file: IO[bytes]) -> bool:
     """Lock an open file without waiting; False where another process has it. The lock goes when the file is closed or
     the process ends, however it ends."""

@@ -52,6 +52,24 @@ def parts():
     return replace(recipe, average=AverageSettings(kind="ema", factor=0.9))
 
 
+def sharded():
+    """The same as plain, with a share of every weight on each rank."""
+    return in_shards(plain())
+
+
+def sharded_parts():
+    return in_shards(parts())
+
+
+def sharded_dino():
+    return in_shards(dino())
+
+
+def in_shards(recipe):
+    memory = replace(recipe.training.memory, shard=True)
+    return replace(recipe, training=replace(recipe.training, memory=memory))
+
+
 def muon():
     return replace(small(fashion_vit()), optimizer=MuonSettings(lr=1e-3))
 
@@ -78,7 +96,10 @@ def compiled():
     return small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
 
 
-RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, hybrid, dino, compiled)}
+RECIPES = {
+    recipe.__name__: recipe
+    for recipe in (plain, parts, muon, simclr, hybrid, dino, compiled, sharded, sharded_parts, sharded_dino)
+}
 
 
 class Partly(Regress):

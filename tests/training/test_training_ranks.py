@@ -14,6 +14,7 @@ import ranks_job
 from vitreous.training.run import RunDirectory
 
 NAMES = ("plain", "resumed", "parts", "muon", "simclr", "hybrid", "dino", "partly", "diverged")
+SHARDED = ("sharded", "sharded_parts", "sharded_dino")
 
 
 def start(size, out, names):
@@ -43,7 +44,7 @@ def finish(processes):
 def runs(tmp_path_factory):
     """<size>/<name>, of one and of two processes."""
     out = tmp_path_factory.mktemp("ranks")
-    two = start(2, out, NAMES)
+    two = start(2, out, (*NAMES, *SHARDED))
     ranks_job.main(out / "1", NAMES)
     finish(two)
     return out
@@ -63,6 +64,13 @@ def test_two_ranks_learn_as_one(runs, name):
     one, two = losses(runs / "1" / name), losses(runs / "2" / name)
     assert len(one) == (3 if name == "hybrid" else ranks_job.STEPS)
     assert two == pytest.approx(one, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "parts", "dino"])
+def test_two_ranks_with_a_share_of_the_weights_each_learn_as_one(runs, name):
+    """Parts with an average and activations computed again; a momentum teacher, whose share follows its student's."""
+    sharded = "sharded" if name == "plain" else f"sharded_{name}"
+    assert losses(runs / "2" / sharded) == pytest.approx(losses(runs / "1" / name), abs=1e-5)
 
 
 def test_muon_moves_the_same_on_both_ranks(runs):

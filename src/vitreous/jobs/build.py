@@ -14,8 +14,10 @@ from vitreous.objectives.base import Objective
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.teaching.lessons import find_teacher, with_predictions
-from vitreous.training.devices import World
+from vitreous.training.devices import World, compiles, is_half
 from vitreous.training.loop import Loop
+from vitreous.training.optim import MuonSettings
+from vitreous.training.ranks import shard, shards
 from vitreous.weights.trained import Trained
 
 
@@ -66,6 +68,7 @@ def build_encoder(recipe: Recipe) -> Encoder:
 
 
 def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: World) -> Loop:
+    _place(objective, recipe, world)
     loader = build_loader(recipe, splits.train, world)
     return Loop(
         objective,
@@ -76,6 +79,25 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
         settings=recipe.training,
         world=world,
     )
+
+
+def _place(objective: Objective, recipe: Recipe, world: World) -> None:
+    """On the device of this rank: all of it, or this rank's share. Whatever follows its weights is built after that."""
+    training = recipe.training
+    if isinstance(recipe.optimizer, MuonSettings):
+        if training.memory.shard is True:
+            raise UserError(
+                "Muon moves whole matrices, which no rank has where they are sharded: give --optimizer.kind AdamW, or "
+                "leave out --training.memory.shard"
+            )
+        is_sharded = False
+    else:
+        is_sharded = shards(objective, training.memory.shard, world, averaged=recipe.average.kind != "none")
+    if is_sharded:
+        half = is_half(world.device, training.precision)
+        shard(objective, world, half=half, compiled=compiles(world.device, training.compile))
+    else:
+        objective.to(world.device)
 
 
 def build_loader(recipe: Recipe, train: Source, world: World) -> TrainLoader:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitreous.data.sources import DataSettings, Source, Splits, check_classes
 from vitreous.errors import UserError, in_plain_words
@@ -18,6 +19,7 @@ from vitreous.jobs.build import (
     with_batch_that_fits,
 )
 from vitreous.jobs.data import OpenData
+from vitreous.nn.shards import fitted, whole
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
 from vitreous.storage import atomic
@@ -26,6 +28,7 @@ from vitreous.tasks.base import Task
 from vitreous.terminal import note
 from vitreous.training.devices import World, autocast
 from vitreous.training.loop import Course, Evaluate, Loop
+from vitreous.training.ranks import gathered
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
@@ -112,7 +115,7 @@ def _train(
         if world.is_first:
             note(*splits.notes)
         recipe = with_batch_that_fits(recipe, splits.train, world)
-        objective = build_objective(recipe, splits.train.classes).to(world.device)
+        objective = build_objective(recipe, splits.train.classes)
         _check_scored(recipe, objective, splits.train)
         loop = build_loop(recipe, splits, objective, world)
         if not directory.checkpoints.paths():
@@ -165,8 +168,10 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
         if not isinstance(objective.task, Task):
             return {}
         scores = score(objective.task, batches)
-        if keeps_best and world.is_first:
-            _keep_if_best(directory.path / BEST, objective, scores, objective.task.metric().headline)
+        if keeps_best:
+            state = whole(objective.state_dict())
+            if world.is_first:
+                _keep_if_best(directory.path / BEST, state, scores, objective.task.metric().headline)
         return scores
 
     return evaluate
@@ -175,10 +180,10 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
 BEST = "best"  # folder of the weights that scored best on the validation part, where they are what is kept
 
 
-def _keep_if_best(folder: Path, objective: Objective, scores: dict[str, float], headline: str) -> None:
+def _keep_if_best(folder: Path, state: dict[str, Tensor], scores: dict[str, float], headline: str) -> None:
     """A run that goes on from an earlier step meets its best again, and it stays."""
     if not folder.is_dir() or scores[headline] > atomic.read_json(folder / "model.json")[headline]:
-        own.save_model(folder, objective.state_dict(), scores)
+        own.save_model(folder, state, scores)
 
 
 def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test: bool) -> dict[str, Any]:
@@ -195,21 +200,23 @@ def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test:
         if isinstance(task, Task):
             results["headline"] = task.metric().headline
             if recipe.training.keep == "best":
-                objective.load_state_dict(own.load_model(folder.parent / BEST)[0])
-            if splits.val is not None:
-                known = loop.final_scores if recipe.training.keep == "last" else None
-                results["val"] = known or score(task, eval_batches(splits.val, recipe, world))
-            if read_test and splits.test is not None:
-                results["test"] = score(task, eval_batches(splits.test, recipe, world))
+                objective.load_state_dict(fitted(own.load_model(folder.parent / BEST)[0], objective.state_dict()))
+            with gathered(objective):
+                if splits.val is not None:
+                    known = loop.final_scores if recipe.training.keep == "last" else None
+                    results["val"] = known or score(task, eval_batches(splits.val, recipe, world))
+                if read_test and splits.test is not None:
+                    results["test"] = score(task, eval_batches(splits.test, recipe, world))
+        result = trained(recipe, objective, splits.train.classes, str(folder.parent))
         if world.is_first:
-            trained(recipe, objective, splits.train.classes, str(folder.parent)).save(folder)
+            result.save(folder)
     return results
 
 
 def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str) -> Trained:
     """What a run leaves behind: a task with its head, or the encoder alone."""
     task = objective.task
-    weights = objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict()
+    weights = whole(objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict())
     card = Card(
         model=recipe.model,
         task=None if task is None else task_settings(recipe.objective),

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.names import CONVNEXT_SIZES
-from vitreous.nn.blocks import LayerScale, Mlp, StochasticDepth, depth_rates, small_weights
+from vitreous.nn.blocks import LayerScale, Mlp, Repeated, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.channels_last import depthwise, patchwise
 
 KERNEL = 7  # of the depthwise convolutions
 
 
-class ConvNeXtBlock(nn.Module):
+class ConvNeXtBlock(Repeated):
     """A depthwise convolution mixes places, then an MLP mixes channels; the sum is added. Maps are (B, h, w, D)."""
 
     def __init__(self, width: int, norm_epsilon: float, layer_scale: float | None, stochastic_depth: float) -> None:

@@ -19,7 +19,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import PVT_SIZES
-from vitreous.nn.blocks import Mlp, StochasticDepth, depth_rates, small_weights
+from vitreous.nn.blocks import Mlp, Repeated, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.channels_last import depthwise, patchwise
 from vitreous.nn.resizing import Resizing, resize_table
 from vitreous.nn.tokens import LearnedPositions, Prefix
@@ -109,7 +109,7 @@ class PlainMlp(Mlp):
         return super().forward(x)
 
 
-class PVTBlock(nn.Module):
+class PVTBlock(Repeated):
     def __init__(self, attention: ReducedAttention, mlp: ConvMlp | PlainMlp, norm_epsilon: float, rate: float) -> None:
         super().__init__()
         self.attention_norm, self.attention = nn.LayerNorm(attention.width, eps=norm_epsilon), attention

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, EncoderSettings, Features, FineTuning, Output, run
-from vitreous.nn.blocks import StochasticDepth, depth_rates
+from vitreous.nn.blocks import Repeated, StochasticDepth, depth_rates
 from vitreous.nn.convolution import Padding, Standardisation, StandardizedConv, group_norm, pad_same
 
 RootKind = Literal["imagenet", "small"]
@@ -62,7 +62,7 @@ class Root(nn.Module):
         return F.max_pool2d(x, 3, 2)
 
 
-class PreActivatedUnit(nn.Module):
+class PreActivatedUnit(Repeated):
     """BiT's bottleneck: norm and ReLU before each convolution; the projection reads the pre-activated input."""
 
     def __init__(self, channels: int, width: int, stride: int, stochastic_depth: float, kind: ConvKind) -> None:
@@ -84,7 +84,7 @@ class PreActivatedUnit(nn.Module):
         return out
 
 
-class PostActivatedUnit(nn.Module):
+class PostActivatedUnit(Repeated):
     """The hybrid's bottleneck: norm after each convolution, ReLU after the sum."""
 
     def __init__(self, channels: int, width: int, stride: int, stochastic_depth: float, kind: ConvKind) -> None:

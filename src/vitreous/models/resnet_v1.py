@@ -15,6 +15,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, EncoderSettings, Features, FineTuning, Output
 from vitreous.models.names import RESNET_V1_SIZES
 from vitreous.models.resnet import Trunk
+from vitreous.nn.blocks import Repeated
 from vitreous.nn.convolution import FrozenBatchNorm
 
 Unit = Literal["bottleneck", "basic"]
@@ -37,7 +38,7 @@ class Root(nn.Module):
         return F.max_pool2d(F.relu(self.norm(self.conv(images))), 3, 2, padding=1)
 
 
-class BasicUnit(nn.Module):
+class BasicUnit(Repeated):
     """Two 3x3 convolutions beside a shortcut."""
 
     expansion = 1
@@ -53,7 +54,7 @@ class BasicUnit(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-class BottleneckUnit(nn.Module):
+class BottleneckUnit(Repeated):
     """1x1, 3x3 (of the stride: torchvision's "v1.5") and 1x1 convolutions beside a shortcut."""
 
     expansion = 4

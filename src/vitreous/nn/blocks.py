@@ -146,7 +146,12 @@ class LayerScale(nn.Module):
         return branch * self.factor.to(branch.dtype)
 
 
-class Block(nn.Module):
+class Repeated(nn.Module):
+    """A part that a network has many of, called with tensors one after the other. Until it is called, its weights may
+    lie in shards over ranks (training/ranks)."""
+
+
+class Block(Repeated):
     """x + attention(norm(x)), then x + mlp(norm(x)) (paper, equations 2 and 3)."""
 
     def __init__(

@@ -7,6 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from vitreous.nn import shards
+
 
 def ramp(start: float, end: float, progress: Tensor) -> Tensor:
     """From `start` to `end` along half a cosine, as the run goes on."""
@@ -31,7 +33,7 @@ class Momentum(nn.Module):
     @torch.no_grad()
     def follow(self, module: nn.Module, keep: Tensor | float) -> None:
         """Keep the share `keep` of every weight, and take the rest from `module`. Buffers are copied."""
-        own, new = ([p.detach() for p in one.parameters()] for one in (self.module, module))
+        own, new = ([shards.local(p.detach()) for p in one.parameters()] for one in (self.module, module))
         change = torch._foreach_sub(new, own)
         torch._foreach_mul_(change, 1 - keep)
         torch._foreach_add_(own, change)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
+from vitreous.nn import shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class Average:
         self.settings = settings
         parameters = dict(module.named_parameters()) if self.is_on else {}
         buffers = dict(module.named_buffers()) if self.is_on else {}
-        self._names = [*parameters, *buffers]
-        self._weights: list[Tensor] = list(parameters.values())
+        self._parameters, self._buffer_names = parameters, list(buffers)
+        self._weights: list[Tensor] = [shards.local(weight) for weight in parameters.values()]
         self._buffers: list[Tensor] = list(buffers.values())
         # float32 whatever the weights are: bf16 cannot hold steps of one part in 10,000.
         self._shadows = [weight.detach().to(torch.float32, copy=True) for weight in self._weights]
@@ -85,7 +86,11 @@ class Average:
         """The live tensors (not copies): `updates`, and the average by the module's names."""
         if not self.is_on:
             return {}
-        return {"updates": self._updates, **dict(zip(self._names, [*self._shadows, *self._copies], strict=True))}
+        averaged = {
+            name: shards.beside(shadow, parameter)
+            for (name, parameter), shadow in zip(self._parameters.items(), self._shadows, strict=True)
+        }
+        return {"updates": self._updates, **averaged, **dict(zip(self._buffer_names, self._copies, strict=True))}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Exactly what `state` gave, copied in place."""

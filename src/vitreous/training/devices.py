@@ -5,7 +5,7 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -38,15 +38,24 @@ class World:
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
         if place.type == "cuda":
             torch.cuda.set_device(place)
-        if size > 1 and not dist.is_initialized():
-            # That module takes the group of its import's time as a default. Imported later, as torch.compile does, it
-            # would keep the group and its threads alive to the very end, where they now and then abort the process.
-            from torch.distributed.nn import functional  # noqa: F401
+        world = cls(rank, size, place)
+        if size > 1:
+            world.meet()
+        return world
 
-            # Words between hosts go by gloo even on GPUs: they must not wait for the device.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-            atexit.register(_leave)
-        return cls(rank, size, place)
+    def meet(self) -> None:
+        """Be one of torch's groups of processes, where that was not done yet. Alone one needs it for sharding only."""
+        if dist.is_initialized():
+            return
+        # That module takes the group of its import's time as a default. Imported later, as torch.compile does, it would
+        # keep the group and its threads alive to the very end, where they now and then abort the process.
+        from torch.distributed.nn import functional  # noqa: F401
+
+        store = dist.HashStore() if self.size == 1 else None  # type: ignore[attr-defined]
+        alone: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
+        # Words between hosts go by gloo even on GPUs: they must not wait for the device.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo", **alone)
+        atexit.register(_leave)
 
     @property
     def is_first(self) -> bool:
@@ -81,8 +90,11 @@ def _leave() -> None:
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 on a GPU only."""
-    is_half = device.type == "cuda" if precision == "auto" else precision == "bf16"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_half)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_half(device, precision))
+
+
+def is_half(device: torch.device, precision: Precision) -> bool:
+    return device.type == "cuda" if precision == "auto" else precision == "bf16"
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:

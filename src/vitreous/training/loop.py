@@ -21,6 +21,7 @@ from vitreous import keys, platforms
 from vitreous.batch import Batch
 from vitreous.errors import ReaderEndedError, UserError
 from vitreous.nn.blocks import Draws
+from vitreous.nn.shards import fitted, whole
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
@@ -28,7 +29,7 @@ from vitreous.training.checkpoint import Checkpoint
 from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles
 from vitreous.training.meter import Meter
 from vitreous.training.optim import Optimizer
-from vitreous.training.ranks import held_back, over_ranks
+from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
 
@@ -46,6 +47,7 @@ class MemorySettings:
 
     accumulate: int = 1  # parts into which a step's batch is cut, one after the other
     recompute: bool = False  # do not keep activations for the backward pass: compute them again
+    shard: Shard = "auto"  # each rank holds a share of every weight; auto: where all of them would fill half a device
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -149,8 +151,7 @@ class Loop:
         self.concerned = False  # about what the numbers of the objective say
         self.draws = Draws(objective)
         is_compiled = compiles(world.device, settings.compile)
-        # Compiled inside: torch cuts the graph where its buckets of gradients end, and so computes while it exchanges.
-        self.losses = over_ranks(torch.compile(objective, dynamic=False) if is_compiled else objective, world)
+        self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
         self.run_step = self._step_to_run()
 
@@ -301,7 +302,7 @@ class Loop:
     def _quietly(self, evaluate: Evaluate) -> dict[str, float]:
         self.objective.eval()
         try:
-            with torch.no_grad(), autocast(self.world.device, self.settings.precision):
+            with torch.no_grad(), gathered(self.objective), autocast(self.world.device, self.settings.precision):
                 return evaluate(self.objective)
         finally:
             self.objective.train()
@@ -311,9 +312,9 @@ class Loop:
     def _save(self, directory: RunDirectory, step: int) -> None:
         self._check_health()
         tensors = {
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state(),
-            "average": self.average.state(),
+            "objective": whole(self.objective.state_dict()),
+            "optimizer": whole(self.optimizer.state()),
+            "average": whole(self.average.state()),
             "meter": self.meter.state(),
         }
         if self.world.is_first:
@@ -328,8 +329,8 @@ class Loop:
             directory.truncate_log(0)
             return 0
         self._load_weights(checkpoint, directory)
-        self.optimizer.load_state(checkpoint.tensors["optimizer"])
-        self.average.load_state(checkpoint.tensors["average"])
+        self.optimizer.load_state(fitted(checkpoint.tensors["optimizer"], self.optimizer.state()))
+        self.average.load_state(fitted(checkpoint.tensors["average"], self.average.state()))
         self.meter.load_state(checkpoint.tensors["meter"])
         self.step_count.fill_(checkpoint.step)
         directory.truncate_log(checkpoint.step)
@@ -337,7 +338,7 @@ class Loop:
 
     def _load_weights(self, checkpoint: Checkpoint, directory: RunDirectory) -> None:
         try:
-            self.objective.load_state_dict(checkpoint.tensors["objective"])
+            self.objective.load_state_dict(fitted(checkpoint.tensors["objective"], self.objective.state_dict()))
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip()
             raise UserError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
+from vitreous.nn import shards
 from vitreous.objectives.base import Objective
 from vitreous.training.muon import Matrix, Muon
 
@@ -21,7 +22,8 @@ class Slot:
     """A parameter that is trained, and what its place in the network says about it."""
 
     name: str
-    parameter: nn.Parameter
+    parameter: nn.Parameter  # what the optimizer moves: of a sharded one the rows on this rank
+    registered: nn.Parameter  # as the network has it, with the gradient: the same, where it is not sharded
     weight: bool  # of a dense layer or a convolution; not a norm, bias, token or position
     inner: bool  # a weight inside a stage after the first: not of the stem, not of a head
     parts: int  # matrices stacked in its rows: 3 for a fused query, key and value
@@ -44,7 +46,8 @@ def slots(objective: Objective, layer_decay: float = 1.0, encoder_rate: float = 
         module = objective.get_submodule(path)
         weight = leaf == "weight" and p.ndim >= 2 and not isinstance(module, nn.Embedding)
         scale = encoder_rate * layer_decay ** (len(stages) - depth[p]) if p in depth else 1.0
-        found.append(Slot(name, p, weight, weight and p in inside, _parts(path, module), scale))
+        moved = nn.Parameter(shards.local(p)) if shards.is_sharded(p) else p
+        found.append(Slot(name, moved, p, weight, weight and p in inside, _parts(path, module), scale))
     if not found:
         raise UserError("nothing to train: every parameter of the model is frozen")
     return found
@@ -78,6 +81,10 @@ class Optimizer:
     def step(self, bad: Tensor | None = None) -> None:
         """Move the weights; where the 0-d tensor `bad` is not 0, leave weights and state exactly as they are."""
         flag = None if bad is None else (bad != 0).to(torch.float32)
+        for slot in self._named:
+            if slot.registered is not slot.parameter:
+                gradient = slot.registered.grad
+                slot.parameter.grad = None if gradient is None else shards.local(gradient)
         for part in self._parts:
             part.found_inf = flag  # type: ignore[attr-defined]  # as torch's GradScaler tells a fused optimizer
             part.step()
@@ -85,19 +92,23 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self._parts:
             part.zero_grad(set_to_none)
+        for slot in self._named:
+            if slot.registered is not slot.parameter:
+                slot.registered.grad = None
 
     def gradients(self) -> list[Tensor]:
-        return [slot.parameter.grad for slot in self._named if slot.parameter.grad is not None]
+        return [slot.registered.grad for slot in self._named if slot.registered.grad is not None]
 
     def clip(self, max_norm: float | None) -> Tensor:
         """The norm of all gradients together, as a 0-d tensor; scaled down to `max_norm` where it is larger."""
         gradients = self.gradients()
         if not gradients:
             return torch.zeros_like(self._rates[0])
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = shards.total_norm(gradients)
         if max_norm is not None:
             # Without a comparison: a norm of NaN must reach the caller, who decides what to do about it.
-            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+            factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_([shards.local(gradient) for gradient in gradients], factor)
         return norm
 
     def state(self) -> dict[str, Tensor]:
@@ -106,7 +117,8 @@ class Optimizer:
         for slot in self._named:
             for part in self._parts:
                 for key, value in part.state.get(slot.parameter, {}).items():
-                    tensors[f"{slot.name}/{key}"] = value
+                    is_moment = value.shape == slot.parameter.shape
+                    tensors[f"{slot.name}/{key}"] = shards.beside(value, slot.registered) if is_moment else value
         return tensors
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -1,32 +1,106 @@
-"""Gradients over ranks: torch's DistributedDataParallel around an objective.
+"""An objective over ranks, by torch's own engines: each ends with the mean gradient of all.
 
-It exchanges gradients in buckets while the backward pass still computes the others, so that every rank ends with their
-mean. Alone, an objective stays as it is.
+DistributedDataParallel where every rank has room for all of it: gradients are exchanged in buckets while the backward
+pass still computes the others. Where none has, fully_shard (FSDP2): every rank holds its rows of every weight, gradient
+and moment; a block's weights are gathered while the block before it computes, and dropped after it. Alone, an objective
+stays as it is.
 """
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vitreous import platforms
 from vitreous.batch import Batch
+from vitreous.nn.blocks import Repeated
+from vitreous.objectives.base import Objective
 from vitreous.training.devices import World
 
 Losses = Callable[[Batch, Tensor], dict[str, Tensor]]  # an objective, as it is or compiled
+Shard = Literal["auto"] | bool
+ROOM = 0.5  # of a device's memory: the rest is for activations
 
 
-def over_ranks(objective: Losses, world: World) -> Losses:
+# ---- sharded
+
+
+def shards(objective: Objective, wanted: Shard, world: World, averaged: bool) -> bool:
+    """auto: where what lies on a device from step to step would leave too little of it for the step itself."""
+    if wanted != "auto":
+        return wanted
+    if world.size == 1 or (room := platforms.device_memory(world.device)) is None:
+        return False
+    # A weight, its gradient and two moments, in float32; what is frozen has no more than the weight.
+    held = sum(p.numel() * (16 if p.requires_grad else 4) + 4 * averaged * p.numel() for p in objective.parameters())
+    return held > ROOM * room
+
+
+def shard(objective: Objective, world: World, *, half: bool, compiled: bool) -> None:
+    """In place, before optimizer and averages are made: from then on every rank holds its rows of each weight.
+
+    half: a block's weights are gathered in bfloat16, which is what autocast would make of its matrices anyway."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    world.meet()
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    # Gradients are summed in float32, and what goes from block to block stays as autocast has it.
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    # A single number has no rows to share.
+    numbers = {p for p in objective.parameters() if p.ndim == 0}
+    for block in [part for part in objective.modules() if isinstance(part, Repeated)]:
+        if compiled:  # inside the hooks that gather its weights; blocks of one shape share what is compiled
+            block.forward = torch.compile(block.forward, dynamic=False)
+        fully_shard(block, mesh=mesh, mp_policy=policy if half else MixedPrecisionPolicy(), ignored_params=numbers)
+    # Dropped after each pass, so that outside of one all weights are where optimizer and averages change them.
+    fully_shard(objective, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)
+    for number in numbers:
+        number.data = number.data.to(world.device)
+        if number.requires_grad:
+            number.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda p: setattr(p, "grad", world.mean(p.grad))
+            )
+
+
+def is_sharded(objective: nn.Module) -> bool:
+    return hasattr(objective, "set_requires_gradient_sync")
+
+
+@contextmanager
+def gathered(objective: nn.Module) -> Iterator[None]:
+    """Inside, any of its methods may be called, not its forward pass alone: what lies outside its blocks is whole on
+    every rank. They must all do so together."""
+    if not is_sharded(objective):
+        yield
+        return
+    objective.unshard()  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        objective.reshard()  # type: ignore[operator]
+
+
+# ---- whole on every rank
+
+
+def over_ranks(objective: Objective, world: World, *, compiled: bool) -> Losses:
     """The objective, such that a backward pass through its loss leaves the mean gradient of all ranks.
     They must all call this together, and the parameters must stay the same objects from then on."""
-    if world.size == 1:
+    if is_sharded(objective):
         return objective
+    # Compiled inside: torch cuts the graph where its buckets of gradients end, and so computes while it exchanges.
+    losses: Losses = torch.compile(objective, dynamic=False) if compiled else objective
+    if world.size == 1:
+        return losses
     # Said of kernels of one pixel, where strides mean nothing.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     engine = DistributedDataParallel(
-        _OnlyTheLoss(objective).to(world.device),
+        _OnlyTheLoss(losses).to(world.device),
         # Without it a parameter that the loss does not reach would be waited for. It also keeps the buckets as they
         # are, where they would be made anew after the first step: among four ranks or more the order of a sum goes by
         # the place in a bucket, and a run that resumes must add up as one that went through.
@@ -35,11 +109,6 @@ def over_ranks(objective: Losses, world: World) -> Losses:
     )
     engine.broadcast_buffers = False  # an objective shares by itself what it has to (see nn/gather)
     return engine
-
-
-def held_back(losses: Losses) -> AbstractContextManager[None]:
-    """Inside, gradients only add up on their own rank; the next backward pass outside exchanges their sum."""
-    return losses.no_sync() if isinstance(losses, DistributedDataParallel) else nullcontext()
 
 
 class _OnlyTheLoss(nn.Module):
@@ -53,3 +122,20 @@ class _OnlyTheLoss(nn.Module):
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         losses = self.objective(batch, progress)
         return {name: number if name == "loss" else number.detach() for name, number in losses.items()}
+
+
+# ---- both
+
+
+@contextmanager
+def held_back(losses: Losses) -> Iterator[None]:
+    """Inside, gradients only add up on their own rank; the next backward pass outside exchanges their sum."""
+    if isinstance(losses, DistributedDataParallel):
+        with losses.no_sync():
+            yield
+    elif isinstance(losses, nn.Module) and is_sharded(losses):
+        losses.set_requires_gradient_sync(False)  # type: ignore[operator]
+        yield
+        losses.set_requires_gradient_sync(True)  # type: ignore[operator]
+    else:
+        yield
