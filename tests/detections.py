@@ -47,6 +47,8 @@ PREPROCESSING = Preprocessing(size_px=(48, 96), crop="letterbox")
 class Oracle(Predictor):
     """Finds every object, with noise; every other time it is sure of something that is not there."""
 
+    fingerprint = "oracle"
+
     def __init__(self, *sources):
         fitting = Fitting(**vars(PREPROCESSING))
         self.reading = Reading(kind="detect", classes=sources[0].classes, fitting=fitting)

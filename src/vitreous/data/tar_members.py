@@ -81,7 +81,7 @@ def _read_at(path: Path, offset: int, size: int) -> bytes:
         return file.read(size)
 
 
-class _Headers:
+class Headers:
     """A file of which tarfile reads headers alone: one that says it is large is not believed."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -103,7 +103,7 @@ def open_shard(shard: Path, skipped: Skipped) -> Shard:
     pictures: list[Member] = []
     labels: dict[str, str] = {}
     try:
-        with open_regular(shard) as file, tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:") as tar:
+        with open_regular(shard) as file, tarfile.open(fileobj=cast(BinaryIO, Headers(file)), mode="r:") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them, for a second pass
                 path = PurePosixPath(member.name)

@@ -24,11 +24,17 @@ class ExportedPredictor(Predictor):
     def __init__(self, path: Path, threads: int = 0) -> None:
         """`threads`: 0 for as many as there are cores."""
         _verify(path)
+        self.path = path
         self.session = open_session(path, threads)
         self.usage = _usage(path, self.session)
         self.reading = self.usage.reading
         with_extent = len(self.session.get_inputs()) > 1
         self._fit = _fitting_session(self.usage, with_extent, threads) if self.usage.input == "tensors" else None
+
+    @property
+    def fingerprint(self) -> str:
+        beside = self.path.with_name(self.path.name + ".data")  # the weights, of a large model
+        return "+".join(sha256(file) for file in (self.path, beside) if file.is_file())
 
     def outputs(self, pictures: Sequence[Picture]) -> Outputs:
         if self._fit is None:

@@ -45,6 +45,11 @@ class Predictor(ABC):
     def classes(self) -> tuple[str, ...]:
         return self.reading.classes
 
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """The same for two models that say the same of every picture, wherever they lie."""
+
     @abstractmethod
     def outputs(self, pictures: Sequence[Picture]) -> Outputs:
         """Pictures of any sizes -> what the model gives for them, raw or calibrated, by name."""

@@ -7,12 +7,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Predictor, sizes_of
 from vitreous.prediction.reading import Reading
 from vitreous.tasks.predictions import Prediction
+from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
 
@@ -28,6 +30,10 @@ class TorchPredictor(Predictor):
     @classmethod
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
         return cls(Trained.load(where), device)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.task, settings.to_json(self.card))
 
     def inputs(self, *pictures: AnyPicture) -> Tensor:
         """(B, 3, h, w): what the model sees of them."""

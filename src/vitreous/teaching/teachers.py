@@ -1,7 +1,5 @@
 """A trained model that teaches another: it is shown the student's views, in the way it is used to see pictures."""
 
-import hashlib
-import json
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -15,6 +13,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.tasks.base import Task
 from vitreous.tasks.predictions import class_logits
+from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
 
@@ -116,11 +115,7 @@ class Teacher(KnownTeacher):
 
 def _fingerprint(model: nn.Module, own: Preprocessing) -> int:
     """Of its weights and of how it sees pictures: 63 bits of a sha256."""
-    digest = hashlib.sha256(json.dumps(settings.to_json(own)).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return int.from_bytes(digest.digest()[:8], "big") >> 1
+    return int(fingerprint(model, settings.to_json(own))[:16], 16) >> 1
 
 
 def _difference(own: tuple[str, ...], students: tuple[str, ...]) -> str:

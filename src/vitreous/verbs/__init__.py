@@ -17,6 +17,7 @@ VERBS = {
     "evaluate": "evaluate",
     "inspect": "inspect",
     "predict": "predict",
+    "embed": "embed",
     "serve": "serve",
     "export": "export",
     "study": "study",

@@ -12,11 +12,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet
+from vitreous.verbs.bulk import add_bulk, run_bulk
 
 if TYPE_CHECKING:
     from vitreous.data.images import BadPicture
     from vitreous.prediction.outcomes import Outcome
-    from vitreous.prediction.records import Records
+    from vitreous.prediction.records import Records, Wanted
 
 HELP = "Predict what pictures show, with calibrated probabilities."
 STDIN_BYTES = 1 << 28  # of a picture on the standard input
@@ -48,33 +49,46 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="write files there: masks, overlays, polygons and shares; or boxes, drawn and as CSV, COCO and YOLO",
+        help="write files there: masks, overlays, polygons, shares; boxes, drawn and as CSV, COCO, YOLO; rows",
     )
     parser.add_argument("--score", type=float, metavar="P", help="of objects: tell those with at least this score")
     parser.add_argument(
         "--precision", type=float, metavar="P", help="of objects: tell so many that this share of them is right"
     )
+    add_bulk(parser, default=None)
     add_device(parser)
     add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    _check(options)
+    if options.engine is None:
+        _print(options)
+    else:
+        _write(options)
+
+
+def _write(options: argparse.Namespace) -> None:
+    """Rows as parquet, of any number of pictures."""
+    from vitreous.bulk.work import Predict
+
+    if options.out is None or options.format != "table":
+        raise UserError(
+            f"--engine {options.engine} writes parquet files: name their folder with --out, and no --format"
+        )
+    run_bulk(options, Predict(model=options.start, wanted=_wanted(options)))
+
+
+def _print(options: argparse.Namespace) -> None:
+    """Rows as they come."""
     from vitreous.data.images import BadPicture
     from vitreous.prediction.files import files as files_of
     from vitreous.prediction.predictor import Predictor
-    from vitreous.prediction.records import Wanted
     from vitreous.prediction.records import records as records_of
     from vitreous.terminal import Bar
 
-    _check(options)
     predictor = Predictor.load(options.start, options.device)
-    wanted = Wanted(
-        top=options.top,
-        coverage=options.coverage,
-        abstain=options.abstain,
-        score=options.score,
-        precision=options.precision,
-    )
+    wanted = _wanted(options)
     records = records_of(predictor.reading, wanted)
     files = None if options.out is None else files_of(Path(options.out), predictor.reading, wanted)
     from_stdin = options.pictures == ["-"]
@@ -97,6 +111,18 @@ def run(options: argparse.Namespace) -> None:
         files.finish()
     if num_bad == num:
         raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to predict")
+
+
+def _wanted(options: argparse.Namespace) -> "Wanted":
+    from vitreous.prediction.records import Wanted
+
+    return Wanted(
+        top=options.top,
+        coverage=options.coverage,
+        abstain=options.abstain,
+        score=options.score,
+        precision=options.precision,
+    )
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -1,0 +1,36 @@
+"""What predictions look like as columns of a table, by kind of task: records (`prediction.records`), with types.
+
+A new kind is one line in COLUMNS.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from vitreous.data.kinds import TaskKind
+from vitreous.prediction.records import Record
+
+TEXT, REAL, WHOLE = pa.string(), pa.float64(), pa.int32()
+PROBABILITIES = pa.list_(pa.struct([("label", TEXT), ("probability", REAL)]))  # of pairs, in a record
+SHARES = pa.list_(pa.struct([("label", TEXT), ("share", REAL)]))
+OBJECTS = pa.list_(pa.struct([("label", TEXT), ("score", REAL), ("box", pa.list_(REAL))]))
+
+COLUMNS: dict[TaskKind, dict[str, pa.DataType]] = {
+    "classify": {"label": TEXT, "probability": REAL, "top": PROBABILITIES, "set": pa.list_(TEXT)},
+    "label": {"labels": PROBABILITIES, "top": PROBABILITIES},
+    "segment": {"width": WHOLE, "height": WHOLE, "confidence": REAL, "shares": SHARES},
+    "detect": {"width": WHOLE, "height": WHOLE, "objects": OBJECTS},
+}
+
+
+def arrays(records: Sequence[Record], columns: dict[str, pa.DataType]) -> list[pa.Array]:
+    """One per column; nothing where a record has nothing: no set was asked for."""
+    return [
+        pa.array([_cell(record.get(name), kind) for record in records], type=kind) for name, kind in columns.items()
+    ]
+
+
+def _cell(value: Any, kind: pa.DataType) -> Any:
+    """Pairs, which JSON has as lists, are tuples for Arrow."""
+    return [tuple(pair) for pair in value] if kind in (PROBABILITIES, SHARES) and value is not None else value

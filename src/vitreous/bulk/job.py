@@ -1,0 +1,138 @@
+"""The job: plan, compare with what is there, do what is missing, say that it is done."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vitreous.bulk import engines
+from vitreous.bulk.engines import Pool
+from vitreous.bulk.output import Output, Plan, Written
+from vitreous.bulk.places import is_url
+from vitreous.bulk.planner import plan
+from vitreous.bulk.work import Opened, Work
+from vitreous.bulk.worker import Job, Line
+from vitreous.errors import UserError
+from vitreous.terminal import Bar
+
+PER_PART = 4096  # pictures: what a kill can cost each worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    work: Work
+    inputs: Sequence[str]
+    out: str
+    engine: engines.Name = "local"
+    device: str = "auto"
+    batch: int = 16
+    per_part: int = PER_PART
+    pool: Pool = field(default_factory=Pool)
+    lines: BinaryIO | None = None  # what `-` among the inputs stands for
+
+
+@dataclass(frozen=True)
+class Result:
+    out: str
+    rows: int
+    failed: int
+    added: int  # by this run
+
+
+def run(request: Request) -> Result:
+    """A row for every picture. The same request goes on where an earlier one stopped; another is refused."""
+    if request.engine == "ray":
+        engines.connected()  # whether it is there shows before anything is read
+    out = request.out if is_url(request.out) else str(Path(request.out).expanduser().absolute())
+    output = Output(out)
+    opened = request.work.open("cpu" if request.engine == "ray" else request.device)
+    with output.store.claimed():
+        planned = _planned(request, output, opened)
+        before = output.written()
+        output.forget_begun()
+        missing = [number for number in range(len(planned)) if number not in before]
+        for done in _shown(_done(request, output, planned, missing, opened), len(missing)):
+            del done
+        return _finished(output, planned, set(before))
+
+
+def _planned(request: Request, output: Output, opened: Opened) -> Plan:
+    """The plan; it is written down at first, and compared afterwards."""
+    parts = plan(request.inputs, request.per_part, Path.cwd(), request.lines)
+    there = output.manifest()
+    about = _about(request, opened)
+    if there is None:
+        if names := [name for name in output.store.names() if name != "plan.jsonl"]:
+            raise UserError(f"{output.where}: holds {names[0]!r}, and no rows of ours; choose another --out")
+        planned = output.write_plan(parts)
+        if not len(planned):
+            raise UserError("there is no picture to " + request.work.verb)
+        output.write_manifest({**about, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
+        return planned
+    _compare(output.where, there, about)
+    planned = output.planned(parts)
+    if planned.sha256 != there["plan"]["sha256"]:
+        raise UserError(
+            f"{output.where}: began with other pictures: some were added, taken away or changed; choose another --out"
+        )
+    return planned
+
+
+def _about(request: Request, opened: Opened) -> dict[str, Any]:
+    return {
+        "verb": request.work.verb,
+        "model": {"where": request.work.model, "fingerprint": opened.fingerprint},
+        **opened.about,
+        "options": {**request.work.options, "batch": request.batch, "part": request.per_part},
+        "inputs": list(request.inputs),
+    }
+
+
+def _compare(where: str, there: dict[str, Any], here: dict[str, Any]) -> None:
+    if there["verb"] != here["verb"]:
+        raise UserError(f"{where}: began as `vitreous {there['verb']}`; choose another --out")
+    if there["model"]["fingerprint"] != here["model"]["fingerprint"]:
+        raise UserError(f"{where}: began with another model ({there['model']['where']}); choose another --out")
+    for name, value in here["options"].items():
+        if there["options"].get(name) != value:
+            was = there["options"].get(name)
+            raise UserError(f"{where}: began with {name} {was}, now it is {value}; choose another --out")
+
+
+def _done(request: Request, output: Output, planned: Plan, missing: Sequence[int], opened: Opened) -> Iterator[Written]:
+    job = Job(
+        work=request.work,
+        out=output.where,
+        root=str(Path.cwd()),
+        device=request.device,
+        batch=request.batch,
+        fingerprint=opened.fingerprint,
+    )
+    lines = [Line(number, planned.starts[number], planned.starts[number + 1]) for number in missing]
+    if not lines:
+        return iter(())
+    return engines.local(job, lines, opened) if request.engine == "local" else engines.on_ray(job, lines, request.pool)
+
+
+def _shown(done: Iterator[Written], parts: int) -> Iterator[Written]:
+    rows = failed = 0
+    with Bar("parts", parts) as bar:
+        for number, one in enumerate(done, start=1):
+            rows, failed = rows + one.rows, failed + one.failed
+            bar.update(number, rows=f"{rows:,}", failed=f"{failed:,}")
+            yield one
+
+
+def _finished(output: Output, planned: Plan, before: set[int]) -> Result:
+    written = output.written()
+    missing = [number for number in range(len(planned)) if number not in written]
+    if missing:
+        raise UserError(f"{output.where}: {len(missing)} parts are missing, the first is {missing[0]}; begin again")
+    rows, failed = (sum(getattr(one, name) for one in written.values()) for name in ("rows", "failed"))
+    about = output.manifest()
+    assert about is not None
+    output.write_manifest({**about, "done": {"rows": rows, "failed": failed}})
+    added = sum(one.rows for number, one in written.items() if number not in before)
+    return Result(output.where, rows, failed, added)

@@ -1,0 +1,159 @@
+"""Output: rows in a folder, as they come and once they are complete.
+
+OUT/manifest.json                  whose rows of what they are; with `done` once none is missing
+OUT/plan.jsonl                     the parts, one per line (`parts`)
+OUT/rows/part-00000012-rows-4096-failed-3.parquet      the rows of one part, in the order of the pictures
+
+The names of the files tell how far the work is: nothing need be opened to go on with it. Sorted by name, their rows are
+in the order of the inputs.
+"""
+
+import hashlib
+import json
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vitreous.bulk.parts import Part, from_line, to_line
+from vitreous.bulk.store import Store
+from vitreous.errors import UserError
+
+FORMAT = 1
+MANIFEST, PLAN, ROWS, BEGUN = "manifest.json", "plan.jsonl", "rows", "begun"
+NAME = re.compile(r"part-(?P<part>\d{8,})-rows-(?P<rows>\d+)-failed-(?P<failed>\d+)\.parquet")
+
+
+@dataclass(frozen=True)
+class Written:
+    """The rows of a part."""
+
+    part: int
+    rows: int
+    failed: int  # how many of them say why there is no result
+
+    @property
+    def name(self) -> str:
+        return f"{ROWS}/part-{self.part:08}-rows-{self.rows}-failed-{self.failed}.parquet"
+
+
+@dataclass(frozen=True)
+class Plan:
+    sha256: str
+    starts: "array[int]"  # where the line of each part begins, and where the last one ends
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+class Output:
+    def __init__(self, where: str) -> None:
+        self.where, self.store = where, Store.of(where)
+
+    # ---- what it is about
+
+    def manifest(self) -> dict[str, Any] | None:
+        if MANIFEST not in self.store.names():
+            return None
+        with self.store.reading(MANIFEST) as file:
+            try:
+                found = json.load(file)
+                if found["format"] != FORMAT:
+                    raise UserError(
+                        f"{self.where}/{MANIFEST}: format {found['format']}, and this version reads {FORMAT}"
+                    )
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{self.where}/{MANIFEST}: damaged; choose another --out") from None
+        return dict(found)
+
+    def write_manifest(self, about: Mapping[str, Any]) -> None:
+        with self.store.writing(MANIFEST) as file:
+            file.write((json.dumps({"format": FORMAT, **about}, indent=2) + "\n").encode())
+
+    # ---- the plan
+
+    def write_plan(self, parts: Iterable[Part]) -> Plan:
+        with self.store.writing(PLAN) as file:
+            return _planned(parts, file)
+
+    @staticmethod
+    def planned(parts: Iterable[Part]) -> Plan:
+        """What the plan would be; it is not written."""
+        return _planned(parts, None)
+
+    def part(self, start: int, end: int) -> Part:
+        """The one whose line lies there."""
+        with self.store.reading(PLAN) as file:
+            file.seek(start)
+            return from_line(file.read(end - start))
+
+    # ---- rows
+
+    def written(self) -> dict[int, Written]:
+        """By part. Where a part was written twice, by a worker that was taken for dead, one is removed."""
+        found: dict[int, Written] = {}
+        for match in filter(None, map(NAME.fullmatch, self.store.names(ROWS))):
+            one = Written(*(int(match[name]) for name in ("part", "rows", "failed")))
+            if one.part in found:
+                self.store.remove(one.name)
+            else:
+                found[one.part] = one
+        return found
+
+    def write(self, part: int, table: pa.Table) -> Written:
+        done = Written(part, table.num_rows, table.num_rows - table["error"].null_count)
+        with self.store.writing(done.name) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        return done
+
+    # ---- parts that their workers do not survive
+
+    def begin(self, part: int, tries: int) -> bool:
+        """Leaves a mark for every time that a part is begun; False where it was begun so often already."""
+        for number in range(tries):
+            name = f"{BEGUN}/part-{part:08}-{number}"
+            if not self.store.has(name):
+                with self.store.writing(name):
+                    return True
+        return False
+
+    def end(self, part: int) -> None:
+        number = 0
+        while self.store.has(name := f"{BEGUN}/part-{part:08}-{number}"):
+            self.store.remove(name)
+            number += 1
+
+    def forget_begun(self) -> None:
+        """A new command tries everything anew."""
+        for name in self.store.names(BEGUN):
+            self.store.remove(f"{BEGUN}/{name}")
+
+    # ---- once it is done
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Part by part, in order; a UserError where the work is not done, or a file is damaged."""
+        about = self.manifest()
+        if about is None or not about.get("done"):
+            raise UserError(f"{self.where}: its rows are not complete; give the command that began it again")
+        for _, one in sorted(self.written().items()):
+            with self.store.reading(one.name) as file:
+                try:
+                    table = pq.ParquetFile(file, page_checksum_verification=True).read()
+                except Exception as error:  # pyarrow raises nearly anything
+                    raise UserError(f"{self.where}/{one.name}: damaged ({error}); remove it, and begin again") from None
+            yield table
+
+
+def _planned(parts: Iterable[Part], file: BinaryIO | None) -> Plan:
+    digest, starts = hashlib.sha256(), array("q", [0])
+    for part in parts:
+        line = (to_line(part) + "\n").encode()
+        digest.update(line)
+        starts.append(starts[-1] + len(line))
+        if file is not None:
+            file.write(line)
+    return Plan(digest.hexdigest(), starts)

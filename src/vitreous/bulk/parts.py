@@ -1,0 +1,186 @@
+"""Parts: pictures that lie together, read one after the other. A plan is a list of them; each becomes one file of rows.
+
+A part is a line of JSON, says how many bytes its files have, and is all that a worker needs to know: whoever has the
+plan needs no second look at the folders.
+"""
+
+import json
+import posixpath
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import pyarrow.parquet as pq
+
+from vitreous.bulk.places import is_network, is_url, open_shard, picture_at, unreachable
+from vitreous.data.images import MAX_BYTES, BadPicture, Picture, read_picture
+from vitreous.data.parquet import stored_in
+from vitreous.data.skipped import Skipped
+from vitreous.data.tar_members import Headers
+from vitreous.errors import UserError, first_line
+
+ROWS = 32  # of a parquet file in memory at a time
+
+
+class Stored(NamedTuple):
+    """A picture that is not yet decoded: its bytes, or the name of its file; or why there is none."""
+
+    name: str
+    content: bytes | str | BadPicture
+
+    def read(self, root: Path) -> Picture | BadPicture:
+        """Made to be called by many threads: this is where a picture is fetched and decoded."""
+        try:
+            if isinstance(self.content, BadPicture):
+                return self.content
+            return read_picture(picture_at(self.content, root) if isinstance(self.content, str) else self.content)
+        except BadPicture as error:
+            return error
+
+
+@dataclass(frozen=True)
+class FilesPart:
+    """Pictures that are files of their own."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int | None, ...]  # in bytes, where a listing told
+
+    def stored(self, root: Path) -> Iterator[Stored]:
+        return (Stored(name, name) for name in self.names)
+
+
+@dataclass(frozen=True)
+class TarPart:
+    """Some pictures of a tar file, one after the other."""
+
+    file: str
+    size: int | None
+    offset: int = 0  # of the header of the first
+    count: int | None = None  # None: up to the end
+
+    def stored(self, root: Path) -> Iterator[Stored]:
+        """What cannot be read of the archive itself is one row, called as the archive."""
+        num = 0
+        try:
+            with open_shard(self.file, root) as file:
+                file.seek(self.offset)
+                for member in pictures_of(file, Skipped(self.file)):
+                    yield Stored(f"{self.file}:{member.name}", _content(file, member))
+                    num += 1
+                    if num == self.count:
+                        return
+        except BadPicture as error:
+            yield Stored(self.file, error)
+        except (OSError, tarfile.TarError) as error:
+            yield Stored(self.file, _damage(self.file, error, "cannot be read on as an uncompressed tar file"))
+
+
+def pictures_of(file: BinaryIO, skipped: Skipped) -> Iterator[tarfile.TarInfo]:
+    """The headers of pictures, from where the file stands."""
+    with tarfile.open(fileobj=cast(BinaryIO, Headers(file)), mode="r:") as tar:
+        for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them, for a second pass
+            if member.isdir() or any(map(skipped.is_hidden, PurePosixPath(member.name).parts)):
+                continue
+            if not member.isreg():
+                skipped.special.append(member.name)
+            elif skipped.is_picture(member.name):
+                yield member
+
+
+def _content(file: BinaryIO, member: tarfile.TarInfo) -> bytes | BadPicture:
+    if member.size > MAX_BYTES:
+        return BadPicture(f"{member.size:,} bytes, more than the {MAX_BYTES:,} allowed")
+    file.seek(member.offset_data)
+    data = file.read(member.size)
+    return data if len(data) == member.size else BadPicture("the tar file ends before this member does")
+
+
+@dataclass(frozen=True)
+class ParquetPart:
+    """Some rows of a parquet file, one after the other."""
+
+    file: str
+    size: int | None
+    column: str
+    first: int
+    count: int
+
+    def stored(self, root: Path) -> Iterator[Stored]:
+        """What cannot be read of the file is so many rows that say so."""
+        num = 0
+        try:
+            with open_shard(self.file, root) as file:
+                for cell in self._cells(pq.ParquetFile(file)):
+                    yield Stored(f"{self.file}:row {self.first + num}", self._content(cell))
+                    num += 1
+        except UserError:
+            raise
+        except Exception as error:  # pyarrow raises nearly anything where a file is damaged
+            reason = error if isinstance(error, BadPicture) else _damage(self.file, error, "damaged")
+            for row in range(self.first + num, self.first + self.count):
+                yield Stored(f"{self.file}:row {row}", reason)
+
+    def _cells(self, file: pq.ParquetFile) -> Iterator[Any]:
+        start, end = 0, self.first + self.count
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if start < end and self.first < start + rows:
+                at = start
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self.column], use_threads=False):
+                    wanted = batch.column(0)[max(self.first - at, 0) : max(end - at, 0)]
+                    yield from (cell.as_py() for cell in wanted)
+                    at += len(batch)
+            start += rows
+
+    def _content(self, cell: Any) -> bytes | str | BadPicture:
+        try:
+            found = stored_in(cell, Path())
+            return found if isinstance(found, bytes) else _beside(self.file, found)
+        except BadPicture as error:
+            return error
+
+
+@dataclass(frozen=True)
+class BrokenPart:
+    """A shard that could not even be opened: one row, which says why."""
+
+    file: str
+    reason: str
+
+    def stored(self, root: Path) -> Iterator[Stored]:
+        yield Stored(self.file, BadPicture(self.reason))
+
+
+Part = FilesPart | TarPart | ParquetPart | BrokenPart
+KINDS: dict[str, Any] = {"files": FilesPart, "tar": TarPart, "parquet": ParquetPart, "broken": BrokenPart}
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+def to_line(part: Part) -> str:
+    return json.dumps({"kind": NAMES[type(part)], **asdict(part)}, separators=(",", ":"))
+
+
+def from_line(line: str | bytes) -> Part:
+    """Of a line that we have written ourselves."""
+    fields = json.loads(line)
+    kind = KINDS[fields.pop("kind")]
+    made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    return cast(Part, made)
+
+
+def _damage(file: str, error: Exception, words: str) -> BadPicture:
+    if is_url(file) and is_network(error):
+        raise unreachable(file, error) from None
+    return BadPicture(f"{words} ({getattr(error, 'strerror', None) or first_line(error)})")
+
+
+def _beside(file: str, path: Path) -> str:
+    """A picture that a table names: it lies where the table does."""
+    if not is_url(file):
+        return str(Path(file).parent / path)
+    if path.is_absolute() or ".." in path.parts:
+        raise BadPicture("its path leads out of the folder")
+    return posixpath.join(file.rsplit("/", 1)[0], path.as_posix())

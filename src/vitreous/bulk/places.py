@@ -1,0 +1,206 @@
+"""Where pictures lie: on a disk, or behind a URL that fsspec knows (s3://, gs://, https://, memory:// ...).
+
+What a person can fix about one picture is a BadPicture: it is not there, or nobody may read it. A network that fails is
+asked again a few times, and then ends the work: rows that say "connection lost" would look like results.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+
+from vitreous.data.files import open_regular
+from vitreous.data.images import MAX_BYTES, BadPicture
+from vitreous.data.skipped import Skipped
+from vitreous.data.walk import entries
+from vitreous.errors import UserError, first_line
+
+PAUSES_S = (0.5, 2.0, 8.0)  # before a network is asked again
+READ_AHEAD = 2**23  # bytes of a shard that are fetched at a time
+SHARDS = (".tar", ".parquet")
+NETWORKS = ("aiohttp", "requests", "urllib3", "botocore", "aiobotocore", "gcsfs", "google", "azure")
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    """A file: a picture, or a shard of them."""
+
+    name: str  # as it was given, or as the folder was with what follows
+    size: int | None  # in bytes, where the listing tells
+
+    @property
+    def suffix(self) -> str:
+        return os.path.splitext(self.name)[1].lower()  # noqa: PTH122 - a URL is no path
+
+
+def is_url(name: str) -> bool:
+    return "://" in name
+
+
+# ---- listing
+
+
+def is_folder(name: str, root: Path) -> bool:
+    if not is_url(name):
+        return (root / name).expanduser().is_dir()
+    return bool(_asked(name, lambda files, path: files.isdir(path)))
+
+
+def files_under(folder: str, root: Path, skipped: Skipped) -> Iterator[Found]:
+    """Pictures and shards at any depth: those of a folder before those of its sub-folders, all by name."""
+    waiting = [folder.rstrip("/") or "/"]
+    listing = _remote_listing if is_url(folder) else _local_listing
+    while waiting:
+        name = waiting.pop()
+        deeper: list[str] = []
+        for entry in listing(name, root, skipped):
+            if isinstance(entry, str):
+                deeper.append(entry)
+            elif entry.suffix in SHARDS or skipped.is_picture(entry.name):
+                yield entry
+        waiting += reversed(deeper)
+
+
+def _local_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found | str]:
+    """Files, and the names of folders; links to folders may lead anywhere, also in a circle."""
+    for entry in entries((root / folder).expanduser()):
+        name = str(Path(folder, entry.name))
+        if skipped.is_hidden(entry.name):
+            continue
+        if entry.is_dir():
+            if entry.is_symlink():
+                skipped.linked.append(name)
+            else:
+                yield name
+        elif entry.is_file():
+            yield Found(name, entry.stat().st_size)
+        elif entry.is_symlink():  # it leads nowhere: an unreadable picture
+            yield Found(name, None)
+        else:
+            skipped.special.append(name)
+
+
+def _remote_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found | str]:
+    found = _asked(folder, lambda files, path: files.ls(path, detail=True))
+    for entry in sorted(found, key=lambda entry: str(entry["name"])):
+        last = str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
+        name = f"{folder}/{last}"
+        if skipped.is_hidden(last):
+            continue
+        if entry["type"] == "directory":
+            yield name
+        else:
+            yield Found(name, entry.get("size"))
+
+
+def size_of(name: str, root: Path) -> int | None:
+    """In bytes; None where that is not told. Raises BadPicture."""
+    if is_url(name):
+        size = _asked_of_one(name, lambda files, path: files.size(path))
+        return None if size is None else int(size)
+    try:
+        return (root / name).expanduser().stat().st_size
+    except OSError as error:
+        raise BadPicture(error.strerror or str(error)) from None
+
+
+# ---- reading
+
+
+def picture_at(name: str, root: Path) -> bytes | Path:
+    """What `read_picture` takes; raises BadPicture."""
+    if not is_url(name):
+        return (root / name).expanduser()
+
+    def fetched(files: Any, path: str) -> bytes:
+        if not name.startswith("http"):
+            return cast(bytes, files.cat_file(path))
+        with files.open(path, "rb", block_size=0) as file:  # as it comes: what strangers send may have no end
+            return b"".join(_pieces(file, MAX_BYTES + 1))
+
+    data = _asked_of_one(name, fetched)
+    if len(data) > MAX_BYTES:
+        raise BadPicture(f"more than the {MAX_BYTES:,} bytes allowed")
+    return data
+
+
+def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
+    while most > 0 and (piece := file.read(most)):
+        most -= len(piece)
+        yield piece
+
+
+def open_shard(name: str, root: Path) -> BinaryIO:
+    """A file that can be searched; raises BadPicture."""
+    if is_url(name):
+        return cast(
+            BinaryIO,
+            _asked_of_one(name, lambda files, path: files.open(path, "rb", block_size=READ_AHEAD)),
+        )
+    try:
+        return open_regular((root / name).expanduser())
+    except OSError as error:
+        raise BadPicture(error.strerror or str(error)) from None
+
+
+# ---- fsspec
+
+
+def _asked(url: str, question: Callable[[Any, str], T]) -> T:
+    """What a file system says about a URL. A UserError where it does not."""
+    try:
+        return _asked_of_one(url, question)
+    except BadPicture as error:
+        raise UserError(f"{url}: {error}") from None
+
+
+def _asked_of_one(url: str, question: Callable[[Any, str], T]) -> T:
+    """The same; a BadPicture where the fault is this file's alone."""
+    files, path = filesystem(url)
+    for pause_s in (*PAUSES_S, None):
+        try:
+            return question(files, path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadPicture("No such file or directory") from None
+        except (PermissionError, IsADirectoryError) as error:
+            raise BadPicture(error.strerror or "Permission denied") from None
+        except Exception as error:
+            if refusal := _refusal(error):
+                raise BadPicture(refusal) from None
+            if not (isinstance(error, OSError) or is_network(error)):
+                raise
+            if pause_s is None:
+                raise unreachable(url, error) from None
+            time.sleep(pause_s)
+    raise AssertionError("the last pause is none")
+
+
+def is_network(error: BaseException) -> bool:
+    """Whether it may be gone the next time, rather than a damage of the file."""
+    return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.split(".")[0] in NETWORKS
+
+
+def unreachable(url: str, error: BaseException) -> UserError:
+    return UserError(f"{url}: cannot be read now ({first_line(error)}); the same command goes on where it stopped")
+
+
+def _refusal(error: Exception) -> str | None:
+    """What a server says about this one request, where asking again is no use."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
+        return f"the server says {status} {getattr(error, 'message', '')}".rstrip()
+    return None
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """That of a URL, and what it calls the path."""
+    import fsspec
+
+    try:
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url))
+    except ImportError as error:
+        raise UserError(f"{url}: {first_line(error)}") from None
+    except ValueError as error:  # an unknown protocol
+        raise UserError(f"{url}: {first_line(error)}") from None

@@ -1,0 +1,131 @@
+"""Stores: a folder on a disk or behind a URL, in which files are written whole or not at all.
+
+An object store shows an object once all of it is there; on a disk a file takes its place when it is complete.
+"""
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from vitreous.bulk.places import filesystem, is_url
+from vitreous.errors import UserError, first_line
+from vitreous.storage import atomic, locks
+
+
+class Store(ABC):
+    where: str
+
+    @staticmethod
+    def of(where: str) -> "Store":
+        return RemoteStore(where) if is_url(where) else LocalStore(where)
+
+    @abstractmethod
+    def names(self, folder: str = "") -> list[str]:
+        """What is in it, in order; nothing where there is no such folder."""
+
+    @abstractmethod
+    def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file that is there once all of it is written, and not where an error came in between."""
+
+    @abstractmethod
+    def reading(self, name: str) -> AbstractContextManager[BinaryIO]: ...
+
+    @abstractmethod
+    def has(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def remove(self, name: str) -> None: ...
+
+    @abstractmethod
+    def claimed(self) -> AbstractContextManager[None]:
+        """Ours alone meanwhile."""
+
+
+class LocalStore(Store):
+    def __init__(self, where: str) -> None:
+        self.where, self.path = where, Path(where)
+
+    def names(self, folder: str = "") -> list[str]:
+        path = self.path / folder
+        return atomic.strangers(path) if path.is_dir() else []
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        try:
+            with atomic.placed(self.path / name) as new, new.open("wb") as file:
+                yield file
+        except OSError as error:
+            raise _unwritable(self.where, error) from None
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[BinaryIO]:
+        with (self.path / name).open("rb") as file:
+            yield file
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.where, error) from None
+        lock = locks.take(self.path / "lock")
+        if lock is None:
+            raise UserError(f"{self.where}: another process is writing into it; wait for it")
+        with lock:
+            for folder in filter(Path.is_dir, (self.path, self.path / "rows", self.path / "begun")):
+                atomic.sweep(folder)
+            yield
+
+
+class RemoteStore(Store):
+    """Nobody keeps two commands apart here: what both write is the same."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.files, self.path = filesystem(where)
+
+    def names(self, folder: str = "") -> list[str]:
+        self.files.invalidate_cache()
+        try:
+            found = self.files.ls(f"{self.path}/{folder}".rstrip("/"), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        with tempfile.TemporaryDirectory() as folder:
+            whole, path = Path(folder, "whole"), f"{self.path}/{name}"
+            with whole.open("wb") as file:
+                yield file
+            try:
+                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self.files.put_file(str(whole), path)
+            except OSError as error:
+                raise _unwritable(self.where, error) from None
+
+    def reading(self, name: str) -> AbstractContextManager[BinaryIO]:
+        return cast(AbstractContextManager[BinaryIO], self.files.open(f"{self.path}/{name}", "rb"))
+
+    def has(self, name: str) -> bool:
+        return bool(self.files.exists(f"{self.path}/{name}"))
+
+    def remove(self, name: str) -> None:
+        self.files.rm_file(f"{self.path}/{name}")
+
+    def claimed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _unwritable(where: str, error: OSError) -> UserError:
+    reason = error.strerror or first_line(error)
+    return UserError(f"{where}: cannot be written ({reason}); free some space or choose another place")

@@ -1,0 +1,45 @@
+"""What `vitreous predict` and `vitreous embed` share where pictures are many."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from vitreous.bulk.work import Work
+
+
+def add_bulk(parser: argparse.ArgumentParser, default: str | None) -> None:
+    group = parser.add_argument_group("many pictures (docs/MANY.md)")
+    known = f" (default: {default})" if default else "; rows go to --out as parquet, and a rerun does what is missing"
+    group.add_argument("--engine", choices=("local", "ray"), default=default, help=f"who does the work{known}")
+    group.add_argument("--part", type=int, default=4096, metavar="N", help="pictures per file of rows (default: 4096)")
+    group.add_argument("--workers", type=int, metavar="N", help="of ray (default: as many as the cluster has room for)")
+    group.add_argument("--cpus", type=int, default=1, metavar="N", help="per worker of ray without GPU (default: 1)")
+
+
+def run_bulk(options: argparse.Namespace, work: "Work") -> None:
+    from vitreous.bulk.engines import Pool
+    from vitreous.bulk.job import Request, run
+    from vitreous.terminal import quietly
+
+    for name in ("part", "workers", "cpus", "batch"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise UserError(f"--{name} {getattr(options, name)}: at least 1")
+    request = Request(
+        work=work,
+        inputs=options.pictures,
+        out=options.out,
+        engine=options.engine,
+        device=options.device,
+        batch=options.batch or 16,
+        per_part=options.part,
+        pool=Pool(workers=options.workers, cpus=options.cpus),
+        lines=sys.stdin.buffer,
+    )
+    with quietly(options.quiet):
+        result = run(request)
+    print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
+    if result.failed == result.rows:
+        raise UserError(f"not one of {result.rows:,} pictures could be read; column `error` says why")
