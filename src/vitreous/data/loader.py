@@ -154,7 +154,10 @@ class TrainLoader:
     def _unpacked(self, read: Sequence[Tensor]) -> "_Seen":
         """Of pictures that workers have read and cut."""
         size, *rest = read
-        geometry = Geometry.unpacked(rest.pop(0), self.views[0].preprocessing.size_px) if self._needs_geometry else None
+        geometry = None
+        if self._needs_geometry:
+            packed, *rest = rest
+            geometry = Geometry.unpacked(packed, self.views[0].preprocessing.size_px)
         cut, large = rest[: len(self.views)], rest[len(self.views) :]
         extent = None if geometry is None else self.views[0].extent(geometry)
         return _Seen(size, geometry, extent, cut, dict(zip(self._targets.large, large, strict=True)))

@@ -155,4 +155,7 @@ def corner(places_at, index, alive, height, width):
 def token_at(x, y, height, width, start):
     """The number of a token, and whether there is one: compared as floats, which may be NaN or beyond all integers."""
     exists = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    return tl.where(exists, y * width + x, 0.0).to(tl.int32) + start, exists
+    # Bounded rather than chosen by `exists`: Triton 3.6 cannot lay out a choice between two tensors here.
+    column = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
+    line = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
+    return (line * width + column).to(tl.int32) + start, exists

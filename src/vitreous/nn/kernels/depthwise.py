@@ -23,8 +23,8 @@ NUM_WARPS = 4
 Choices = dict[int, tuple[tuple[int, ...], int]]
 # By side of the kernel: how high columns may be, and how many channels a thread has. Registers allow that much if a
 # processor is to have 12 or 16 warps at a time.
-FORWARD: Choices = {3: ((7, 8, 6), 8), 5: ((7, 8, 6), 4), 7: ((14, 8, 7), 4)}
-BACKWARD: Choices = {3: ((7, 8, 6), 4), 5: ((7, 8, 6), 2), 7: ((7, 8, 6), 2)}
+FORWARD: Choices = {3: ((7, 8, 6), 4), 5: ((7, 8, 6), 4), 7: ((14, 8, 7), 4)}
+BACKWARD: Choices = {3: ((14, 8, 7), 2), 5: ((7, 8, 6), 2), 7: ((7, 8, 6), 2)}
 # Programs that the gradient of the weights is spread over: whole rounds of what 132 processors have at a time.
 PROGRAMS = {3: 1056, 5: 1056, 7: 792}
 
