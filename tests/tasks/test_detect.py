@@ -67,6 +67,28 @@ def test_the_loss_is_that_of_transformers(softmax):
     torch.testing.assert_close(ours.boxes.grad, theirs.boxes.grad)
 
 
+def test_the_loss_by_quality_is_that_of_transformers():
+    library = imported("transformers")
+    from transformers.loss.loss_rt_detr import RTDetrLoss
+
+    config = library.RTDetrConfig(num_labels=3, matcher_class_cost=1.0, matcher_bbox_cost=5.0, matcher_giou_cost=2.0)
+    ours, theirs = (decoded_at_random(3) for _ in range(2))
+    objects = objects_of(batch_of())
+    labels = [
+        {"class_labels": objects.classes[i][objects.valid[i]], "boxes": objects.boxes[i][objects.valid[i]]}
+        for i in range(3)
+    ]
+    peer, said = RTDetrLoss(config), {"logits": theirs.logits[-1], "pred_boxes": theirs.boxes[-1]}
+    matched = peer.matcher(said, labels)
+    wanted = peer.loss_labels_vfl(said, labels, matched, 3)["loss_vfl"]
+    weights, cost = LossSettings(quality=True), CostSettings(classes=1.0)
+    found = detection_losses(ours, objects, cost, weights, softmax=False)["class"]
+    torch.testing.assert_close(found, wanted)
+    found.backward()
+    wanted.backward()
+    torch.testing.assert_close(ours.logits.grad, theirs.logits.grad)
+
+
 def test_targets_are_shares_of_the_picture_and_not_of_the_canvas():
     whole, part = objects_of(batch_of()), objects_of(batch_of(torch.tensor([[64, 96], [32, 96], [64, 96]])))
     torch.testing.assert_close(whole.boxes[1, 0], torch.tensor([30 / 96, 15 / 64, 60 / 96, 30 / 64]))
@@ -113,8 +135,9 @@ ENCODERS = {
         {},
         {"refine": False, "levels": 1},
         {"two_stage": True},
+        {"two_stage": True, "finest": 1, "weights": LossSettings(quality=True)},
     ],
-    ids=["detr", "refined", "one level", "two stages"],
+    ids=["detr", "refined", "one level", "two stages", "by quality"],
 )
 @pytest.mark.parametrize("name", ENCODERS)
 def test_any_encoder_becomes_a_detector(name, changes):

@@ -16,15 +16,25 @@ def centred(boxes: Tensor) -> Tensor:
     return torch.cat([(first + last) / 2, last - first], dim=-1)
 
 
+def iou(a: Tensor, b: Tensor) -> Tensor:
+    """(...) from 0 to 1, of boxes as corners; shapes are broadcast."""
+    shared, union = _shared_and_union(a, b)
+    return shared / union
+
+
 def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
     """(...) from -1 to 1, of boxes as corners; shapes are broadcast (Rezatofighi et al. 2019)."""
-    shared = _area(torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:]))
+    shared, union = _shared_and_union(a, b)
     hull = _area(torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:]))
-    union = _area(a[..., :2], a[..., 2:]) + _area(b[..., :2], b[..., 2:]) - shared
-    # A model's box may come to nothing: no division by zero then, where it lies on a target that did, too.
-    tiny = torch.finfo(union.dtype).tiny
-    union, hull = union.clamp(min=tiny), hull.clamp(min=tiny)
+    hull = hull.clamp(min=torch.finfo(hull.dtype).tiny)
     return shared / union - (hull - union) / hull
+
+
+def _shared_and_union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Areas. A model's box may come to nothing: no division by zero then, where it lies on a target that did, too."""
+    shared = _area(torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:]))
+    union = _area(a[..., :2], a[..., 2:]) + _area(b[..., :2], b[..., 2:]) - shared
+    return shared, union.clamp(min=torch.finfo(union.dtype).tiny)
 
 
 def _area(first: Tensor, last: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from vitreous.recipes.cifar10 import (
     cifar10_vit,
 )
 from vitreous.recipes.contrastive import cifar10_byol, cifar10_mocov3, cifar10_simclr, mocov3_imagenet
-from vitreous.recipes.detect import coco_deformable_detr, coco_detr, rendered_detr
+from vitreous.recipes.detect import coco_deformable_detr, coco_detr, rendered_detr, voc_deformable
 from vitreous.recipes.distill import cifar10_deit, cifar10_matching, deit_imagenet
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
@@ -78,6 +78,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         camvid_segmenter,
         pets_segmenter,
         rendered_detr,
+        voc_deformable,
         coco_detr,
         coco_deformable_detr,
         pretrain_imagenet,

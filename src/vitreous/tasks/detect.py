@@ -14,7 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.nn.deformable_detr import DeformableDetr, DeformableSizes
 from vitreous.nn.detr import Decoded, Detr, Sizes
-from vitreous.nn.pyramid import SimplePyramid
+from vitreous.nn.pyramid import SCALES, SimplePyramid
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.box_metric import BoxMetric
 from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, objects_of
@@ -39,15 +39,16 @@ class DetectSettings:
     points: int = 4  # deformable: of each map, by each head
     refine: bool = True  # deformable: each layer of the decoder corrects the boxes of the one before
     two_stage: bool = False  # deformable: begin at boxes that the encoder proposes
+    finest: Literal[4, 2, 1] = 2  # deformable on a plain ViT: its map is enlarged so many times
     cost: CostSettings = field(default_factory=CostSettings)
     weights: LossSettings = field(default_factory=LossSettings)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Detect":
         if not classes:
             raise UserError("detection needs at least one class")
-        counts = (self.queries, self.width, self.heads, self.mlp_width, self.decoder_depth, self.levels, self.points)
-        if min(counts) < 1 or self.encoder_depth < 0:
-            raise UserError("queries, width, heads, mlp_width, decoder_depth, levels and points must be at least 1")
+        counts = ("queries", "width", "heads", "mlp_width", "decoder_depth", "levels", "points")
+        if min(getattr(self, name) for name in counts) < 1 or self.encoder_depth < 0:
+            raise UserError(f"{', '.join(counts[:-1])} and {counts[-1]} must be at least 1")
         if self.width % self.heads or self.width % 4:
             raise UserError(f"a width of {self.width} and {self.heads} heads: it must be a multiple of both and of 4")
         if self.two_stage and not self.refine:
@@ -58,9 +59,9 @@ class DetectSettings:
         num_maps = min(self.levels, MOST_MAPS)
         pyramid, widths = None, [output.width for output in encoder.outputs[-num_maps:]]
         if len(encoder.outputs) == 1:  # a plain ViT
-            scales = (1.0,) if num_maps == 1 else (2.0, 1.0, 0.5)[:num_maps]
+            scales = (1.0,) if num_maps == 1 else SCALES[SCALES.index(self.finest) :][:num_maps]
             pyramid = SimplePyramid(widths[0], self.width, scales)
-            widths = [self.width] * num_maps
+            widths = [self.width] * len(scales)
         more: dict[str, Any] = {
             "levels": self.levels,
             "points": self.points,

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.batch import IGNORED, Batch
 from vitreous.errors import UserError
 from vitreous.nn.assignment import assign
-from vitreous.nn.boxes import centred, corners, generalised_iou
+from vitreous.nn.boxes import centred, corners, generalised_iou, iou
 from vitreous.nn.detr import Decoded
 from vitreous.nn.gather import mean_over_ranks
 
@@ -37,6 +37,7 @@ class LossSettings:
     giou: float = 2.0
     auxiliary: float = 1.0  # on the losses of all layers of the decoder but the last
     no_object: float = 0.1  # detr: on the class loss of queries without a target
+    quality: bool = False  # deformable: the score to learn is the overlap with the target, not 1
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def costs(logits: Tensor, boxes: Tensor, objects: Objects, cost: CostSettings, s
 def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: bool, no_object: float) -> Tensor:
     """(B,) parts of the sum. wanted: (B, Q) int64, the class of each query's target, IGNORED where it has none."""
     if not softmax:  # sigmoid focal loss
-        targets = (wanted[..., None] == torch.arange(logits.shape[-1], device=wanted.device)).to(logits.dtype)
+        targets = one_hot(wanted, logits)
         plain = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         p = logits.sigmoid()
         wrong = p + targets - 2 * p * targets
@@ -99,10 +100,24 @@ def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: boo
     return (losses * factors).sum(dim=1) / factors.sum()
 
 
-def box_losses(boxes: Tensor, objects: Objects, found: Tensor, num_objects: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) parts of the sums of L1 and 1 - GIoU. found: (B, M), the query of every target or -1."""
-    chosen = boxes.gather(1, found.clamp(min=0)[..., None].expand(-1, -1, 4))  # (B, M, 4)
-    counts = (found >= 0).to(boxes.dtype)
+def quality_loss(logits: Tensor, wanted: Tensor, overlaps: Tensor, num_objects: Tensor) -> Tensor:
+    """(B,) parts of the sum of the varifocal loss (Zhang et al. 2021): the class of a query with a target should be as
+    likely as its box overlaps with it, (B, Q) from 0 to 1, and better boxes count for more."""
+    is_target = one_hot(wanted, logits)
+    targets = is_target * overlaps[..., None]
+    plain = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    factors = targets + (1 - is_target) * (1 - ALPHA) * logits.sigmoid() ** GAMMA
+    return (factors.detach() * plain).sum(dim=(1, 2)) / num_objects
+
+
+def one_hot(wanted: Tensor, logits: Tensor) -> Tensor:
+    return (wanted[..., None] == torch.arange(logits.shape[-1], device=wanted.device)).to(logits.dtype)
+
+
+def box_losses(chosen: Tensor, objects: Objects, found: Tensor, num_objects: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) parts of the sums of L1 and 1 - GIoU. chosen: (B, M, 4), the box of every target's query; found: (B, M),
+    that query, or -1."""
+    counts = (found >= 0).to(chosen.dtype)
     l1 = (chosen - objects.boxes).abs().sum(dim=-1)
     giou = 1 - generalised_iou(corners(chosen), corners(objects.boxes))
     return (l1 * counts).sum(dim=1) / num_objects, (giou * counts).sum(dim=1) / num_objects
@@ -113,24 +128,30 @@ def detection_losses(
 ) -> dict[str, Tensor]:
     """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`."""
     logits, boxes = decoded.logits.float(), decoded.boxes.float()  # (L, B, Q, ...)
-    every = objects.repeated(len(logits))
     if decoded.proposals is not None:
         # One layer more, the first: whether there is an object, whatever its class.
         logits, boxes = (
             torch.cat([one[None].float(), layers])
             for one, layers in zip(decoded.proposals, (logits, boxes), strict=True)
         )
-        every = objects.repeated(len(logits))
-        every.classes[: len(objects.classes)] = 0
     num_layers, batch_size = logits.shape[:2]
+    every = objects.repeated(num_layers)
+    if decoded.proposals is not None:
+        every.classes[:batch_size] = 0
     logits, boxes = logits.flatten(0, 1), boxes.flatten(0, 1)  # (L B, Q, ...)
     with torch.no_grad():
         found = assign(costs(logits, boxes, every, cost, softmax), every.valid)  # (L B, M)
         num_objects = mean_over_ranks(objects.valid.sum().float()).clamp(min=1)
-    parts = class_loss(logits, wanted_classes(found, every, logits.shape[1]), num_objects, softmax, weights.no_object)
+    chosen = boxes.gather(1, found.clamp(min=0)[..., None].expand(-1, -1, 4))  # (L B, M, 4)
+    wanted = at_queries(found, every.classes, logits.shape[1], IGNORED)
+    if weights.quality and not softmax:
+        overlaps = iou(corners(chosen.detach()), corners(every.boxes))
+        parts = quality_loss(logits, wanted, at_queries(found, overlaps, logits.shape[1], 0.0), num_objects)
+    else:
+        parts = class_loss(logits, wanted, num_objects, softmax, weights.no_object)
     # A softmax's loss is a weighted mean over the queries of a layer. Each matches as many targets: all weigh the same.
     by_layer = {"class": num_layers * parts if softmax else parts}
-    by_layer["l1"], by_layer["giou"] = box_losses(boxes, every, found, num_objects)
+    by_layer["l1"], by_layer["giou"] = box_losses(chosen, every, found, num_objects)
     sums = {name: part.view(num_layers, batch_size).sum(dim=1) for name, part in by_layer.items()}
     factors = {"class": weights.classes, "l1": weights.l1, "giou": weights.giou}
     total = sum(factors[name] * layers for name, layers in sums.items())
@@ -143,9 +164,8 @@ def detection_losses(
     }
 
 
-def wanted_classes(found: Tensor, objects: Objects, num_queries: int) -> Tensor:
-    """(B, Q) int64: the class of each query's target, IGNORED for none."""
-    wanted = torch.full_like(found[:, :1], IGNORED).expand(-1, num_queries + 1).contiguous()
+def at_queries(found: Tensor, values: Tensor, num_queries: int, none: float) -> Tensor:
+    """(B, Q): what every target (B, M) has, at the query that was found for it; `none` at those without a target."""
+    places = torch.full((len(found), num_queries + 1), none, dtype=values.dtype, device=values.device)
     # Targets without a query write into one more place, which is then cut off.
-    places = torch.where(found >= 0, found, num_queries)
-    return wanted.scatter(1, places, objects.classes)[:, :num_queries]
+    return places.scatter(1, torch.where(found >= 0, found, num_queries), values)[:, :num_queries]
