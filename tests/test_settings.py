@@ -1,5 +1,6 @@
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -70,6 +71,22 @@ def test_bad_json_is_named(data, message):
 
 def test_a_field_that_became_a_choice_still_reads_old_files():
     assert settings.from_json(Basket, {"fruit": {"lr": 0.5, "core": 1}}) == Basket(fruit=Apple(lr=0.5, core=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cellar:
+    MOVED: ClassVar[Mapping[str, str]] = {"lid": "basket.lid"}
+
+    basket: Basket = Basket()
+    cold: bool = True
+
+
+def test_a_field_that_went_into_a_part_may_be_named_as_it_was():
+    found = settings.from_json(Cellar, {"lid": True, "cold": False})
+    assert found == Cellar(basket=Basket(lid=True), cold=False)
+    assert settings.from_json(Cellar, {"lid": False, "basket": {"lid": True}}).basket.lid, "the new name counts"
+    assert settings.changed(Cellar(), {"lid": "true"}) == Cellar(basket=Basket(lid=True))
+    assert settings.to_json(found).keys() == {"basket", "cold"}
 
 
 def test_changes_by_dotted_name():

@@ -7,6 +7,9 @@ choice is written to JSON with the chosen class's name under "kind", and is swit
 
 What is kept in files for long has a version of its own: the class says `FORMAT = 2`, its JSON has "format": 2, a file
 without a number is of format 1, and one of a later format than the class's is refused.
+
+A field that went into a part may still be named as it was, in files and on the command line, where its class says so:
+`MOVED = {"balance": "order.balance"}`.
 """
 
 import dataclasses
@@ -89,7 +92,7 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
     values = {}
     if hasattr(cls, "FORMAT"):
         _check_format(data.get("format", 1), cls.FORMAT, where)
-    for name, value in data.items():
+    for name, value in _in_parts(cls, data).items():
         if (name == "kind" and "kind" not in hints) or (name == "format" and hasattr(cls, "FORMAT")):
             continue
         if name not in hints:
@@ -99,6 +102,19 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
         return cls(**values)
     except (TypeError, UserError) as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _in_parts(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    """With fields that were moved into a part where they are now."""
+    moved = {old: new.split(".") for old, new in _moved(cls).items() if old in data}
+    found = {name: value for name, value in data.items() if name not in moved}
+    for old, (part, name) in moved.items():
+        found[part] = {name: data[old], **found.get(part, {})}
+    return found
+
+
+def _moved(cls: type) -> Mapping[str, str]:
+    return getattr(cls, "MOVED", {})
 
 
 def _check_format(number: Any, known: int, where: str) -> None:
@@ -168,6 +184,8 @@ def changed(settings: S, changes: Mapping[str, str]) -> S:
 
 def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) -> Any:
     hints, (head, *rest) = _types(type(settings)), path
+    if head in _moved(type(settings)):
+        head, *rest = [*_moved(type(settings))[head].split("."), *rest]
     if head not in hints:
         _unknown(root, name)
     hint, value = hints[head], getattr(settings, head)

@@ -6,8 +6,9 @@ import torch
 
 from scenes import Pictures, scene
 from vitreous.data.augmentation import Augmentation, MixSettings
+from vitreous.data.epochs import balanced_order
 from vitreous.data.loader import TrainLoader
-from vitreous.data.order import balanced_order
+from vitreous.data.order import OrderSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 
@@ -56,7 +57,7 @@ def test_workers_ranks_and_resuming_change_nothing(in_memory):
 
     def loader(**options):
         mixed = Augmentation(mix=MixSettings(mixup=0.8)).build(Preprocessing(size_px=(16, 16)))
-        return TrainLoader(source, [mixed], batch_size=8, seed=3, balance=True, **options)
+        return TrainLoader(source, [mixed], batch_size=8, seed=3, order=OrderSettings(balance=True), **options)
 
     whole = list(loader().batches(0, 9))
     assert loader().steps_per_epoch == 6
@@ -80,7 +81,7 @@ def test_one_picture_comes_as_often_as_a_class_of_fifty_two(in_memory):
     if in_memory:
         source.pictures = np.stack(source.given)
     view = Augmentation().build(Preprocessing(size_px=(8, 8)))
-    loader = TrainLoader(source, [view], batch_size=23, seed=0, balance=True)
+    loader = TrainLoader(source, [view], batch_size=23, seed=0, order=OrderSettings(balance=True))
     for epoch in range(3):
         batches = loader.batches(6 * epoch, 6 * (epoch + 1))
         assert torch.cat([batch.targets["label"] for batch in batches]).bincount().tolist() == [23] * 6
@@ -88,5 +89,7 @@ def test_one_picture_comes_as_often_as_a_class_of_fifty_two(in_memory):
 
 def test_several_labels_a_picture_cannot_be_balanced():
     source = Pictures([scene(0), scene(1)], labels=np.ones((2, 2)))
-    with pytest.raises(UserError, match=r"data\.balance false"):
-        TrainLoader(source, [Augmentation().build(Preprocessing())], batch_size=1, seed=0, balance=True)
+    with pytest.raises(UserError, match=r"data\.order\.balance false"):
+        TrainLoader(
+            source, [Augmentation().build(Preprocessing())], batch_size=1, seed=0, order=OrderSettings(balance=True)
+        )

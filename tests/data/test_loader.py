@@ -12,6 +12,7 @@ from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, 
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import EvalLoader, TrainLoader
+from vitreous.data.order import OrderSettings
 from vitreous.data.targets import ClassLabels, ManyLabels
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -223,7 +224,7 @@ def test_when_nothing_can_be_read_and_all_of_it_is_accepted_it_still_ends():
 def test_draws_of_a_class_stay_in_it_when_a_picture_cannot_be_read_and_classes_are_balanced():
     source = Made(42, bad=(31,))
     source.targets = ClassLabels([0] * 31 + [1] * 2 + [0] * 8 + [2])
-    batches = list(train_loader(source, batch_size=42, balance=True).batches(0, 3))
+    batches = list(train_loader(source, batch_size=42, order=OrderSettings(balance=True)).batches(0, 3))
     counts = torch.bincount(torch.cat([batch.targets["label"] for batch in batches]))
     assert counts.tolist() == [42, 42, 42]
     assert 31 not in torch.cat([batch.ids for batch in batches])

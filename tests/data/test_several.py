@@ -14,6 +14,7 @@ from vitreous.data.check import check
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.names import Layout, LayoutSettings
+from vitreous.data.order import OrderSettings
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import ClassLabels, ManyLabels
 from vitreous.data.transforms import Preprocessing
@@ -228,7 +229,7 @@ def test_batches_hold_rows_and_balance_is_refused(many):
         assert batch.targets.keys() == {"labels"} and batch.targets["labels"].dtype == torch.float32
         assert np.array_equal(batch.targets["labels"].numpy(), train.targets.labels[batch.ids.numpy()])
     with pytest.raises(UserError, match="only one label per picture can be balanced"):
-        TrainLoader(train, [Augmentation().build(size)], batch_size=16, seed=0, balance=True)
+        TrainLoader(train, [Augmentation().build(size)], batch_size=16, seed=0, order=OrderSettings(balance=True))
 
 
 def test_by_settings(tmp_path):

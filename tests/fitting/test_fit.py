@@ -58,7 +58,7 @@ def test_everything_a_report_needs(run, folder):
     assert "0007.png" in run.data.parts[0].unreadable[0]
     assert [leak.picture for leak in run.data.leaks] == [str(folder / "train" / "light" / "copy.png")]
     assert len(run.splits.train) == len(run.splits.train.labels) == 224
-    assert run.plan.recipe.data.balance, "5 to 1"
+    assert run.plan.recipe.data.order.balance, "5 to 1"
     assert run.evaluation.scores.top1.value > 0.6, "brightness is easily learned"
     assert len(run.account.test) == 60 and len(run.account.val) == 25
     assert run.account.few_shot[0].shots == 1
@@ -283,7 +283,7 @@ def test_tiny_classes_do_not_break_it(tmp_path, capsys):
     (root / "b" / "noise.png").write_bytes(encoded(recompressed(scene(999, (16, 16)), 50)))
     found = fit(str(root), tmp_path / "out", changes={**TINY, "training.epochs": "2"})
     assert "classes with too few training pictures to learn from: few" in capsys.readouterr().out
-    assert found.plan.recipe.data.balance
+    assert found.plan.recipe.data.order.balance
     assert found.evaluation.scores.pictures == len(found.account.test)
 
 

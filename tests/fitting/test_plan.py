@@ -10,6 +10,7 @@ import torch
 from scenes import write_scenes
 from vitreous import settings
 from vitreous.data.check import DataReport, Part, check
+from vitreous.data.order import OrderSettings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.fitting.budget import Budget, Pace, measured, pace_of
@@ -208,17 +209,17 @@ def test_a_given_length_decides_what_depends_on_it(given):
 
 def test_imbalance_is_named_and_handled_above_a_ratio():
     even, uneven = report(counts=(300, 100)), report(counts=(301, 100))
-    assert not planned(even).recipe.data.balance
-    assert planned(uneven).recipe.data.balance
+    assert not planned(even).recipe.data.order.balance
+    assert planned(uneven).recipe.data.order.balance
     assert "3.0 times the pictures of the smallest, more than 3" in planned(uneven).choices[-1].reason
-    assert not planned(uneven, balance="none").recipe.data.balance
-    assert planned(even, balance="sampling").recipe.data.balance
+    assert not planned(uneven, balance="none").recipe.data.order.balance
+    assert planned(even, balance="sampling").recipe.data.order.balance
 
 
 def test_weights_count_every_class_the_same():
     recipe = planned(report(counts=(600, 300, 100)), balance="weights").recipe
     weights = recipe.objective.class_weights
-    assert not recipe.data.balance
+    assert not recipe.data.order.balance
     assert [count * weight for count, weight in zip((600, 300, 100), weights, strict=True)] == pytest.approx(
         [1000 / 3] * 3, rel=1e-5
     )
@@ -228,18 +229,18 @@ def test_weights_count_every_class_the_same():
     ("changes", "value"),
     [
         ({"data.balance": "true"}, "sampling"),
-        ({"data.balance": "false"}, "none"),
+        ({"data.order.balance": "false"}, "none"),
         ({"objective.class_weights": "1,2"}, "weights"),
         ({"objective.class_weights": "1,2", "data.balance": "true"}, "sampling and weights"),
     ],
 )
 def test_what_is_said_of_balance_is_what_is_done(changes, value):
-    data = DataSettings(where="made", balance=changes.get("data.balance") == "true")
+    data = DataSettings(where="made", order=OrderSettings(balance=changes.get("data.balance") == "true"))
     uneven, wishes = report(counts=(400, 100)), Wishes(changes=changes)
     drafts = ClassDrafts(Problem(uneven, data, CPU, wishes))
     found = plan(drafts, SCRATCH, measure=by_size(0.05), clock=lambda: 0.0)
     assert (found.choices[-1].value, found.choices[-1].reason) == (value, "as you asked")
-    assert (found.recipe.data.balance, bool(found.recipe.objective.class_weights)) == (
+    assert (found.recipe.data.order.balance, bool(found.recipe.objective.class_weights)) == (
         "sampling" in value,
         "weights" in value,
     )
@@ -254,7 +255,7 @@ def test_what_is_said_of_balance_is_what_is_done(changes, value):
     ],
 )
 def test_wishes_of_balance_that_contradict_are_refused(balance, changes):
-    data = DataSettings(where="made", balance="data.balance" in changes)
+    data = DataSettings(where="made", order=OrderSettings(balance="data.balance" in changes))
     wishes = Wishes(balance=balance, changes=changes)
     with pytest.raises(UserError, match=rf"--balance {balance} and --{next(iter(changes))} .* contradict"):
         ClassDrafts(Problem(report(counts=(400, 100)), data, CPU, wishes)).recipes(None)
@@ -262,10 +263,10 @@ def test_wishes_of_balance_that_contradict_are_refused(balance, changes):
 
 def test_pictures_in_two_parts_do_not_train():
     assert planned(report(left_out=(4, 7, 8, 9))).recipe.data.leave_out == "4,7-9"
-    given = DataSettings(where="made", leave_out="2-4", balance=True)
-    wishes = Wishes(changes={"data.leave_out": "2-4", "data.balance": "true"})
+    given = DataSettings(where="made", leave_out="2-4", order=OrderSettings(balance=True))
+    wishes = Wishes(changes={"data.leave_out": "2-4", "data.order.balance": "true"})
     both = planned(report(left_out=(4, 9)), source=given, changes=wishes.changes).recipe.data
-    assert both.leave_out == "2-4,9" and both.balance
+    assert both.leave_out == "2-4,9" and both.order.balance
 
 
 # ---- With a budget

@@ -9,6 +9,7 @@ from PIL import Image
 from promises import shrunk
 from scenes import write_scenes
 from vitreous import settings
+from vitreous.data.order import OrderSettings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_objective
@@ -75,6 +76,26 @@ def test_training_may_start_from_a_head_that_was_fitted_first(tmp_path):
     for wrong, classes in ((replace(again, start=None), start.card.classes), (again, start.card.classes[::-1])):
         with pytest.raises(UserError, match="start_head needs a start with a head for the same classes"):
             build_objective(wrong, classes)
+
+
+def test_a_run_goes_on_in_the_order_that_it_was_begun_in(tmp_path, monkeypatch):
+    """Begun when a recipe did not say by which algorithm; for so many pictures, there is another one by now."""
+    monkeypatch.setattr("vitreous.data.order.SORTED_UP_TO", 10)
+    new = tiny()
+    old = replace(new, data=replace(new.data, order=OrderSettings(version=1)))
+    for name, recipe in (("old", old), ("new", new)):
+        train(recipe, tmp_path / name, read_test=False)
+    train(old, tmp_path / "resumed", read_test=False, until=2)
+    path = tmp_path / "resumed" / "recipe.json"
+    document = json.loads(path.read_text())
+    assert document["data"].pop("order")["version"] == 1
+    path.write_text(json.dumps(document))
+    train(new, tmp_path / "resumed", read_test=False)
+    assert json.loads(path.read_text())["data"]["order"]["version"] == 1
+    weights = {name: Trained.load(tmp_path / name).weights for name in ("old", "new", "resumed")}
+    for name, value in weights["resumed"].items():
+        assert torch.equal(value, weights["old"][name])
+    assert any(not torch.equal(value, weights["new"][name]) for name, value in weights["old"].items())
 
 
 def test_another_recipe_is_refused_and_told_apart(tmp_path):

@@ -17,6 +17,7 @@ from test_conformance import MODELS
 from vitreous import settings
 from vitreous.cli import main
 from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings
+from vitreous.data.order import OrderSettings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_loader, build_objective
@@ -251,7 +252,7 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
         (lambda r: replace(r, training=replace(r.training, batch_size=10)), "batch_size 20 there, 10 here"),
         (lambda r: replace(r, augmentation=replace(MIXED, flip=0.25)), "augmentation.flip 0.5 there, 0.25 here"),
         (lambda r: replace(r, normalise=replace(r.normalise, std=(0.1, 0.2, 0.3))), "preprocessing.std"),
-        (lambda r: replace(r, data=replace(DATA, balance=True)), "balance false there, true here"),
+        (lambda r: replace(r, data=replace(DATA, order=OrderSettings(balance=True))), "balance false there, true here"),
         (
             lambda r: replace(r, objective=replace(r.objective, distillation="soft")),
             'distillation "hard" there, "soft"',

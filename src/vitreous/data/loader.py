@@ -20,13 +20,14 @@ from vitreous.batch import Batch
 from vitreous.data.augmentation import View
 from vitreous.data.base import Source
 from vitreous.data.geometry import Geometry, together
-from vitreous.data.order import Order
+from vitreous.data.order import OrderSettings
 from vitreous.data.readers import EvalSteps, TrainSteps, checked, note, running, workers
 from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Preprocessing, as_tensor
 from vitreous.data.views import check_places
 from vitreous.errors import UserError
 
+PLAIN = OrderSettings()
 KEEP_BYTES = 2**31  # pictures that are resized alike each time are kept resized up to this size
 
 # ids and keys; and of pictures that are read, what TrainSteps tells of them
@@ -45,7 +46,7 @@ class TrainLoader:
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
-        balance: bool = False,
+        order: OrderSettings = PLAIN,
     ) -> None:
         if not 1 <= batch_size <= len(source):
             raise UserError(
@@ -64,10 +65,13 @@ class TrainLoader:
         # Mixing needs one sample beyond the rank's own share.
         part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
         order_device = self.device if in_memory else torch.device("cpu")  # where the ids are looked up
-        if balance and not isinstance(source.targets, ClassLabels):
-            raise UserError(f"{source.name}: only one label per picture can be balanced; set --data.balance false")
-        labels = as_tensor(source.labels) if balance else None
-        self.order = Order(len(source), batch_size, seed, part, order_device, labels=labels)
+        if order.balance and not isinstance(source.targets, ClassLabels):
+            raise UserError(
+                f"{source.name}: only one label per picture can be balanced; set --data.order.balance false"
+            )
+        labels = as_tensor(source.labels) if order.balance else None
+        whole = order.build(len(source), batch_size, seed, world, labels)
+        self.order = whole.narrowed(part, order_device)
         self.steps_per_epoch = self.order.steps_per_epoch
         self.bad = source.bad
         self.waited_s = 0.0  # time spent until the inputs of steps were there

@@ -1,69 +1,86 @@
 """Order: which samples a step sees, as a function of (seed, step) alone."""
 
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from vitreous import keys as K
+from vitreous.data.epochs import BalancedEpochs, Epochs, PermutedEpochs, SortedEpochs, StreamedEpochs
+from vitreous.errors import UserError
+
+SORTED_UP_TO = 2**24  # samples: beyond, sorting them in every process takes seconds and gigabytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSettings:
+    """In which order training sees its pictures."""
+
+    balance: bool = False  # train on every class equally often, whatever its size
+    streams: int = 0  # cut the pictures into so many ranges, each read by one rank alone; 0: every rank reads anywhere
+    run: int = 256  # neighbours that a stream reads together; for parquet, no fewer than a row group has
+    window: int = 4096  # pictures of a stream that are shuffled among each other; parquet holds as many in memory
+    version: Literal[1, 2] = field(default=2, compare=False)  # 1 sorts any number, 2 up to 2^24; a run keeps its own
+
+    def check(self) -> None:
+        for name, least in (("streams", 0), ("run", 1), ("window", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"--data.order.{name} is {getattr(self, name)}; it must be at least {least}.")
+        if self.streams and self.balance:
+            raise UserError(
+                "--data.order.streams reads ranges of pictures, whatever their classes, and cannot balance these: set "
+                "--data.order.balance false, or --data.order.streams 0."
+            )
+
+    def build(self, num: int, batch_size: int, seed: int, world: int, labels: Tensor | None) -> "Order":
+        """Of whole batches. `labels`: to balance, where that is asked for."""
+        self.check()
+        if self.streams % world:
+            raise UserError(
+                f"--data.order.streams is {self.streams:,}, which {world:,} processes cannot share evenly: train with "
+                f"{_nearest(self.streams, world):,} processes, or with as many as divide it."
+            )
+        if self.streams and batch_size % self.streams:
+            raise UserError(
+                f"batch_size is {batch_size:,}, of which {self.streams:,} streams cannot give equal parts: set "
+                "--training.batch_size to a multiple of --data.order.streams."
+            )
+        return Order(self._epochs(num, batch_size, seed, labels), num, batch_size, seed)
+
+    def _epochs(self, num: int, batch_size: int, seed: int, labels: Tensor | None) -> Epochs:
+        if self.streams:
+            return StreamedEpochs(seed, num, batch_size, streams=self.streams, run=self.run, window=self.window)
+        if labels is not None:
+            return BalancedEpochs(seed, labels)
+        if self.version == 1 or num <= SORTED_UP_TO:
+            return SortedEpochs(seed, num)
+        return PermutedEpochs(seed, num)
+
+
+def _nearest(streams: int, world: int) -> int:
+    """The largest number of processes, not above `world`, that can share the streams."""
+    return max(number for number in range(1, world + 1) if streams % number == 0)
 
 
 class Order:
-    """Which samples a rank sees at a step, and their keys. With labels, every class comes equally often."""
+    """Which samples of a batch are seen at a step, and their keys."""
 
-    def __init__(
-        self,
-        num: int,
-        batch_size: int,
-        seed: int,
-        part: slice,
-        device: torch.device,
-        *,
-        labels: Tensor | None = None,
-    ) -> None:
-        self.num, self.batch_size, self.seed, self.device, self.labels = num, batch_size, seed, device, labels
-        self.part = part  # of the batch; beyond its end it begins anew
+    def __init__(self, epochs: Epochs, num: int, batch_size: int, seed: int) -> None:
+        self.epochs, self.num, self.batch_size, self.seed = epochs, num, batch_size, seed
         self.steps_per_epoch = num // batch_size
-        self.balance = labels is not None
-        self._epoch = -1
-        self._drawn = torch.empty(0, dtype=torch.int64)
+        self.part, self.device = slice(0, batch_size), torch.device("cpu")
+
+    def narrowed(self, part: slice, device: torch.device) -> "Order":
+        """To a part of every batch, which begins anew beyond its end."""
+        narrow = copy(self)
+        narrow.part, narrow.device = part, device
+        narrow.epochs = copy(self.epochs)  # an epoch that is listed is kept on one device
+        return narrow
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         epoch, step = divmod(step, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._drawn, self._epoch = self._draw(epoch), epoch
-        drawn = self._drawn[step * self.batch_size : (step + 1) * self.batch_size]
-        if self.part.stop > self.batch_size:
-            drawn = torch.cat([drawn, drawn])
-        drawn = drawn[self.part]
+        in_batch = torch.arange(self.part.start, self.part.stop, device=self.device) % self.batch_size
+        drawn = self.epochs.drawn(epoch, step * self.batch_size + in_batch)
         return drawn % self.num, K.sample_keys(self.seed, epoch, drawn)
-
-    def _draw(self, epoch: int) -> Tensor:
-        if self.labels is None:
-            return K.epoch_order(self.seed, epoch, self.num, self.device)
-        return balanced_order(self.seed, epoch, self.labels).to(self.device)
-
-
-def balanced_order(seed: int, epoch: int, labels: Tensor) -> Tensor:
-    """(N,) int64: an epoch in which every class comes equally often. A large class shows another part of itself in
-    every epoch; the pictures of a small one come equally often, give or take one. Copy c of sample i is called i + c N,
-    so that copies have keys of their own and are cropped and coloured differently.
-
-    How often a picture may come again has no limit: one would make the rarest classes rare again, for which balancing
-    is there. Which classes have too few pictures to learn from is for the data check to say."""
-    classes, label, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    # What N samples leave over after equal shares goes to other classes in every epoch.
-    rank = K.epoch_order(seed, epoch, len(classes)).argsort()
-    shares = len(labels) // len(classes) + (rank < len(labels) % len(classes)).long()
-    copies = -(-shares // counts)[label]  # of every sample
-    sample = torch.arange(len(labels)).repeat_interleave(copies)
-    first = (copies.cumsum(0) - copies).repeat_interleave(copies)
-    copy = torch.arange(len(sample)) - first
-    drawn, label = sample + copy * len(labels), label[sample]
-    keys = K.sample_keys(seed, epoch, drawn)
-    order = K.mix(keys ^ K.purpose_code("balance")).argsort()
-    for place in (copy, label):  # by class, then by copy, then by chance
-        order = order[place[order].argsort(stable=True)]
-    sizes = torch.bincount(label)
-    within = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[label[order]]
-    chosen = order[within < shares[label[order]]]
-    shuffled: Tensor = drawn[chosen[keys[chosen].argsort()]]
-    return shuffled

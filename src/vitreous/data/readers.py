@@ -43,7 +43,10 @@ class TrainSteps(Dataset[Any]):
         try:
             for start in range(0, len(ids), CHUNK):
                 part = slice(start, start + CHUNK)
-                read = [_read_next(self.source, index, self.order.balance, reasons) for index in drawn[part].tolist()]
+                read = [
+                    _read_next(self.source, index, self.order.epochs.is_balanced, reasons)
+                    for index in drawn[part].tolist()
+                ]
                 ids[part] = torch.tensor([index for index, _ in read])
                 pictures = [sample.picture for _, sample in read]
                 size[part] = torch.tensor([picture.shape[:2] for picture in pictures])

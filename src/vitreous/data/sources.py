@@ -1,9 +1,10 @@
 """Where samples come from: DataSettings finds a data set, splits it, and keeps in memory what fits."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from vitreous.data.hub import open_hub
 from vitreous.data.legends import Entry
 from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.names import ALL, Layout, LayoutSettings, label_pattern
+from vitreous.data.order import OrderSettings
 from vitreous.data.parquet import open_parquet
 from vitreous.data.rendered import open_rendered
 from vitreous.data.segmented import open_segmented
@@ -57,6 +59,8 @@ SPLITS = ("train", "val", "test")
 class DataSettings:
     """A data set and how it is split. val and test are carved from train where the set has none of its own."""
 
+    MOVED: ClassVar[Mapping[str, str]] = {"balance": "order.balance"}
+
     where: str = (
         "fashion"  # a folder, parquet, tar or CSV; fashion, cifar10, imagenette224, oxford_pets, hf:NAME, rendered:TASK
     )
@@ -68,7 +72,7 @@ class DataSettings:
     train_fraction: float = 1.0  # train on this share only, all classes in proportion; a larger includes a smaller one
     train_limit: int | None = None  # train on so many pictures only, all classes in proportion
     leave_out: str = ""  # numbers of training pictures to skip, counted in the set as it is: 3,17,20-25
-    balance: bool = False  # train on every class equally often, whatever its size
+    order: OrderSettings = field(default_factory=OrderSettings)  # in which training sees its pictures
     layout: LayoutSettings = field(default_factory=LayoutSettings)  # where labels and masks stand
     max_unreadable: int | None = None  # skip so many unreadable pictures; none: 1 % of all, or 3 if that is more
     need_labels: bool = True  # false: pictures without labels will do, or of one class, to learn from pictures alone
@@ -123,6 +127,7 @@ class DataSettings:
                 f"--data.test_split is {self.test_split!r}, which is none of {', '.join(SPLITS)}."
                 f"{did_you_mean(self.test_split, SPLITS)}"
             )
+        self.order.check()
         if self.leave_out:
             parse_numbers(self.leave_out)
         if self.layout.label_pattern is not None:

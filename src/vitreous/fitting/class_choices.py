@@ -9,6 +9,7 @@ from vitreous.fitting.transfer import Found
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 
+BALANCE = ("data.order.balance", "data.balance")  # as a user may name it
 IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances
 STRONG_EPOCHS = 60  # from which augmentation is strong: fewer passes overfit less than they would be held up
 
@@ -54,7 +55,7 @@ def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget |
             else f"under {STRONG_EPOCHS} passes; strong augmentation would slow learning",
             "augmentation",
         ),
-        choice("balance", *_balance_words(recipe, report, wishes), "data.balance", "objective.class_weights"),
+        choice("balance", *_balance_words(recipe, report, wishes), *BALANCE, "objective.class_weights"),
         *scored_choice(report, kept),
     )
 
@@ -95,14 +96,14 @@ def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[
     if report.task != "classify":
         return balance_of(recipe), "a picture of several labels counts for all of them"
     way, ratio = balance_of(recipe), f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
-    if wishes.balance != "auto" or wishes.gives("data.balance", "objective.class_weights"):
+    if wishes.balance != "auto" or wishes.gives(*BALANCE, "objective.class_weights"):
         return way, f"as you asked; {ratio}"
-    if recipe.data.balance:
+    if recipe.data.order.balance:
         return way, f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"
     return way, f"{ratio}, not more than {IMBALANCE:g}"
 
 
 def balance_of(recipe: Recipe) -> str:
     """What it does about classes of unequal size, in words."""
-    ways = {"sampling": recipe.data.balance, "weights": bool(getattr(recipe.objective, "class_weights", ()))}
+    ways = {"sampling": recipe.data.order.balance, "weights": bool(getattr(recipe.objective, "class_weights", ()))}
     return " and ".join(way for way, is_taken in ways.items() if is_taken) or "none"

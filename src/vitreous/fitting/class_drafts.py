@@ -12,7 +12,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.fitting.budget import Budget, Pace, budget, pace_of
 from vitreous.fitting.choices import Choice
-from vitreous.fitting.class_choices import IMBALANCE, STRONG_EPOCHS, balance_of, class_choices
+from vitreous.fitting.class_choices import BALANCE, IMBALANCE, STRONG_EPOCHS, balance_of, class_choices
 from vitreous.fitting.course import COOLDOWN
 from vitreous.fitting.drafts import Drafts
 from vitreous.fitting.transfer import Found, Start
@@ -52,8 +52,9 @@ class ClassDrafts(Drafts):
     def data(self) -> DataSettings:
         """Balanced where that is due or asked for."""
         data = super().data()
-        given = self.wishes.gives("data.balance")
-        return replace(data, balance=data.balance if given else _balances(self.report, self.wishes, "sampling"))
+        if self.wishes.gives(*BALANCE):
+            return data
+        return replace(data, order=replace(data.order, balance=_balances(self.report, self.wishes, "sampling")))
 
     def is_enough(self, epochs: float) -> bool:
         seen = epochs * self.report.num_train
@@ -237,7 +238,7 @@ def _crop(report: DataReport) -> Literal["squash", "centre"]:
 
 def _check_balance(recipe: Recipe, wishes: Wishes) -> None:
     if wishes.balance not in ("auto", balance_of(recipe)):
-        others = [name for name in wishes.changes if name == "data.balance" or name.startswith("objective.")]
+        others = [name for name in wishes.changes if name in BALANCE or name.startswith("objective.")]
         given = " ".join(f"--{name} {wishes.changes[name]}" for name in others)
         raise UserError(f"--balance {wishes.balance} and {given} contradict each other: leave one of them out")
 

@@ -110,7 +110,7 @@ def build_loader(recipe: Recipe, train: Source, world: World) -> TrainLoader:
         workers=recipe.training.workers,
         rank=world.rank,
         world=world.size,
-        balance=recipe.data.balance,
+        order=recipe.data.order,
     )
 
 

@@ -13,7 +13,8 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
     """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
     path = directory.path / "recipe.json"
     begun = bool(directory.checkpoints.paths()) or directory.results() is not None
-    there, here = read_recipe(path).located() if begun and path.is_file() else recipe, recipe
+    there = read_recipe(path).located() if begun and path.is_file() else recipe
+    here = recipe.in_order_of(there)
     if there != here:
         old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
         differing = [
@@ -25,7 +26,12 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
             f"{directory.path} holds another run ({'; '.join(differing[:3])}). "
             "Give another --out, or the same settings to go on with it"
         )
-    settings.save(recipe, path)
+    settings.save(here, path)
+
+
+def as_begun(directory: RunDirectory, recipe: Recipe) -> Recipe:
+    """In the order of samples of the version that the run was begun with, once it was claimed."""
+    return recipe.in_order_of(read_recipe(directory.path / "recipe.json"))
 
 
 def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bool) -> None:

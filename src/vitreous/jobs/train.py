@@ -110,6 +110,7 @@ def _train(
             if world.is_first:
                 print(f"{path}: this run has finished; these are its results")
             return finished
+        recipe = resuming.as_begun(directory, recipe)
         splits = open_data(recipe.data)
         resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
         if world.is_first:

@@ -47,6 +47,11 @@ class Recipe:
         """As a run stores it: its data can be found from any folder."""
         return replace(self, data=self.data.located())
 
+    def in_order_of(self, other: "Recipe") -> "Recipe":
+        """With the other's version of the order of samples: a run keeps the one that it was begun with."""
+        order = replace(self.data.order, version=other.data.order.version)
+        return replace(self, data=replace(self.data, order=order))
+
     def for_pictures(self, num: int) -> "Recipe":
         """With a smaller batch where so many pictures do not fill one: recipes are made for sets of thousands."""
         if self.training.batch_size <= num:

@@ -68,7 +68,7 @@ def views_of(recipe: Recipe, train: Source) -> dict[str, Any]:
         "pictures": identity(train),
         "augmentation": settings.to_json(recipe.augmentation),
         "preprocessing": settings.to_json(recipe.preprocessing),
-        "balance": recipe.data.balance,
+        "balance": recipe.data.order.balance,
         "batch_size": recipe.training.batch_size,
         "seed": recipe.training.seed,
     }

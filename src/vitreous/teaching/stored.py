@@ -25,7 +25,6 @@ from vitreous.batch import Batch
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture
 from vitreous.data.loader import Inputs, TrainLoader
-from vitreous.data.order import Order
 from vitreous.errors import UserError
 from vitreous.storage import atomic, locks
 from vitreous.teaching.teachers import KnownTeacher
@@ -118,8 +117,8 @@ class StoredPredictions:
         _compare(folder, document["views"], views)
         self.folder, self.steps_a_part = folder, int(document["steps_a_part"])
         self.steps_per_epoch, order = loader.steps_per_epoch, loader.order
-        self._batch_size, whole = order.batch_size, slice(0, order.batch_size)
-        self._order = Order(order.num, order.batch_size, order.seed, whole, torch.device("cpu"), labels=order.labels)
+        self._batch_size = order.batch_size
+        self._order = order.narrowed(slice(0, order.batch_size), torch.device("cpu"))
         self._views = _hash(document["views"])
         self._part, self._predictions = range(0), torch.empty(0)
 

@@ -55,9 +55,9 @@ def model(document: Any) -> Any:
 
 
 def recipe(document: Any) -> Any:
-    """A recipe.json of version 1 as one of version 2; any other as it is."""
+    """A recipe.json of version 1 as one of version 2, and one from before orders had versions as one that says so."""
     if not _is_first(document):
-        return document
+        return with_first_order(document)
     new = document | {"format": 2}
     if isinstance(document.get("data"), dict):
         new["data"] = data(document["data"])
@@ -72,7 +72,15 @@ def recipe(document: Any) -> Any:
     if isinstance(document.get("more_views"), list):
         views = [view for view in document["more_views"] if isinstance(view, dict)]
         new["more_views"] = [view | {"augmentation": augmentation(view.get("augmentation", {}))} for view in views]
-    return new
+    return with_first_order(new)
+
+
+def with_first_order(document: Any) -> Any:
+    """Samples were always sorted, however many, before a recipe said by which algorithm they are ordered."""
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, dict) or "order" in data:
+        return document
+    return document | {"data": data | {"order": {"version": 1}}}
 
 
 def data(document: dict[str, Any]) -> dict[str, Any]:
