@@ -10,7 +10,7 @@ from torch import Tensor
 from vitreous.batch import Batch
 from vitreous.objectives.base import Objective
 from vitreous.training.averages import AverageSettings
-from vitreous.training.devices import World
+from vitreous.training.devices import Precision, World
 from vitreous.training.loop import Loop, TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -37,6 +37,10 @@ def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool
 
 
 def step_on(objective: Objective, batch: Batch, compiled: bool) -> Callable[[], None]:
+    return loop_on(objective, batch, compiled).step
+
+
+def loop_on(objective: Objective, batch: Batch, compiled: bool, precision: Precision = "bf16") -> Loop:
     """bf16, fused AdamW, gradient norm, watch for NaN: the step that training takes."""
     data, images = SameBatch(batch), batch.images
     loop = Loop(
@@ -45,11 +49,11 @@ def step_on(objective: Objective, batch: Batch, compiled: bool) -> Callable[[], 
         optimizer=AdamWSettings(lr=1e-4, weight_decay=0.1).build(objective),
         schedule=ScheduleSettings(decay="constant"),
         average=AverageSettings().build(objective),
-        settings=TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision="bf16", compile=compiled),
+        settings=TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision=precision, compile=compiled),
         world=World.join("cuda" if images.is_cuda else "cpu"),
     )
     loop.prepare = data.prepare
-    return loop.step
+    return loop
 
 
 def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:

@@ -21,6 +21,7 @@ COUNTS = {
     "vit_b32": 88_224_232,
     "vit_l16": 304_326_632,
     "vit_h14": 632_045_800,
+    "vit_g14": 1_844_440_680,  # as timm counts its vit_gigantic_patch14_224
     "r_vit_ti16": 6_337_704,
     "r26_vit_s32": 36_431_912,
     "r50_vit_l32": 328_994_856,

@@ -30,11 +30,11 @@ ModelSettings = (
 
 
 def _hybrid(stem_depths: tuple[int, ...], **sizes: Any) -> ViTSettings:
-    return ViTSettings(stem=ResNetStem(depths=stem_depths), **sizes)
+    return ViTSettings.of(stem=ResNetStem(depths=stem_depths), **sizes)
 
 
 FAMILIES: dict[str, Callable[..., ModelSettings]] = {
-    "vit": ViTSettings,
+    "vit": ViTSettings.of,
     "hybrid": _hybrid,
     "bit": ResNetSettings,
     "swin": SwinSettings,

@@ -13,6 +13,7 @@ class ViTSize:
     width: int
     depth: int
     heads: int
+    mlp_width: int | None = None  # none: four times the width
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,16 @@ VIT_SIZES = {
     "b": ViTSize(768, 12, 12),  # B, L, H: the paper's table 1
     "l": ViTSize(1024, 24, 16),
     "h": ViTSize(1280, 32, 16),
+    "g": ViTSize(1664, 48, 16, mlp_width=8192),  # the G of Zhai et al. 2022, table 2
     # The paper's ViT-b (figure 4): every width of B halved, that of a head too, so the heads stay 12.
     "halfb": ViTSize(384, 12, 12),
 }
 
-IGPT_SIZES = {"s": ViTSize(512, 24, 8), "m": ViTSize(1024, 36, 8), "l": ViTSize(1536, 48, 16)}  # Chen et al. 2020
+IGPT_SIZES: Sizes = {  # Chen et al. 2020
+    "s": {"width": 512, "depth": 24, "heads": 8},
+    "m": {"width": 1024, "depth": 36, "heads": 8},
+    "l": {"width": 1536, "depth": 48, "heads": 16},
+}
 
 # Names that stand for one set of sizes each.
 SWIN_SIZES: Sizes = {  # Liu et al. 2021, section 3.3
@@ -105,6 +111,7 @@ MODELS = {
     "vit_l16": "ViT-L/16, 304 M parameters",
     "vit_l32": "ViT-L/32, 306 M parameters",
     "vit_h14": "ViT-H/14, 632 M parameters",
+    "vit_g14": "ViT-G/14, 1,843 M parameters",
     "r_vit_ti16": "hybrid R+Ti/16: a ResNet's root, then 8x8 patches of its map, 6.3 M parameters",
     "r26_vit_s32": "hybrid R26+S/32, 36 M parameters",
     "r50_vit_b16": "hybrid R50+B/16: no stage 4, its blocks moved to stage 3, 98 M parameters",
@@ -165,7 +172,7 @@ def parse_name(name: str) -> Named:
             return Named("bit", {"depths": RESNET_DEPTHS[match[1]], "base_width": 64 * int(match[2])})
     elif match := re.fullmatch(r"igpt_([a-z]+)", name):
         if match[1] in IGPT_SIZES:
-            return Named("igpt", asdict(IGPT_SIZES[match[1]]))
+            return Named("igpt", IGPT_SIZES[match[1]])
     elif match := re.fullmatch(r"tokeniser_([1-9]\d*)", name):
         return Named("tokeniser", {"stride": int(match[1])})
     elif match := re.fullmatch(r"(?:(r\d*)_)?vit_([a-z]+)([1-9]\d*)", name):
