@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types slow stress-serve package clean
+.PHONY: demo test lint types slow stress stress-serve package clean
 
 demo: .venv/core  ## fit a model to a few embedded pictures, from an encoder that ships and from none
 	$(BIN)/vitreous demo
@@ -21,6 +21,9 @@ types: .venv/dev
 
 slow: .venv/dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+stress: .venv/dev  ## campaigns of docs/RELIABILITY.md, in full; again, it goes on. ARGS="kills --count 20" for a part
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m stress $(ARGS)
 
 stress-serve: .venv/dev  ## the service under load, for minutes; wants a quiet machine
 	$(BIN)/python benchmarks/serve.py --seconds 60 --out docs/results/serving.json

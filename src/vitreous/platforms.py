@@ -5,6 +5,7 @@ Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experiment
 
 import os
 import signal
+import struct
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -97,6 +98,27 @@ def lock(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
+
+
+def lock_holder(file: IO[bytes]) -> int | None:
+    """The process that keeps this one from locking an open file; None where the system does not say."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    layout = "hhqqi4x"  # struct flock: kind, from where, start, length, process
+    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, process = struct.unpack(layout, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return process if kind != fcntl.F_UNLCK and process > 0 else None  # on another machine it has no number here
+
+
+def command_line(process: int) -> str:
+    """With which a process was started; empty where the system does not say."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+    return " ".join(words.split())
 
 
 def sync(path: Path) -> None:

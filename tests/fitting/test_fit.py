@@ -141,7 +141,7 @@ def test_a_plan_that_could_not_be_trained_binds_nobody(folder, tmp_path):
 
 
 def test_a_plan_is_not_written_over_while_it_is_trained(folder, tmp_path):
-    with RunDirectory(tmp_path), pytest.raises(UserError, match="another process is training into it"):
+    with RunDirectory(tmp_path), pytest.raises(UserError, match="in use by this process"):
         fit(str(folder), tmp_path, changes=TINY)
     assert not (tmp_path / "plan.json").exists() and not (tmp_path / "data.json").exists()
 

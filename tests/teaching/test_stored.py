@@ -391,7 +391,7 @@ def test_one_process_at_a_time(tmp_path, teacher, stored):
     holder = subprocess.Popen([sys.executable, "-c", code, str(mine / "lock")], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process is storing predictions"):
+        with pytest.raises(UserError, match="in use by process"):
             teach(student(teacher), mine, samples=PART)
     finally:
         holder.kill()

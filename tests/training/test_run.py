@@ -100,12 +100,12 @@ def test_truncated_log_equals_that_of_an_uninterrupted_run(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     script = "import sys; from vitreous.training.run import RunDirectory\nwith RunDirectory(sys.argv[1]): print('in')"
     with quiet(tmp_path) as run:
-        with pytest.raises(UserError, match="another process is training"):
+        with pytest.raises(UserError, match="in use by this process"):
             quiet(tmp_path).__enter__()
         other = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
         )
-        assert "another process is training" in other.stderr
+        assert f"in use by process {os.getpid()} (" in other.stderr
         assert other.stdout == ""
         with quiet(tmp_path, owner=False) as second_rank:  # enters beside it and changes nothing
             run.log({"step": 1})
@@ -133,7 +133,7 @@ def test_a_killed_process_lets_go_even_while_its_workers_live(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
         child = int(holder.stdout.readline())
         try:
-            with pytest.raises(UserError, match="another process"):
+            with pytest.raises(UserError, match=rf"in use by process {holder.pid} \(.*python -c import os, sys"):
                 quiet(tmp_path).__enter__()
             holder.kill()
             holder.wait()

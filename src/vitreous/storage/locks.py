@@ -1,4 +1,4 @@
-"""Locks: what one process at a time may work on."""
+"""Locks: what one process at a time may work on. A second one can say which has it."""
 
 from pathlib import Path
 from typing import IO
@@ -21,3 +21,16 @@ def take(path: Path) -> IO[bytes] | None:
         return file
     file.close()
     return None
+
+
+def holder(path: Path) -> str:
+    """Who has a lock that was just refused, in words: as much as the system tells. Not for a process that has it."""
+    try:
+        with path.open("rb") as file:
+            process = platforms.lock_holder(file)
+    except OSError:
+        process = None
+    if process is None:
+        return "another process"
+    command = platforms.command_line(process)
+    return f"process {process}" + (f" ({command[:160]})" if command else "")

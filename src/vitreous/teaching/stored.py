@@ -69,7 +69,9 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
         raise UserError(f"{folder}: predictions cannot be stored there ({error.strerror})") from None
     lock = locks.take(folder / "lock")
     if lock is None:
-        raise UserError(f"{folder}: another process is storing predictions in it; wait for it")
+        raise UserError(
+            f"{folder}: in use by {locks.holder(folder / 'lock')}; wait for it to end, or choose another --out"
+        )
     with lock:
         if (folder / ABOUT).is_file():
             there = _read(folder)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class Checkpoint:
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
     elapsed_s: float  # spent on the run until then
-    notes: tuple[str, ...]  # newer ones that were passed over, and why
+    notes: tuple[str, ...] = ()  # newer ones that were passed over, and why
 
 
 class Checkpoints:
@@ -63,15 +63,18 @@ class Checkpoints:
         notes: list[str] = []
         for step, path in reversed(self.paths().items()):
             try:
-                found = own.read_folder(path)
-                if found.about.get("step") != step:
-                    raise UserError(f"{path}: renamed, for it was saved after {found.about.get('step')} steps")
+                return replace(self.read(step), notes=tuple(notes))
             except UserError as error:
                 self._passed_over.add(path)
                 notes.append(str(error))
-                continue
-            elapsed_s = float(found.about.get("elapsed_s", 0.0))
-            return Checkpoint(step, found.tensors, found.documents["state"], elapsed_s, tuple(notes))
         if notes:
             raise UserError(f"{self.folder}: no checkpoint is whole ({notes[0]}); remove the folder to start over")
         return None
+
+    def read(self, step: int) -> Checkpoint:
+        """That of one step; a UserError says what is wrong with it."""
+        path = self._path(step)
+        found = own.read_folder(path)
+        if found.about.get("step") != step:
+            raise UserError(f"{path}: renamed, for it was saved after {found.about.get('step')} steps")
+        return Checkpoint(step, found.tensors, found.documents["state"], float(found.about.get("elapsed_s", 0.0)))

@@ -95,12 +95,11 @@ class RunDirectory:
         return about
 
     def _take_lock(self) -> None:
-        busy = UserError(f"{self.path}: another process is training into it; wait for it or choose another directory")
-        if self.path.resolve() in _held:
-            raise busy
-        self._lock = locks.take(self.path / "lock")
+        path, is_ours = self.path / "lock", self.path.resolve() in _held
+        self._lock = None if is_ours else locks.take(path)
         if self._lock is None:
-            raise busy
+            who = "this process" if is_ours else locks.holder(path)
+            raise UserError(f"{self.path}: in use by {who}; wait for it to end, or give another directory")
         _held.add(self.path.resolve())
 
     def __exit__(

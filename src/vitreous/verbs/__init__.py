@@ -16,6 +16,7 @@ VERBS = {
     "teach": "teach",
     "evaluate": "evaluate",
     "inspect": "inspect",
+    "verify": "verify",
     "predict": "predict",
     "embed": "embed",
     "serve": "serve",

@@ -1,0 +1,183 @@
+"""Verify: whether all that a run left is whole, whether its pictures are still those it learned from, and, where that
+is asked for, whether it goes on exactly as if it had not been stopped, on this machine."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from vitreous import settings
+from vitreous.data.fingerprint import difference, fingerprint
+from vitreous.data.sources import DataSettings, Splits
+from vitreous.errors import UserError
+from vitreous.jobs.data import OpenData
+from vitreous.jobs.train import train
+from vitreous.recipes.recipe import Recipe, read_recipe
+from vitreous.storage import atomic
+from vitreous.training.checkpoint import Checkpoints
+from vitreous.training.run import RunDirectory
+from vitreous.weights import own
+
+STEPS = 8  # that are taken twice
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    holds: bool
+    found: str  # in words
+
+
+def verify(
+    where: str | Path, resume: bool = False, device: str = "auto", open_data: OpenData = DataSettings.build
+) -> list[Check]:
+    """What is found of each part of a run, which is read and never written to. `device`: auto is its recipe's."""
+    path = Path(where)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; give the directory of a run")
+    if not (path / "recipe.json").exists():
+        raise UserError(f"{path}: no run, for it has no recipe.json; give the directory of a run")
+    directory = RunDirectory(path, tensorboard=False)
+    directory.check_ours()
+    recipe, checked = _recipe(path)
+    checks = [checked, _checkpoints(directory), *_folders(path), _end(directory)]
+    if recipe is not None:
+        checks.append(_log(directory, recipe))
+        splits, checked = _pictures(path, recipe, open_data)
+        if device != "auto":
+            recipe = settings.changed(recipe, {"training.device": device})
+        checks.append(checked)
+        if resume and splits is not None:
+            checks.append(_resume(directory, recipe, splits))
+    return checks
+
+
+# ---- what lies in the run
+
+
+def _recipe(path: Path) -> tuple[Recipe | None, Check]:
+    try:
+        recipe = read_recipe(path / "recipe.json").located()
+    except UserError as error:
+        return None, Check("recipe", False, str(error))
+    return recipe, Check("recipe", True, f"{recipe.name}, as this version reads it")
+
+
+def _checkpoints(directory: RunDirectory) -> Check:
+    """All of them, not only the newest, which alone is read when a run goes on."""
+    steps = list(directory.checkpoints.paths())
+    if not steps:
+        return Check("checkpoints", True, "there are none: the run begins at its first step")
+    found = {step: _damage(directory.checkpoints, step) for step in steps}
+    damaged = [words for words in found.values() if words is not None]
+    whole = [step for step, words in found.items() if words is None]
+    named = ", ".join(f"{step:,}" for step in whole)
+    if not damaged:
+        return Check("checkpoints", True, f"whole, after step {named}")
+    goes_on = f"the run goes on from step {whole[-1]:,}" if whole else "the run cannot go on"
+    return Check("checkpoints", False, f"{damaged[-1]}; {goes_on}")
+
+
+def _damage(checkpoints: Checkpoints, step: int) -> str | None:
+    try:
+        checkpoints.read(step)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _folders(path: Path) -> Iterator[Check]:
+    """Of weights and predictions, beside the checkpoints."""
+    for manifest in sorted(path.glob(f"*/{own.MANIFEST}")):
+        damage = own.verify_folder(manifest.parent)
+        yield Check(manifest.parent.name, damage is None, damage or "whole, by its manifest")
+
+
+def _log(directory: RunDirectory, recipe: Recipe) -> Check:
+    """It never ends before a checkpoint: that is saved after all of its step is logged."""
+    rows, every = directory.rows(), recipe.training.log_every_steps
+    logged = max((row["step"] for row in rows), default=0)
+    newest = max(directory.checkpoints.paths(), default=0)
+    if logged < newest - newest % every:
+        return Check("log", False, f"{directory.metrics}: ends at step {logged:,}, and a checkpoint is of {newest:,}")
+    return Check("log", True, f"{len(rows):,} lines, up to step {logged:,}")
+
+
+def _end(directory: RunDirectory) -> Check:
+    results, path = directory.results(), directory.path / "results.json"
+    if results is not None:
+        return Check("results", True, f"finished, after {results['steps']:,} steps")
+    if path.exists():
+        return Check("results", False, f"{path}: damaged; the same command repeats the end of the run")
+    return Check("results", True, "not finished; the same command goes on with it")
+
+
+def _pictures(path: Path, recipe: Recipe, open_data: OpenData) -> tuple[Splits | None, Check]:
+    try:
+        splits = open_data(recipe.data)
+        here, there = fingerprint(splits), atomic.read_json(path / "pictures.json")
+    except UserError as error:
+        return None, Check("pictures", False, str(error))
+    if changed := difference(there, here):
+        return None, Check("pictures", False, f"{recipe.data.where}: the pictures have changed ({changed})")
+    total = sum(part["pictures"] for part in here.values())
+    return splits, Check("pictures", True, f"{total:,}: names, labels and sizes are those of the run's beginning")
+
+
+# ---- exact resume, on this machine
+
+
+def _resume(directory: RunDirectory, recipe: Recipe, splits: Splits) -> Check:
+    """Some steps in one go, and the same with a stop between; in copies, so that the run stays as it is."""
+    try:
+        start, end = _from_where(directory, recipe, splits)
+        halfway = (start + end) // 2
+        with tempfile.TemporaryDirectory(prefix="vitreous-verify-") as folder:
+            copies = [_copy(directory, recipe, Path(folder) / name, start) for name in ("straight", "stopped")]
+            for copy, stops in zip(copies, ((end,), (halfway, end)), strict=True):
+                for stop in stops:
+                    train(read_recipe(copy / "recipe.json"), copy, False, lambda _: splits, until=stop)
+            difference = _difference(*(RunDirectory(copy) for copy in copies))
+    except UserError as error:
+        return Check("resume", False, str(error))
+    steps = f"steps {start + 1:,} to {end:,}, in one go and with a stop after {halfway:,}"
+    return Check("resume", difference is None, f"{steps}: {difference or 'losses and all state equal, bit for bit'}")
+
+
+def _from_where(directory: RunDirectory, recipe: Recipe, splits: Splits) -> tuple[int, int]:
+    """The newest whole checkpoint with steps still to take before the end; the very beginning where there is none."""
+    training = recipe.for_pictures(len(splits.train)).training
+    last = training.num_steps(len(splits.train) // training.batch_size) - 1
+    if last < 2:
+        raise UserError(f"{directory.path}: a run of {last + 1} steps is too short to be stopped between them")
+    steps = [step for step in directory.checkpoints.paths() if _damage(directory.checkpoints, step) is None]
+    start = max((step for step in steps if step <= last - 2), default=0)
+    return start, min(start + STEPS, last)
+
+
+def _copy(directory: RunDirectory, recipe: Recipe, path: Path, start: int) -> Path:
+    """What a run at that step needs to go on, and a line logged for every step."""
+    training = replace(recipe.training, log_every_steps=1, checkpoint_every_s=float("inf"))
+    settings.save(replace(recipe, training=training), path / "recipe.json")
+    for name in ("run.json", "pictures.json"):
+        if (directory.path / name).exists():
+            shutil.copy(directory.path / name, path / name)
+    if start > 0:
+        whole = directory.checkpoints.paths()[start]
+        shutil.copytree(whole, path / "checkpoints" / whole.name)
+    return path
+
+
+def _difference(straight: RunDirectory, stopped: RunDirectory) -> str | None:
+    if straight.rows() != stopped.rows():
+        return "the losses differ"
+    one, two = (run.latest_checkpoint() for run in (straight, stopped))
+    assert one is not None and two is not None
+    for stem, named in one.tensors.items():
+        for name, tensor in named.items():
+            if not torch.equal(tensor, two.tensors[stem][name]):
+                return f"{name} of {stem} differs"
+    return None

@@ -1,0 +1,118 @@
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+
+from scenes import write_scenes
+from vitreous.cli import main
+from vitreous.data.order import Order
+from vitreous.errors import UserError
+from vitreous.jobs.train import train
+from vitreous.jobs.verify import verify
+from vitreous.recipes import find_recipe
+
+CHANGES = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.batch_size": "8"}
+CHANGES |= {"training.steps": "12", "training.checkpoint_every_s": "0", "training.log_every_steps": "2"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verify")
+    data = write_scenes(folder / "pictures", {"dark": 30, "light": 30}, size=(28, 28))
+    train(find_recipe("fashion_vit", {**CHANGES, "data.where": str(data)}), folder / "run", read_test=False)
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished / "run", tmp_path / "run")
+
+
+def holds(checks):
+    return {check.name: check.holds for check in checks}
+
+
+def wrong(checks):
+    (check,) = [check for check in checks if not check.holds]
+    return f"{check.name}: {check.found}"
+
+
+def content(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+
+
+def test_a_whole_run_and_exact_resume(run, capsys):
+    before = content(run)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run), "--resume", "--quiet", "--json"])
+    assert ended.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found] == [
+        *("recipe", "checkpoints", "model", "results", "log", "pictures", "resume")
+    ]
+    assert all(check["holds"] for check in found)
+    assert found[1]["found"] == "whole, after step 11, 12"
+    assert found[-1]["found"].startswith("steps 1 to 8, in one go and with a stop after 4")
+    assert content(run) == before
+
+
+def test_what_is_wrong_is_named(run, capsys):
+    newest = run / "checkpoints" / "step-00000012" / "objective.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run)])
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
+    assert "WRONG  checkpoints" in printed
+    assert "step-00000012/objective.safetensors: damaged" in printed
+    assert "goes on from step 11" in printed
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("recipe.json", "{}", "recipe: "),
+        ("results.json", "{", "results: .*damaged; the same command repeats the end"),
+        ("model/model.json", "{}", "model: .*model.json: damaged"),
+        ("metrics.jsonl", '{"step": 2}\n', "log: .*ends at step 2, and a checkpoint is of 12"),
+        ("pictures.json", "{}", r"pictures: .*have changed \(they were split in another way\)"),
+    ],
+)
+def test_a_changed_file(run, file, content, message):
+    (run / file).write_text(content)
+    assert re.match(message, wrong(verify(run)))
+
+
+def test_other_pictures_are_not_trained_on(finished, run):
+    extra = finished / "pictures" / "dark" / "extra.png"
+    shutil.copy(finished / "pictures" / "dark" / "0000.png", extra)
+    try:
+        checks = verify(run, resume=True)
+    finally:
+        extra.unlink()
+    assert "pictures: " in wrong(checks) and "resume" not in holds(checks)
+
+
+def test_a_run_that_does_not_resume_exactly_is_noticed(run, monkeypatch):
+    """An order of samples that depends on where a process began."""
+
+    class Forgetful(Order):
+        def __call__(self, step):
+            self.begun = getattr(self, "begun", step)
+            return super().__call__(step - self.begun)
+
+    monkeypatch.setattr("vitreous.data.loader.Order", Forgetful)
+    assert "resume: steps 1 to 8, in one go and with a stop after 4: the losses differ" in wrong(
+        verify(run, resume=True)
+    )
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        verify(tmp_path / "nowhere")
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match=r"no run, for it has no recipe\.json"):
+        verify(tmp_path)
