@@ -57,7 +57,7 @@ class Output:
     # ---- what it is about
 
     def manifest(self) -> dict[str, Any] | None:
-        if MANIFEST not in self.store.names():
+        if not self.store.has(MANIFEST):
             return None
         with self.store.reading(MANIFEST) as file:
             try:

@@ -146,6 +146,8 @@ def _listed(words: list[str]) -> list[str]:
 
     found: list[str] = []
     for word in words:
+        if "://" in word or word.lower().endswith((".tar", ".parquet", ".txt")):
+            raise UserError(f"{word}: rows of tar, parquet, lists and URLs go to a folder: --engine local --out DIR")
         found += [str(path) for path in picture_files(Path(word))] if Path(word).is_dir() else [word]
     return found
 
