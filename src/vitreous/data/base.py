@@ -147,6 +147,14 @@ class Bare(Derived):
         self.targets, self.classes, self.pictures = NoTargets(len(parent)), (UNLABELLED,), parent.pictures
 
 
+class Retargeted(Derived):
+    """The same pictures, of which something else is known, or known in another form."""
+
+    def __init__(self, parent: Source, targets: Targets) -> None:
+        super().__init__(parent)
+        self.targets, self.pictures = targets, parent.pictures
+
+
 class Relabelled(Derived):
     """The same pictures, labelled by the class list of another source (a model's, or the training pictures')."""
 

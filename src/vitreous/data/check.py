@@ -26,6 +26,7 @@ CONFLICTS: dict[TaskKind, str] = {
     "label": "pictures under two classes",
     "segment": "equal pictures with different masks",
     "detect": "pictures with two sets of boxes",
+    "match": "equal pictures with different captions",
 }
 FEW = 5  # training pictures of a class that cannot be learned from, nor measured
 

@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitreous.data.base import Source
+from vitreous.data.captioned import caption_column, texts_in, with_captions
 from vitreous.data.files import check_regular
 from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture
 from vitreous.data.legends import Entry, entries_of, find_legend, numbered_entries
 from vitreous.data.masks import Legend
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
+from vitreous.data.parquet_objects import COLUMN as OBJECTS
 from vitreous.data.parquet_objects import COLUMNS, read_objects, reads_objects
 from vitreous.data.several import from_flags, label_columns, separated, several, several_by_number
 from vitreous.data.targets import ClassLabels, Masks, PixelLabels
@@ -172,6 +174,9 @@ def open_parquet(path: Path, layout: Layout, entries: Sequence[Entry] = ()) -> d
     names = {split: base if split == ALL else f"{base} {split}" for split in found}
     rows = {split: Rows(files) for split, files in found.items()}
     schema = next(iter(rows.values())).schema
+    captions = caption_column(schema.names, layout, str(path), {*LABELS, *MASKS, OBJECTS})
+    if captions is not None:
+        return {split: _with_captions(names[split], part, captions) for split, part in rows.items()}
     if reads_objects(schema, set(LABELS) & set(schema.names), layout, str(path)):
         return {split: _with_objects(names[split], part) for split, part in rows.items()}
     known = _read_masks(base, rows, layout, entries) or {
@@ -291,6 +296,14 @@ def _with_objects(name: str, rows: Rows) -> Source:
 def _cells(rows: Rows, name: str) -> list[Any]:
     """Of every file, empty ones too."""
     return [cell for values in _columns(rows, name) for cell in values.to_pylist()]
+
+
+# ---- Captions
+
+
+def _with_captions(name: str, rows: Rows, captions: str) -> Source:
+    source = ParquetSource(name, rows, unlabelled(len(rows)))
+    return with_captions(source, [texts_in(cell) for cell in _cells(rows, captions)])
 
 
 # ---- Masks

@@ -14,6 +14,7 @@ from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.distill import DistillSettings
+from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.tasks.segment import SegmentSettings
 
@@ -21,6 +22,7 @@ ObjectiveSettings = (
     ClassifySettings
     | SegmentSettings
     | DetectSettings
+    | ImageTextSettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -35,7 +37,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings | SegmentSettings | DetectSettings
+TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
@@ -49,6 +51,7 @@ __all__ = [
     "ClassifySettings",
     "DetectSettings",
     "DistillSettings",
+    "ImageTextSettings",
     "ObjectiveSettings",
     "SegmentSettings",
     "TaskSettings",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ from vitreous.weights.door import check_sizes, check_tensors, check_values
 from vitreous.weights.patches import resize_patches
 from vitreous.weights.rules import Report
 from vitreous.weights.shipped import shipped, shipped_folder
+from vitreous.words.tokenizer import Tokenizer
 
 PATCHES = "encoder.stem.patches.linear.weight"
 
@@ -31,6 +32,7 @@ class Trained:
     where: str
     format: str = "vitreous"
     report: Report | None = None  # what became of the tensors of a foreign file
+    words: Mapping[str, Any] | None = None  # the tokenizer of its text tower, as JSON
 
     @classmethod
     def load(
@@ -69,11 +71,11 @@ class Trained:
                     f"{where}: this run has not finished; give the command that started it again, and it goes on"
                 )
             return None
-        weights, document = own.load_model(folder)
+        weights, document, others = own.load_model_and_others(folder)
         card = read_card(document, where=str(folder / "model.json"))
         check_sizes(card, weights, where)
         check_tensors(card, weights, where)
-        return cls(card, weights, where)
+        return cls(card, weights, where, words=others.get("tokenizer"))
 
     @classmethod
     def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, heads: int | None, strict: bool) -> Self:
@@ -86,7 +88,8 @@ class Trained:
         return cls(card, weights, where, chosen.name, report)
 
     def save(self, folder: Path) -> None:
-        own.save_model(folder, self.weights, settings.to_json(self.card))
+        words = {} if self.words is None else {"tokenizer": self.words}
+        own.save_model(folder, self.weights, settings.to_json(self.card), **words)
 
     # ---- using it
 
@@ -115,6 +118,13 @@ class Trained:
         if self.card.preprocessing.size_px != self.card.model.picture_px:
             task.encoder.resize(self.card.preprocessing.size_px)
         return task.eval()
+
+    def tokenizer(self) -> Tokenizer:
+        """That of its text tower."""
+        if self.words is None:
+            what = "has no text tower" if self.card.task is None else "came without a tokenizer"
+            raise UserError(f"{self.where}: {what}, so it reads no texts")
+        return Tokenizer.of_document(self.words, self.where)
 
     def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Weights into a module that has only shapes so far: nothing is held twice."""
