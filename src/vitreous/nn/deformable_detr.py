@@ -164,10 +164,13 @@ class DeformableDetr(nn.Module):
             assert isinstance(first, ReluMlp)
             nn.init.constant_(first.last.bias[2:], -2.0)
 
-    def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Decoded:
+    def forward(
+        self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int], hints: Tensor | None = None
+    ) -> Decoded:
         """maps: (B, C, h, w) each, finest first, as many as channels were given.
 
-        extent: (B, 2), how many rows and columns of the canvas are picture."""
+        extent: (B, 2), how many rows and columns of the canvas are picture. hints: boxes (B, M, 4) of which queries are
+        made as of proposals, in two stages; those of the proposals know nothing of them."""
         memory = self.encoded(maps, extent, canvas)
         if self.proposals is None:
             assert self.queries is not None and self.points is not None
@@ -181,7 +184,10 @@ class DeformableDetr(nn.Module):
         box_logits = self._offsets(-1, chosen) + places.gather(1, best.expand(-1, -1, 4))
         proposed = logits.gather(1, best.expand(-1, -1, logits.shape[-1])), box_logits.sigmoid()
         references = proposed[1].detach()
-        return self._decoded(memory, *self.proposals.queries(references), references)._replace(proposals=proposed)
+        found = self._decoded(memory, *self.proposals.queries(references), references)._replace(proposals=proposed)
+        if hints is None:
+            return found
+        return found._replace(hinted=self._decoded(memory, *self.proposals.queries(hints), hints)[:2])
 
     def encoded(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Memory:
         projected = [layer(one) for layer, one in zip(self.project, maps, strict=False)]

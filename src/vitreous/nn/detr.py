@@ -32,6 +32,7 @@ class Decoded(NamedTuple):
     logits: Tensor  # (L, B, Q, K)
     boxes: Tensor  # (L, B, Q, 4) as (cx, cy, w, h), 0 to 1 of the picture
     proposals: tuple[Tensor, Tensor] | None = None  # (B, Q, K) logits and (B, Q, 4) boxes before the decoder
+    hinted: tuple[Tensor, Tensor] | None = None  # (L, B, M, K) and (L, B, M, 4), of queries that were given boxes
 
 
 # ---- Where a map shows picture, and positions
