@@ -108,6 +108,8 @@ class DataSettings:
             splits = replace(splits, train=without(splits.train, parse_numbers(self.leave_out)))
         if self.shrink_px is not None:
             splits = replace(splits, train=InMemory(splits.train, self.shrink_px))
+        if self.order.streams:  # to keep pictures, every process would read all of them
+            return splits
         return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
 
     def whole_part(self, split: str) -> Source | None:
