@@ -29,6 +29,8 @@ class ShapeOracle(Predictor):
     """Finds every object as well as cells of 4 x 4 px tell, moved by a cell at times; every other time it is sure of
     something that is not there."""
 
+    fingerprint = "oracle"
+
     def __init__(self, *sources):
         self.reading = Reading(
             kind="instances", classes=sources[0].classes, fitting=Fitting(**vars(PREPROCESSING)), calibration=None

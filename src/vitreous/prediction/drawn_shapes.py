@@ -35,8 +35,9 @@ def drawn_shapes(picture: Picture, shapes: Sequence[DrawnShape], *, words: bool 
     found: Picture = mixed.round().astype(np.uint8)
     if not words:
         return found
-    corners = [(factor * one.shape.box[0], factor * one.shape.box[1]) for one in shapes]
-    return labelled(found, [Label(at, one.colour, one.words) for at, one in zip(corners, shapes, strict=True)])
+    named = [one for one in shapes if one.words]
+    corners = [(factor * one.shape.box[0], factor * one.shape.box[1]) for one in named]
+    return labelled(found, [Label(at, one.colour, one.words) for at, one in zip(corners, named, strict=True)])
 
 
 def _edge(padded: NDArray[np.bool_]) -> NDArray[np.bool_]:

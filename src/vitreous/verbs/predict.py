@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="write files there: masks, overlays, polygons, shares; boxes, drawn and as CSV, COCO, YOLO; rows",
+        help="write files there: masks, overlays, polygons, shares; objects, drawn and as CSV, COCO, YOLO; rows",
     )
     parser.add_argument("--score", type=float, metavar="P", help="of objects: tell those with at least this score")
     parser.add_argument(
