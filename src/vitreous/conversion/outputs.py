@@ -12,6 +12,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
 from vitreous.tasks.detect import Detect
+from vitreous.tasks.mask_queries import MaskQueries
 from vitreous.tasks.predictions import class_logits
 from vitreous.weights.peers import Outputs
 from vitreous.weights.trained import Trained
@@ -48,6 +49,9 @@ def outputs(trained: Trained, images: Tensor) -> Outputs:
     encoder: Encoder = model.encoder if isinstance(model, Task) else model
     if isinstance(model, Detect):
         return model.predict(images).outputs()
+    if isinstance(model, MaskQueries):  # whatever is made of it
+        said = model.decoded(images)
+        return {"logits": said.logits[-1], "masks": said.masks()}
     features = encoder(images)
     found = {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1]}
     if isinstance(model, Task):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models.base import Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
+from vitreous.models.base import Before, Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.stems import ConvStem, ResNetStem, Stem
@@ -85,8 +85,17 @@ class ViT(TokenEncoder):
             pooled=self.projection(pooled if self.pool_norm == "before" else self.norm(pooled)),
         )
 
-    def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
+    def encode(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        at: Tensor | None = None,
+        depths: Sequence[int] = (),
+        before: Before | None = None,
+    ) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)
+        if before is not None and (self.positions.every_layer or self._pair_positions() or self.positions.bias_table):
+            raise UserError("tokens cannot join others that have relative positions, or get positions in every layer")
         x = tokens if self.prefix is None else self.prefix(tokens)  # (B, P + n, D)
         pairs, bias = self._pairs(x, at)
         chosen = {}
@@ -97,11 +106,17 @@ class ViT(TokenEncoder):
                 x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
             if depth == 0:
                 x = self.pre_norm(self.dropout(x))
+            if before is not None:
+                x, bias = before(depth, x)
             x = run(block, x, pairs, bias, checkpointing=self.checkpointing)
             if depth + 1 in depths:
                 chosen[depth + 1] = x
         x = self.norm(x) if self.pool_norm == "before" else x
         return Encoded(tokens=x, num_prefix=self.num_prefix, depths=chosen)
+
+    def normed(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.norm(tokens)
+        return found
 
     def _check_sequence(self, tokens: Tensor, grid: Grid, at: Tensor | None, depths: Sequence[int]) -> None:
         if grid != self.grid and (self._pair_positions() or self.positions.bias_table is not None):

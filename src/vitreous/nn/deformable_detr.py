@@ -5,8 +5,9 @@ best of those that the encoder's tokens propose.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,8 +56,25 @@ class Memory:
         return references[:, :, None] * factors[:, None]
 
 
+class LayerSizes(Protocol):
+    """Of a layer of the encoder."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def mlp_width(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def levels(self) -> int: ...
+    @property
+    def points(self) -> int: ...
+
+
 class EncoderLayer(nn.Module):
-    def __init__(self, sizes: DeformableSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         self.attention = DeformableAttention(sizes.width, sizes.heads, sizes.levels, sizes.points)
         self.attention_residual = Residual(sizes.width, sizes.dropout)
@@ -195,24 +213,7 @@ class DeformableDetr(nn.Module):
         for layer in self.project[len(maps) :]:
             last = layer(last)
             projected.append(last)
-        shapes = [(one.shape[-2], one.shape[-1]) for one in projected]
-        seen = [places_seen(extent, canvas, one) for one in projected]  # (B, 2) each
-        dtype = wide(projected[0].dtype)
-        positions = torch.cat(
-            [
-                sine_positions(each, shape, self.sizes.width, 0.5, dtype) + level
-                for each, shape, level in zip(seen, shapes, self.levels, strict=True)
-            ],
-            dim=1,
-        ).to(self.levels.dtype)
-        shares = torch.stack([_shares(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
-        masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
-        x = torch.cat([one.flatten(2).transpose(1, 2) for one in projected], dim=1)  # (B, N, D)
-        memory = Memory(x, shapes, masks, shares)
-        references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(x.shape[0], -1, -1, -1)
-        for layer in self.encoder:
-            x = layer(x, positions, references, shapes, masks)
-        return Memory(x, shapes, masks, shares)
+        return encoded(projected, self.levels, self.encoder, extent, canvas)
 
     def _decoded(self, memory: Memory, queries: Tensor, x: Tensor, references: Tensor) -> Decoded:
         logits, boxes = [], []
@@ -229,6 +230,38 @@ class DeformableDetr(nn.Module):
         layers = self.boxes[head]
         assert isinstance(layers, ReluMlp)
         return precise(layers, x)
+
+
+def encoded(
+    maps: Sequence[Tensor],
+    levels: Tensor,
+    layers: Iterable[nn.Module],
+    extent: Tensor | None,
+    canvas: tuple[int, int],
+    *,
+    start: float = 0.5,
+) -> Memory:
+    """Maps (B, D, h, w) each through layers of deformable attention, in which every place looks at places of all maps.
+
+    levels: (maps, D), what tells one map's places from another's. start: see `sine_positions`."""
+    shapes = [(one.shape[-2], one.shape[-1]) for one in maps]
+    seen = [places_seen(extent, canvas, one) for one in maps]  # (B, 2) each
+    dtype = wide(maps[0].dtype)
+    positions = torch.cat(
+        [
+            sine_positions(each, shape, levels.shape[1], start, dtype) + level
+            for each, shape, level in zip(seen, shapes, levels, strict=True)
+        ],
+        dim=1,
+    ).to(levels.dtype)
+    shares = torch.stack([_shares(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
+    masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
+    x = torch.cat([one.flatten(2).transpose(1, 2) for one in maps], dim=1)  # (B, N, D)
+    memory = Memory(x, shapes, masks, shares)
+    references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(x.shape[0], -1, -1, -1)
+    for layer in layers:
+        x = layer(x, positions, references, shapes, masks)
+    return replace(memory, tokens=x)
 
 
 def middles(shapes: Shapes, shares: Tensor) -> list[Tensor]:

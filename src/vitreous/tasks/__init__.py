@@ -15,6 +15,7 @@ from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.distill import DistillSettings
 from vitreous.tasks.image_text import ImageTextSettings
+from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.tasks.segment import SegmentSettings
 
@@ -23,6 +24,7 @@ ObjectiveSettings = (
     | SegmentSettings
     | DetectSettings
     | ImageTextSettings
+    | MaskQuerySettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -37,7 +39,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSettings
+TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSettings | MaskQuerySettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
@@ -52,6 +54,7 @@ __all__ = [
     "DetectSettings",
     "DistillSettings",
     "ImageTextSettings",
+    "MaskQuerySettings",
     "ObjectiveSettings",
     "SegmentSettings",
     "TaskSettings",

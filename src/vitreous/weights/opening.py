@@ -14,6 +14,8 @@ from vitreous.weights.card import Card
 from vitreous.weights.detr import DetrFormat
 from vitreous.weights.detr_peers import opened_detr
 from vitreous.weights.formats import Format
+from vitreous.weights.mask_peers import opened_masks
+from vitreous.weights.mask_queries import MaskQueryFormat
 from vitreous.weights.peers import (
     Peer,
     clip_peer,
@@ -39,6 +41,10 @@ def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
     if isinstance(format, DetrFormat):
         usable = _usable("transformers", lambda: transformers_class("DetrForObjectDetection"))
         return opened_detr(path, format, card) if usable else None
+    if isinstance(format, MaskQueryFormat):
+        kind = format.peer
+        usable = _usable("transformers", lambda: transformers_class(kind))
+        return opened_masks(path, format, card) if usable else None
     if isinstance(format, timm.Timm) and _usable("timm", lambda: imported("timm")):
         return _by_timm(path, card)
     if isinstance(format, transformers.Transformers | clip.TransformersClip):

@@ -20,7 +20,18 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetSettings, ResNetStem, ViTSettings
-from vitreous.weights import clip, detr, formats, google, original, pyramids, timm, torchvision, transformers
+from vitreous.weights import (
+    clip,
+    detr,
+    formats,
+    google,
+    mask_queries,
+    original,
+    pyramids,
+    timm,
+    torchvision,
+    transformers,
+)
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.timm_config import write_config
@@ -59,6 +70,10 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
         from vitreous.weights.detr_peers import detr_peer
 
         return detr_peer(given, format, card)
+    if isinstance(format, mask_queries.MaskQueryFormat):
+        from vitreous.weights.mask_peers import mask_peer
+
+        return mask_peer(given, format, card)
     build = next((build for kind, build in builders.items() if isinstance(format, kind)), None)
     if build is None:
         raise UserError(f"{given.where}: of the format {format.name} we know no library to compare with")
