@@ -20,7 +20,6 @@ import numpy as np
 from vitreous import settings
 from vitreous.cli import dotted, one_line_errors
 from vitreous.data.splits import Splits
-from vitreous.evaluation.box_matches import overlaps
 from vitreous.fitting.budget import FIGURES_S, Budget, measured
 from vitreous.fitting.course import Course, paced
 from vitreous.jobs import boxes
@@ -28,7 +27,7 @@ from vitreous.jobs.train import train
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes import find_recipe
 from vitreous.recipes.recipe import Recipe
-from vitreous.tasks.box_precision import Floats, Found, Truth
+from vitreous.tasks.box_precision import Floats, Found, Truth, box_overlaps
 from vitreous.training.devices import World
 from vitreous.training.environment import environment
 from vitreous.weights.trained import Trained
@@ -52,7 +51,7 @@ def _of_class(truth: Truth, found: Found, number: int) -> float:
     outcomes = []  # of detections that count, the surest first: whether they are right
     for row in said[np.argsort(-found.scores[said], kind="stable")]:
         rows = of_picture.get(int(found.picture[row]), [])
-        shared = overlaps(found.boxes[[row]], truth.boxes[rows])[0] if rows else np.zeros(1)
+        shared = box_overlaps(found.boxes[[row]], truth.boxes[rows])[0] if rows else np.zeros(1)
         best = int(shared.argmax())
         if shared[best] <= ENOUGH:
             outcomes.append(False)
