@@ -43,7 +43,7 @@ class BoxDrafts(PlacedDrafts):
             dropout=0.0,
             levels=3,
             two_stage=True,
-            weights=LossSettings(hints=1.0),
+            weights=LossSettings(hints=1.0, quality=True),
             finest=2 if max(model.picture_px) <= ENLARGED_PX else 1,
         )
 

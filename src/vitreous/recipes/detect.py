@@ -38,6 +38,7 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
         dropout=0.0,
         levels=2,
         two_stage=True,
+        weights=LossSettings(hints=1.0, quality=True),
     )
     recipe = Recipe(
         name="rendered_detr",
@@ -65,9 +66,7 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
     return replace(
         recipe,
         model=replace(card.model, picture_px=(128, 128)),
-        objective=replace(
-            head, width=128, heads=8, mlp_width=512, encoder_depth=1, levels=3, weights=LossSettings(hints=1.0)
-        ),
+        objective=replace(head, width=128, heads=8, mlp_width=512, encoder_depth=1, levels=3),
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=12)),
         average=AverageSettings(kind="ema", factor=0.998),
         training=training,
@@ -83,7 +82,7 @@ def voc_deformable(
     Cost:     not measured yet
     Score:    not measured yet
     Section:  Zhu et al. 2021; the recipe is ours. Patches of 8 px are fine enough as they are, so the pyramid begins
-              there. Hints, as DN-DETR has them (Li et al. 2022), make it learn sooner
+              there. Hints (Li et al. 2022, DN-DETR) and a loss by quality (Zhang et al. 2021) make it learn sooner
     """
     card = Trained.load(start).card
     return Recipe(
@@ -98,7 +97,7 @@ def voc_deformable(
             dropout=0.0,
             levels=3,
             two_stage=True,
-            weights=LossSettings(hints=1.0),
+            weights=LossSettings(hints=1.0, quality=True),
             finest=1,
         ),
         normalise=replace(card.preprocessing, crop="letterbox"),
