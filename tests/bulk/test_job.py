@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from bulk_inputs import picture, save_model, write_tar
-from vitreous.bulk.columns import COLUMNS
+from vitreous.bulk.columns import COLUMNS, arrays
 from vitreous.bulk.job import Request, run
 from vitreous.bulk.output import Output
 from vitreous.bulk.work import Embed, Predict
@@ -118,8 +118,28 @@ def test_predictions_are_those_of_the_command(folder, tmp_path):
     assert rows[4]["label"] is rows[4]["top"] is None and rows[4]["error"].startswith("not a picture")
 
 
+OBJECT = {"label": "cat", "score": 0.5, "box": [0.0, 1.0, 2.0, 2.5]}
+RECORDED = {
+    "classify": {"label": None, "probability": 0.5, "top": [["cat", 0.5], ["dog", 0.25]], "set": ["cat"]},
+    "label": {"labels": [], "top": [["cat", 0.125]]},
+    "segment": {"width": 3, "height": 2, "confidence": 0.5, "shares": [["sky", 0.75]]},
+    "detect": {"width": 3, "height": 2, "objects": [OBJECT]},
+    "instances": {
+        "width": 3,
+        "height": 2,
+        "objects": [{**OBJECT, "area": 4, "mask": {"size": [2, 3], "counts": "14"}}],
+    },
+}
+
+
 def test_every_kind_of_task_has_columns():
-    assert COLUMNS.keys() == RECORDS.keys()
+    assert COLUMNS.keys() == RECORDS.keys() == RECORDED.keys()
+    for kind, record in RECORDED.items():
+        (found,) = pa.Table.from_arrays(arrays([record], COLUMNS[kind]), list(COLUMNS[kind])).to_pylist()
+        assert found.keys() == record.keys()
+        for name, value in record.items():
+            pairs = value and isinstance(value, list) and isinstance(value[0], list)
+            assert ([list(one.values()) for one in found[name]] if pairs else found[name]) == value
 
 
 def test_one_array_of_all(folder, tmp_path, capsys):
@@ -280,6 +300,8 @@ def test_a_flipped_bit_is_noticed(folder, tmp_path):
     with pytest.raises(UserError, match=r"part-00000002.*damaged"):
         table(tmp_path / "out")
     path.unlink()
+    with pytest.raises(UserError, match="1 of its files are gone"):
+        table(tmp_path / "out")
     assert embed(folder, tmp_path / "out").added == 2
     assert table(tmp_path / "out").num_rows == 33
 

@@ -34,6 +34,10 @@ class Store(ABC):
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]: ...
 
     @abstractmethod
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Some bytes, and no more."""
+
+    @abstractmethod
     def has(self, name: str) -> bool: ...
 
     @abstractmethod
@@ -64,6 +68,11 @@ class LocalStore(Store):
     def reading(self, name: str) -> Iterator[BinaryIO]:
         with (self.path / name).open("rb") as file:
             yield file
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        with self.reading(name) as file:
+            file.seek(start)
+            return file.read(end - start)
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -115,6 +124,9 @@ class RemoteStore(Store):
 
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]:
         return cast(AbstractContextManager[BinaryIO], self.files.open(f"{self.path}/{name}", "rb"))
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        return cast(bytes, self.files.cat_file(f"{self.path}/{name}", start, end))
 
     def has(self, name: str) -> bool:
         return bool(self.files.exists(f"{self.path}/{name}"))
