@@ -84,9 +84,9 @@ def main() -> None:
         for turn in range(options.turns):
             for engine, words in engines.items():
                 out = folder / f"{engine}-{turn}"
-                found[engine].append(embed(options.model, folder / "pictures", out, "--part", "128", *words))
+                found[engine].append(embed(options.model, folder / "pictures", out, "--part", "64", *words))
                 print(engine, found[engine][-1], file=sys.stderr)
-        few = embed(options.model, folder / "few", folder / "out-few", "--part", "128")
+        few = embed(options.model, folder / "few", folder / "out-few", "--part", "64")
     result: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/bulk.py", *sys.argv[1:]]),
         "machine": {"cores": os.cpu_count(), "python": platform.python_version()},

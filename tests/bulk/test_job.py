@@ -272,7 +272,7 @@ def test_two_commands_do_not_write_into_one_folder(folder, tmp_path):
     words = [sys.executable, "-c", code, str(tmp_path / "out" / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"taken\n"
-        with pytest.raises(UserError, match="another process is writing into it"):
+        with pytest.raises(UserError, match=f"in use by process {other.pid}"):
             embed(folder, tmp_path / "out")
         other.communicate()
     assert embed(folder, tmp_path / "out").added == 33

@@ -88,7 +88,8 @@ class LocalStore(Store):
             raise _unwritable(self.where, error) from None
         lock = locks.take(self.path / "lock")
         if lock is None:
-            raise UserError(f"{self.where}: another process is writing into it; wait for it")
+            who = locks.holder(self.path / "lock")
+            raise UserError(f"{self.where}: in use by {who}; wait for it to end, or choose another --out")
         with lock:
             for folder in filter(Path.is_dir, (self.path, self.path / "rows", self.path / "begun")):
                 atomic.sweep(folder)

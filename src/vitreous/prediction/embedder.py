@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -11,20 +11,31 @@ from numpy.typing import NDArray
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
+from vitreous.models.base import Encoder
 from vitreous.prediction.predictor import exported_file
+from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
 
 class Embedder:
-    """The pooled features of an encoder, with the preprocessing that it was trained with."""
+    """The pooled features of an encoder, with the preprocessing that it was trained with; of a model that has a text
+    tower too, what its texts are compared with."""
 
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
-        self.encoder = trained.encoder().to(self.device).eval()
-        self.fingerprint = fingerprint(self.encoder, settings.to_json(self.preprocessing))
+        compares_texts = isinstance(trained.card.task, ImageTextSettings)
+        model = trained.task() if compares_texts else trained.encoder()
+        assert isinstance(model, ImageText | Encoder)
+        self.model = model.to(self.device).eval()
+        self.fingerprint = fingerprint(self.model, settings.to_json(self.preprocessing))
+
+    @property
+    def normalisation(self) -> Literal["none", "l2"]:
+        """`l2`: they have length 1 as they are."""
+        return "l2" if isinstance(self.model, ImageText) else "none"
 
     @classmethod
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
@@ -36,13 +47,16 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        return self.encoder.width
+        if isinstance(self.model, ImageText):
+            return self.model.settings.width or self.model.encoder.width
+        return self.model.width
 
     @torch.inference_mode()
     def embed(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
-        """(B, D), as the encoder gives them."""
+        """(B, D), as the model gives them."""
         if not pictures:
             return np.zeros((0, self.width), np.float32)
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
-        pooled: torch.Tensor = self.encoder(self.preprocessing.normalised(resized.to(self.device))).pooled
-        return pooled.float().cpu().numpy()
+        images = self.preprocessing.normalised(resized.to(self.device))
+        found = self.model.embed_pictures(images) if isinstance(self.model, ImageText) else self.model(images).pooled
+        return np.asarray(found.float().cpu().numpy())
