@@ -1,17 +1,17 @@
 """Embedder: pictures in, embeddings out: what an encoder makes of a whole picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.models.base import Encoder
 from vitreous.prediction.predictor import exported_file
 from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.fingerprint import fingerprint
@@ -26,16 +26,18 @@ class Embedder:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
-        compares_texts = isinstance(trained.card.task, ImageTextSettings)
-        model = trained.task() if compares_texts else trained.encoder()
-        assert isinstance(model, ImageText | Encoder)
+        self._embed: Callable[[Tensor], Tensor]
+        self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
+        if isinstance(trained.card.task, ImageTextSettings):
+            model: nn.Module = (towers := trained.task())
+            assert isinstance(towers, ImageText)
+            self._embed, self.normalisation = towers.embed_pictures, "l2"
+            self.width = towers.settings.width or towers.encoder.width
+        else:
+            model = encoder = trained.encoder()
+            self._embed, self.width = lambda images: encoder(images).pooled, encoder.width
         self.model = model.to(self.device).eval()
         self.fingerprint = fingerprint(self.model, settings.to_json(self.preprocessing))
-
-    @property
-    def normalisation(self) -> Literal["none", "l2"]:
-        """`l2`: they have length 1 as they are."""
-        return "l2" if isinstance(self.model, ImageText) else "none"
 
     @classmethod
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
@@ -45,12 +47,6 @@ class Embedder:
             )
         return cls(Trained.load(where), device)
 
-    @property
-    def width(self) -> int:
-        if isinstance(self.model, ImageText):
-            return self.model.settings.width or self.model.encoder.width
-        return self.model.width
-
     @torch.inference_mode()
     def embed(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
         """(B, D), as the model gives them."""
@@ -58,5 +54,4 @@ class Embedder:
             return np.zeros((0, self.width), np.float32)
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
         images = self.preprocessing.normalised(resized.to(self.device))
-        found = self.model.embed_pictures(images) if isinstance(self.model, ImageText) else self.model(images).pooled
-        return np.asarray(found.float().cpu().numpy())
+        return np.asarray(self._embed(images).float().cpu().numpy())
