@@ -9,6 +9,7 @@ from vitreous.fitting.placed_drafts import PlacedDrafts
 from vitreous.fitting.transfer import Start
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
+from vitreous.tasks import ObjectiveSettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.detect_loss import LossSettings
 from vitreous.training.optim import AdamWSettings, OptimizerSettings
@@ -30,7 +31,7 @@ class BoxDrafts(PlacedDrafts):
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
     scoring_s = 0.01  # matching, and drawing pictures again
 
-    def objective(self, model: ModelSettings) -> DetectSettings:
+    def objective(self, model: ModelSettings) -> ObjectiveSettings:
         """Few layers, and boxes proposed by the encoder: a detector that has to learn in minutes."""
         width, heads, mlp_width = SIZES[self.hardware.kind]
         return DetectSettings(

@@ -20,6 +20,7 @@ from vitreous.nn.mask2former import Mask2Former, PixelSizes, QuerySizes
 from vitreous.nn.pyramid import SimplePyramid
 from vitreous.nn.query_masks import QueryMasks, class_scores
 from vitreous.tasks.base import Metric, Task
+from vitreous.tasks.instance_metric import InstanceMetric
 from vitreous.tasks.mask_loss import MaskWeights, Points, PointSettings, query_losses
 from vitreous.tasks.mask_targets import MaskTargets, class_masks, object_masks
 from vitreous.tasks.pixel_metric import PixelMetric
@@ -108,7 +109,7 @@ class MaskQueries(Task):
         return class_masks(batch, self.num_classes) if self.settings.output == "semantic" else object_masks(batch)
 
     def metric(self) -> Metric:
-        return PixelMetric()
+        return PixelMetric() if self.settings.output == "semantic" else InstanceMetric(self.num_classes)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ class ObjectMasks(MaskTargets):
 
     def at(self, points: Tensor) -> Tensor:
         grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
-        return F.grid_sample(self.masks.to(points.dtype), grid, align_corners=False)[..., 0]
+        # What touches the edge of the canvas does so up to the edge itself.
+        return F.grid_sample(self.masks.to(points.dtype), grid, padding_mode="border", align_corners=False)[..., 0]
 
 
 def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
