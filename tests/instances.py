@@ -8,8 +8,14 @@ from vitreous.data.names import Layout
 from vitreous.data.sources import open_sources
 from vitreous.data.targets.instances import covered, packed
 from vitreous.data.transforms import Preprocessing
+from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.reading import Fitting, Reading
+from vitreous.tasks.mask_loss import PointSettings
+from vitreous.tasks.mask_queries import MaskQuerySettings, PixelSettings
+from vitreous.weights.calibration import BoxCalibration
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
 
 PREPROCESSING = Preprocessing(size_px=(96, 128), crop="letterbox")
 
@@ -57,3 +63,31 @@ class ShapeOracle(Predictor):
                 logits[at, 2 * number, [label, -1]] = rng.normal(3, 1), -3
                 logits[at, 2 * number + 1, [label, -1]] = rng.normal(1, 1), 0
         return {"logits": logits, "masks": masks}
+
+
+def small_finder(classes, picture_px=(32, 48), **calibrated):
+    """A model that says something of every picture: shapes of all sizes, whatever is there."""
+    torch.manual_seed(1)
+    model = ViTSettings.of(picture_px=picture_px, patch=8, width=16, depth=1, heads=2)
+    settings = MaskQuerySettings(
+        output="instances",
+        queries=8,
+        width=16,
+        heads=2,
+        mlp_width=16,
+        decoder_depth=1,
+        pixel=PixelSettings(mask_width=16, mlp_width=16, depth=1, looks=2),
+        points=PointSettings(number=64),
+    )
+    task = settings.build(model.build(), classes)
+    with torch.no_grad():
+        for parameter in task.head.classes.parameters():
+            parameter.normal_(0, 0.6)
+    card = Card(
+        model=model,
+        task=settings,
+        classes=classes,
+        preprocessing=Preprocessing(size_px=picture_px, crop="letterbox"),
+        calibration=BoxCalibration(slopes=(0.7,), threshold=0.2, **calibrated),
+    )
+    return Trained(card, task.state_dict(), "here")
