@@ -234,4 +234,4 @@ def trained(
         classes=() if task is None else classes,
         preprocessing=recipe.preprocessing,
     )
-    return Trained(card, weights, where, words=None if tokenizer is None else tokenizer.document())
+    return Trained(card, weights, where, words=None if tokenizer is None else lambda: tokenizer)

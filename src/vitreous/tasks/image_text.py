@@ -49,6 +49,11 @@ def _projection(width: int, out: int) -> nn.Linear:
     return projection
 
 
+def _unit(x: Tensor) -> Tensor:
+    """Of length 1, in float32 at least: a scale makes much of small differences."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=1)
+
+
 class ImageText(Task):
     across_samples = True
 
@@ -72,11 +77,11 @@ class ImageText(Task):
         """(B, C, H, W) -> (B, D) of length 1, float32."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.settings.locked):
             pooled = self.encoder(images).pooled
-        return F.normalize(self.projection(pooled).float(), dim=1)
+        return _unit(self.projection(pooled))
 
     def embed_texts(self, ids: Tensor) -> Tensor:
         """(B, L) token ids -> (B, D) of length 1, float32."""
-        return F.normalize(self.text(ids, self.encoder.checkpointing).float(), dim=1)
+        return _unit(self.text(ids, self.encoder.checkpointing))
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         pictures, texts = self.embed_pictures(batch.images), self.embed_texts(drawn_captions(batch))

@@ -1,9 +1,10 @@
 """Trained: a model with everything needed to use it, from wherever it lies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -32,7 +33,7 @@ class Trained:
     where: str
     format: str = "vitreous"
     report: Report | None = None  # what became of the tensors of a foreign file
-    words: Mapping[str, Any] | None = None  # the tokenizer of its text tower, as JSON
+    words: Callable[[], Tokenizer | None] | None = None  # finds the tokenizer of its text tower, where it has one
 
     @classmethod
     def load(
@@ -75,7 +76,8 @@ class Trained:
         card = read_card(document, where=str(folder / "model.json"))
         check_sizes(card, weights, where)
         check_tensors(card, weights, where)
-        return cls(card, weights, where, words=others.get("tokenizer"))
+        words = partial(Tokenizer.of_document, others["tokenizer"], where) if "tokenizer" in others else None
+        return cls(card, weights, where, words=words)
 
     @classmethod
     def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, heads: int | None, strict: bool) -> Self:
@@ -85,10 +87,13 @@ class Trained:
         given = replace(open_weights(path), heads=heads)
         chosen = formats.recognised(given)
         card, weights, report = formats.read(replace(given, where=where), chosen, size, strict)
-        return cls(card, weights, where, chosen.name, report)
+        # Only when it is asked for: the libraries that it needs are an extra.
+        words = partial(chosen.tokenizer, path if path.is_dir() else path.parent, card)
+        return cls(card, weights, where, chosen.name, report, None if card.task is None else words)
 
     def save(self, folder: Path) -> None:
-        words = {} if self.words is None else {"tokenizer": self.words}
+        tokenizer = None if self.words is None else self.words()
+        words = {} if tokenizer is None else {"tokenizer": tokenizer.document()}
         own.save_model(folder, self.weights, settings.to_json(self.card), **words)
 
     # ---- using it
@@ -121,10 +126,10 @@ class Trained:
 
     def tokenizer(self) -> Tokenizer:
         """That of its text tower."""
-        if self.words is None:
-            what = "has no text tower" if self.card.task is None else "came without a tokenizer"
-            raise UserError(f"{self.where}: {what}, so it reads no texts")
-        return Tokenizer.of_document(self.words, self.where)
+        found = None if self.words is None else self.words()
+        if found is None:
+            raise UserError(f"{self.where}: has no text tower, or came without its tokenizer: it reads no texts")
+        return found
 
     def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Weights into a module that has only shapes so far: nothing is held twice."""

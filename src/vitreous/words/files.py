@@ -40,7 +40,7 @@ def read_tokenizer(where: str | Path, context: int | None = None) -> Tokenizer:
     elif path.suffix == ".model":
         found = _siglip(path)
     else:
-        found = clip_tokenizer(_merges(_text(path), str(path))[:MERGES])
+        found = clip_tokenizer(merges_in(path))
     found = found if context is None else replace(found, context=context)
     found.check(str(where))
     return found
@@ -56,7 +56,7 @@ def _in_folder(folder: Path) -> Tokenizer:
         return _in_two_files(folder)
     packed = sorted(folder.glob("bpe*.txt.gz"))
     if packed:
-        return clip_tokenizer(_merges(_text(packed[0]), str(packed[0]))[:MERGES])
+        return clip_tokenizer(merges_in(packed[0]))
     raise UserError(f"{folder}: no tokenizer in it ({DOCUMENT}, {VOCABULARY} with {PAIRS}, {SENTENCES}, bpe*.txt.gz)")
 
 
@@ -91,6 +91,17 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{path}: not a tokenizer")
     return found
+
+
+def merges_in(path: Path) -> list[tuple[str, str]]:
+    """Those of CLIP, from a list of them, packed or not, or from a tokenizer.json."""
+    if path.suffix != ".json":
+        return _merges(_text(path), str(path))[:MERGES]
+    match _json(path):
+        case {"model": {"merges": [*merges]}}:
+            lines = (pair if isinstance(pair, str) else " ".join(map(str, pair)) for pair in merges)
+            return _merges("\n".join(lines), str(path))[:MERGES]
+    raise UserError(f"{path}: a tokenizer without merges")
 
 
 def _merges(text: str, where: str) -> list[tuple[str, str]]:
