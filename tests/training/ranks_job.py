@@ -24,6 +24,7 @@ from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World
 from vitreous.training.loop import DivergedError, MemorySettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
+from vitreous.training.ranks import shard
 from vitreous.training.run import RunDirectory
 
 STEPS = 50
@@ -47,9 +48,11 @@ def plain():
 
 
 def parts():
-    """A batch in parts, activations computed again, an average."""
-    recipe = small(fashion_vit(), memory=MemorySettings(accumulate=2, recompute=True))
-    return replace(recipe, average=AverageSettings(kind="ema", factor=0.9))
+    """A batch in parts, activations computed again; an average, scored in between, of which the best is kept."""
+    memory = MemorySettings(accumulate=2, recompute=True)
+    recipe = small(fashion_vit(), memory=memory, evaluate_every_epochs=4.0, keep="best")
+    data = replace(recipe.data, val_fraction=0.25)
+    return replace(recipe, data=data, average=AverageSettings(kind="ema", factor=0.9))
 
 
 def sharded():
@@ -63,6 +66,23 @@ def sharded_parts():
 
 def sharded_dino():
     return in_shards(dino())
+
+
+def lost():
+    """A checkpoint after every step."""
+    return small(fashion_vit(), checkpoint_every_s=0.0)
+
+
+def half():
+    return small(fashion_vit(), steps=20, precision="bf16")
+
+
+def sharded_half():
+    return in_shards(half())
+
+
+def sharded_compiled():
+    return in_shards(compiled())
 
 
 def in_shards(recipe):
@@ -96,9 +116,8 @@ def compiled():
     return small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
 
 
-RECIPES = {
-    recipe.__name__: recipe
-    for recipe in (plain, parts, muon, simclr, hybrid, dino, compiled, sharded, sharded_parts, sharded_dino)
+RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, hybrid, dino, lost, half, compiled)} | {
+    recipe.__name__: recipe for recipe in (sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled)
 }
 
 
@@ -147,6 +166,28 @@ def first(future):
     return future.value()[0]
 
 
+class Scaled(Regress):
+    """One of its parameters is a single number, which has no rows to share."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, batch, progress):
+        losses = super().forward(batch, progress)
+        return losses | {"loss": losses["loss"] * self.factor.square()}
+
+
+def scaled(out):
+    world = World.join("cpu")
+    objective = Scaled()
+    if world.size > 1:
+        shard(objective, world, half=False, compiled=False)
+    loop = make_loop(objective=objective, data=Half(), world=world, clip=0.5, memory=MemorySettings(accumulate=2))
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+        loop.run(directory, None)
+
+
 class BadOnTheLast(Half):
     """Of the last rank only, the points of step 4 are no numbers."""
 
@@ -168,11 +209,14 @@ def diverged(out):
 
 def main(out, names):
     for name in names:
-        if name in ("partly", "diverged"):
-            {"partly": partly, "diverged": diverged}[name](out / name)
-        elif name == "resumed":
-            vitreous.train(plain(), out / name, read_test=False, until=20)
-            vitreous.train(plain(), out / name, read_test=False)
+        if name in ("partly", "diverged", "scaled"):
+            {"partly": partly, "diverged": diverged, "scaled": scaled}[name](out / name)
+        elif name.endswith("resumed"):
+            recipe = sharded() if name == "sharded_resumed" else plain()
+            vitreous.train(recipe, out / name, read_test=False, until=20)
+            vitreous.train(recipe, out / name, read_test=False)
+        elif name == "lost_in_shards":
+            vitreous.train(in_shards(lost()), out / "lost", read_test=False)
         else:
             vitreous.train(RECIPES[name](), out / name, read_test=False)
 

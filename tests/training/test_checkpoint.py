@@ -181,3 +181,39 @@ def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path):
     atomic.sweep(folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     assert_is(Checkpoints(folder).latest(), last)
+
+
+def write_shares(checkpoints, step, shares):
+    """As ranks do together, of which the first begins and finishes."""
+    draft, files = checkpoints.draft(step), {}
+    draft.begin()
+    for rank, named in enumerate(shares):
+        shapes = {"objective": {"w": [sum(len(share["w"]) for share in shares), 3]}}
+        documents = {} if rank else {"state": {"step": step}, "shards": {"ranks": len(shares), "tensors": shapes}}
+        files |= draft.add({f"objective-0000{rank + 1}-of-0000{len(shares)}": named}, documents)
+    return draft, files
+
+
+def test_shares_of_several_ranks_are_one_checkpoint(tmp_path):
+    checkpoints, full = Checkpoints(tmp_path), torch.arange(15.0).view(5, 3)
+    shares = [{"w": full[:2], "count": torch.tensor(7)}, {"w": full[2:4]}, {"w": full[4:]}]
+    draft, files = write_shares(checkpoints, 4, shares)
+    assert checkpoints.latest() is None  # no manifest, no checkpoint
+    checkpoints.finish(4, draft, files, 1.5)
+    found = Checkpoints(tmp_path).latest()
+    assert (found.step, found.state, found.elapsed_s) == (4, {"step": 4}, 1.5)
+    assert torch.equal(found.tensors["objective"]["w"], full)
+    assert found.tensors["objective"]["count"] == 7
+
+
+def test_a_share_that_is_missing_is_noticed(tmp_path):
+    save(Checkpoints(tmp_path), 1)
+    full = torch.arange(15.0).view(5, 3)
+    draft, files = write_shares(Checkpoints(tmp_path), 4, [{"w": full[:3]}, {"w": full[3:]}])
+    (lost,) = (name for name in files if "00002-of" in name)
+    next(tmp_path.glob(f".*/{lost}")).unlink()
+    del files[lost]
+    Checkpoints(tmp_path).finish(4, draft, files, 0.0)
+    found = Checkpoints(tmp_path).latest()
+    assert found.step == 1
+    assert "some rows are missing" in found.notes[0]

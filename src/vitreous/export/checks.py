@@ -9,13 +9,11 @@ import numpy as np
 
 from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
-from vitreous.data.kinds import TaskKind
-from vitreous.data.names import Layout
+from vitreous.data.objects import Objects
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
 from vitreous.data.targets import Boxes, ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
-from vitreous.prediction.scored import Known, known_objects
 from vitreous.storage import atomic
 from vitreous.weights import version1
 from vitreous.weights.trained import Trained
@@ -23,7 +21,6 @@ from vitreous.weights.trained import Trained
 T = TypeVar("T")
 
 NUM_PICTURES = 200
-SHAPES: frozenset[TaskKind] = frozenset({"instances"})  # kinds of tasks that are held against shapes of objects
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Checks:
     pictures: list[Picture]
     labels: list[int] | None  # where they are known
     origin: str  # in words
-    objects: list[Known] | None = None  # of the pictures, where they are known
+    objects: list[Objects] | None = None  # of the pictures, where they are known
 
 
 def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PICTURES) -> Checks:
@@ -47,7 +44,7 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
         paths = _spread(picture_files(folder), num)
         if paths:
             return _from_files(paths, trained, where)
-    parts = open_sources(where, _layout(trained))
+    parts = open_sources(where)
     source = next((parts[name] for name in ("test", "val", "all", "train") if name in parts), None)
     if source is None:
         raise UserError(f"{where}: not one picture to check with")
@@ -56,18 +53,12 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
 
 def _has_boxes(trained: Trained, folder: Path) -> bool:
     """Whether it is more to a detector than a folder of pictures."""
-    if trained.card.task is None or trained.card.task.task_kind not in ("detect", "instances"):
+    if trained.card.task is None or trained.card.task.task_kind != "detect":
         return False
     try:
-        return any(isinstance(source.targets, Boxes) for source in open_sources(str(folder), _layout(trained)).values())
+        return any(isinstance(source.targets, Boxes) for source in open_sources(str(folder)).values())
     except UserError:  # pictures alone
         return False
-
-
-def _layout(trained: Trained) -> Layout:
-    """What is read of data that has several things to read."""
-    kind: TaskKind | None = None if trained.card.task is None else trained.card.task.task_kind
-    return Layout(targets="instances") if kind in SHAPES else Layout()
 
 
 def _spread(items: Sequence[T], num: int) -> list[T]:
@@ -100,24 +91,21 @@ def _test_part(recipe: Path) -> Source | None:
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:
-    has_classes = set(source.classes) == set(trained.card.classes)
-    if has_classes and isinstance(source.targets, ClassLabels | Boxes):
+    kind = type(source.targets) if set(source.classes) == set(trained.card.classes) else None
+    if kind in (ClassLabels, Boxes):
         source = with_classes(source, trained.card.classes)
-    boxes = source.targets if has_classes and isinstance(source.targets, Boxes) else None
-    pictures, places, objects = [], [], []
+    pictures, places = [], []
     for place in _spread(range(len(source)), num):
         try:
-            picture, known = source.read(place), None if boxes is None else known_objects(boxes, place)
+            pictures.append(source.read(place))
+            places.append(place)
         except BadPicture:
             continue
-        pictures.append(picture)
-        places.append(place)
-        objects += [] if known is None else [known]
     if not pictures:
         raise UserError(f"{origin}: not one readable picture to check with")
-    is_labelled = has_classes and isinstance(source.targets, ClassLabels)
-    labels = [int(source.labels[place]) for place in places] if is_labelled else None
-    return Checks(pictures, labels, origin, None if boxes is None else objects)
+    labels = [int(source.labels[place]) for place in places] if kind is ClassLabels else None
+    objects = [source.targets.of(place) for place in places] if isinstance(source.targets, Boxes) else None
+    return Checks(pictures, labels, origin, objects if kind is Boxes else None)
 
 
 def _made(num: int) -> Checks:

@@ -1,5 +1,7 @@
 """Whether a run may go on: by the recipe it was begun with, on the pictures it was begun with."""
 
+from dataclasses import replace
+
 from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.splits import Splits
@@ -15,7 +17,7 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
     begun = bool(directory.checkpoints.paths()) or directory.results() is not None
     there = read_recipe(path).located() if begun and path.is_file() else recipe
     here = recipe.in_order_of(there)
-    if there != here:
+    if _apart_from_places(there) != _apart_from_places(here):
         old, new = ({field.name: field.value for field in settings.fields(one)} for one in (there, here))
         differing = [
             f"{name} {old.get(name, 'absent')} there, {new.get(name, 'absent')} here"
@@ -32,6 +34,12 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
 def as_begun(directory: RunDirectory, recipe: Recipe) -> Recipe:
     """In the order of samples of the version that the run was begun with, once it was claimed."""
     return recipe.in_order_of(read_recipe(directory.path / "recipe.json"))
+
+
+def _apart_from_places(recipe: Recipe) -> Recipe:
+    """On how many ranks a run lies, and how, may change while it goes on."""
+    memory = replace(recipe.training.memory, shard="auto")
+    return replace(recipe, training=replace(recipe.training, memory=memory))
 
 
 def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bool) -> None:

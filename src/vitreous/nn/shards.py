@@ -2,7 +2,7 @@
 axis (see training/ranks). A plain tensor, which every rank has whole, passes through all of these as it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,15 +62,48 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     return (square + torch.nn.utils.get_total_norm(plain).square()).sqrt()
 
 
+# ---- tensors that were saved
+
+
+class Pieces(Mapping[str, Tensor]):
+    """Tensors by name, each in pieces: rows after rows, as the ranks that saved them had them, which may have been more
+    or fewer than there are now. Nothing is read that is not asked for."""
+
+    def __init__(self, parts: Sequence[Mapping[str, Tensor]]) -> None:
+        names = dict.fromkeys(name for part in parts for name in part)
+        self._pieces = {name: [part[name] for part in parts if name in part] for name in names}
+
+    def __getitem__(self, name: str) -> Tensor:
+        pieces = self._pieces[name]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def shape(self, name: str) -> torch.Size:
+        first, *others = self._pieces[name]
+        return torch.Size([len(first) + sum(map(len, others)), *first.shape[1:]]) if first.ndim else first.shape
+
+    def rows(self, name: str, first: int, end: int) -> Tensor:
+        """From the first to before the end."""
+        found, start = [], 0
+        for piece in self._pieces[name]:
+            found.append(piece[max(first - start, 0) : max(end - start, 0)])
+            start += len(piece)
+        return torch.cat(found)
+
+
 def fitted(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors, each lying over the ranks as the live one of its name does. What has no such namesake, or one of
+    """Saved tensors, each lying over the ranks as the live one of its name does. What has no such namesake, or one of
     another shape, stays whole: whoever takes them in will say so."""
-    found = {}
-    for name, tensor in saved.items():
+    pieces, found = saved if isinstance(saved, Pieces) else Pieces([saved]), {}
+    for name in pieces:
         place = live.get(name)
-        if place is None or not is_sharded(place) or place.shape != tensor.shape:
-            found[name] = tensor
+        if place is None or not is_sharded(place) or place.shape != pieces.shape(name):
+            found[name] = pieces[name]
         else:
-            first, end = rows(place)
-            found[name] = beside(tensor[first:end].to(place.device, copy=True), place)
+            found[name] = beside(pieces.rows(name, *rows(place)).to(place.device), place)
     return found

@@ -26,13 +26,11 @@ class Kind(NamedTuple):
 
 
 CLASSES = Kind("Pictures of each class", class_data.balance, class_data.sheet, class_data.facts)
-OBJECTS = Kind("Objects of each class", boxed_data.balance, boxed_data.sheet, problems=boxed_data.problems)
 KINDS: dict[TaskKind, Kind] = {
     "classify": CLASSES,
     "label": CLASSES,
     "segment": Kind("Pixels of each class", masked_data.balance, masked_data.sheet),
-    "detect": OBJECTS,
-    "instances": OBJECTS,
+    "detect": Kind("Boxes of each class", boxed_data.balance, boxed_data.sheet, problems=boxed_data.problems),
 }
 
 

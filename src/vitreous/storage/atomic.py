@@ -23,8 +23,9 @@ from vitreous.platforms import sync
 _OURS = re.compile(r"\.(?P<name>.+)\.vitreous-(?:old|(?:tmp|gone)-(?P<process>\d+))")
 
 
-def temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.vitreous-tmp-{os.getpid()}")
+def temporary(path: Path, process: int | None = None) -> Path:
+    """`process` is another one's number where several write one folder together."""
+    return path.with_name(f".{path.name}.vitreous-tmp-{os.getpid() if process is None else process}")
 
 
 def old(path: Path) -> Path:

@@ -14,8 +14,6 @@ from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.distill import DistillSettings
-from vitreous.tasks.image_text import ImageTextSettings
-from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.tasks.segment import SegmentSettings
 
@@ -23,8 +21,6 @@ ObjectiveSettings = (
     ClassifySettings
     | SegmentSettings
     | DetectSettings
-    | ImageTextSettings
-    | MaskQuerySettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -39,7 +35,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSettings | MaskQuerySettings
+TaskSettings = ClassifySettings | SegmentSettings | DetectSettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
@@ -53,8 +49,6 @@ __all__ = [
     "ClassifySettings",
     "DetectSettings",
     "DistillSettings",
-    "ImageTextSettings",
-    "MaskQuerySettings",
     "ObjectiveSettings",
     "SegmentSettings",
     "TaskSettings",

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.errors import UserError
+from vitreous.nn.shards import Pieces
 from vitreous.storage import atomic
 from vitreous.weights import own
 
@@ -16,7 +17,7 @@ from vitreous.weights import own
 @dataclass(frozen=True)
 class Checkpoint:
     step: int  # optimizer steps taken
-    tensors: dict[str, dict[str, Tensor]]
+    tensors: dict[str, Mapping[str, Tensor]]
     state: dict[str, Any]
     elapsed_s: float  # spent on the run until then
     notes: tuple[str, ...] = ()  # newer ones that were passed over, and why
@@ -45,8 +46,19 @@ class Checkpoints:
         self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], elapsed_s: float = 0.0
     ) -> None:
         """Write one; older ones go only when it is in its place."""
-        about = {"step": step, "elapsed_s": elapsed_s}
-        own.write_folder(self._path(step), tensors, {"state": dict(state)}, about)
+        draft = self.draft(step)
+        try:
+            draft.begin()
+            self.finish(step, draft, draft.add(tensors, {"state": dict(state)}), elapsed_s)
+        finally:
+            draft.drop()
+
+    def draft(self, step: int, process: int | None = None) -> own.Draft:
+        """One that is to be written; see saving for how several processes do that."""
+        return own.Draft(self._path(step), process)
+
+    def finish(self, step: int, draft: own.Draft, files: own.Files, elapsed_s: float) -> None:
+        draft.finish(files, {"step": step, "elapsed_s": elapsed_s})
         self._passed_over.discard(self._path(step))
         self._prune(step)
 
@@ -77,4 +89,28 @@ class Checkpoints:
         found = own.read_folder(path)
         if found.about.get("step") != step:
             raise UserError(f"{path}: renamed, for it was saved after {found.about.get('step')} steps")
-        return Checkpoint(step, found.tensors, found.documents["state"], float(found.about.get("elapsed_s", 0.0)))
+        elapsed_s = float(found.about.get("elapsed_s", 0.0))
+        return Checkpoint(step, _joined(found, path), found.documents["state"], elapsed_s)
+
+
+# ---- shares of ranks: objective-00002-of-00004.safetensors holds the second's rows, shards.json all whole shapes
+
+SHARDS = "shards"
+
+
+def shard_name(stem: str, rank: int, size: int) -> str:
+    return f"{stem}-{rank + 1:05}-of-{size:05}"
+
+
+def _joined(found: own.Folder, path: Path) -> dict[str, Mapping[str, Tensor]]:
+    """What several ranks saved, as one tensor each."""
+    if SHARDS not in found.documents:
+        return dict(found.tensors)
+    size, joined = int(found.documents[SHARDS]["ranks"]), {}
+    for stem, shapes in found.documents[SHARDS]["tensors"].items():
+        names = [shard_name(stem, rank, size) for rank in range(size)]
+        joined[stem] = Pieces([found.tensors[name] for name in names if name in found.tensors])
+        for name, shape in shapes.items():
+            if name not in joined[stem] or list(joined[stem].shape(name)) != shape:
+                raise UserError(f"{path}: damaged (of {stem} {name!r}, some rows are missing)")
+    return dict(joined)

@@ -3,8 +3,10 @@
 import atexit
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, Self
 
 import torch
@@ -16,6 +18,31 @@ from vitreous.errors import UserError
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto"] | bool
 WARM_UP_STEPS = 3  # before a CUDA graph is captured: compilation, autotuning and lazy state happen in them
+
+
+TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the variable that changes how long ranks wait for each other
+
+
+class LostRankError(UserError):
+    """Another rank died, hangs, or cannot be reached."""
+
+
+def rank_timeout_s() -> float:
+    """How long a rank waits for another before the run ends everywhere: longer than any step, evaluation or file takes
+    on one rank alone."""
+    given = os.environ.get(TIMEOUT, "300")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"{TIMEOUT} is {given!r}: it must be a number of seconds above 0")
+    return seconds
+
+
+def is_of_ranks(error: BaseException) -> bool:
+    """Whether torch says of another rank that it is gone."""
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in ("gloo", "nccl", "c10d"))
 
 
 @dataclass(frozen=True)
@@ -54,8 +81,25 @@ class World:
         store = dist.HashStore() if self.size == 1 else None  # type: ignore[attr-defined]
         alone: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
         # Words between hosts go by gloo even on GPUs: they must not wait for the device.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo", **alone)
+        kind = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        with self.together():
+            dist.init_process_group(kind, timeout=timedelta(seconds=rank_timeout_s()), **alone)
         atexit.register(_leave)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, what torch says of a rank that is gone becomes one line."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size == 1 or not is_of_ranks(error):
+                raise
+            # Nothing waits for the group any more: it could wait for ever.
+            atexit.unregister(_leave)
+            raise LostRankError(
+                f"rank {self.rank} of {self.size} lost another one, which ended, or did not answer for "
+                f"{rank_timeout_s():g} s ({TIMEOUT}); the last checkpoint stands, and the same command goes on from it"
+            ) from error
 
     @property
     def is_first(self) -> bool:
@@ -77,6 +121,18 @@ class World:
         raised = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(raised, op=dist.ReduceOp.MAX)
         return [bool(flag) for flag in raised]
+
+    def collect(self, words: str) -> list[str]:
+        """What every rank says, in their order. The device is not waited for."""
+        if self.size == 1:
+            return [words]
+        said = torch.tensor(list(words.encode()), dtype=torch.uint8)
+        lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor(len(said)))
+        room = max(int(length) for length in lengths)
+        texts = [torch.zeros(room, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(texts, torch.nn.functional.pad(said, (0, room - len(said))))
+        return [bytes(text[: int(length)].tolist()).decode() for text, length in zip(texts, lengths, strict=True)]
 
     def wait(self) -> None:
         """Until every rank is here."""

@@ -21,16 +21,17 @@ from vitreous import keys, platforms
 from vitreous.batch import Batch
 from vitreous.errors import ReaderEndedError, UserError
 from vitreous.nn.blocks import Draws
-from vitreous.nn.shards import fitted, whole
+from vitreous.nn.shards import fitted
 from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
 from vitreous.training.checkpoint import Checkpoint
-from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles
+from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles, is_of_ranks
 from vitreous.training.meter import Meter
 from vitreous.training.optim import Optimizer
 from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
 from vitreous.training.run import RunDirectory
+from vitreous.training.saving import Saver
 from vitreous.training.schedule import ScheduleSettings
 
 Evaluate = Callable[[Objective], dict[str, float]]
@@ -215,7 +216,7 @@ class Loop:
         step, stop, saved_at = start, False, time.monotonic()
         signals = StopSignals()
         reads = self._inputs(start, last if course is None else FAR, signals)
-        with signals, self._bar(start) as bar, closing(reads):
+        with signals, self._bar(start) as bar, closing(reads), Saver(directory, self.world) as saver:
             for step, inputs in enumerate(reads, start=start + 1):
                 # Dropout draws from (seed, step, rank); all else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
@@ -230,17 +231,20 @@ class Loop:
                     self._check_health()
                     self._evaluate(directory, step, evaluate)
                 due = time.monotonic() - saved_at >= self.settings.checkpoint_every_s
-                # Clocks and signals differ between ranks, which must save and stop after the same step.
-                due, stop = self.world.any(due, signals.received > 0)
+                # Clocks, disks and signals differ between ranks, which must save and stop after the same step.
+                due, stop, is_writing = self.world.any(due, signals.received > 0, saver.is_writing)
+                if not is_writing:
+                    saver.finish()
                 if stop:
                     break
                 if due or step == last:
-                    self._save(directory, step)
+                    self._save(saver, step)
                     saved_at = time.monotonic()
                 if step == last:
                     break
             if stop or step < last:
-                self._save(directory, step)
+                self._save(saver, step)
+                saver.finish()
                 raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
 
     def _is_in_step(self, step: int) -> bool:
@@ -309,16 +313,15 @@ class Loop:
 
     # ---- state: weights, optimizer, averages, and how far the run is
 
-    def _save(self, directory: RunDirectory, step: int) -> None:
+    def _save(self, saver: Saver, step: int) -> None:
         self._check_health()
         tensors = {
-            "objective": whole(self.objective.state_dict()),
-            "optimizer": whole(self.optimizer.state()),
-            "average": whole(self.average.state()),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "average": self.average.state(),
             "meter": self.meter.state(),
         }
-        if self.world.is_first:
-            directory.save_checkpoint(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
+        saver.begin(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
 
     def _resume(self, directory: RunDirectory) -> int:
         """Take up the newest whole checkpoint; returns the step the run is at."""
@@ -372,7 +375,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self.received and isinstance(error, READERS_ENDED):
+        if self.received and isinstance(error, READERS_ENDED) and not is_of_ranks(error):
             raise self.stopped("while pictures were read; the last checkpoint stands") from None
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,5 +1,7 @@
 """The numbers of a run between two looks at them."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -36,5 +38,5 @@ class Meter:
         totals = self.world.mean(torch.stack(list(self.sums.values())))  # in one exchange
         return {name: total.clone() for name, total in zip(self.sums, totals, strict=True)}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.sums = {name: total.to(self.world.device, self.wide) for name, total in state.items()}

@@ -179,12 +179,16 @@ class RunDirectory:
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
         """All tensors (file name -> name -> tensor) and JSON that the run needs to go on after `step` steps."""
+        self.keep_log()
+        self.checkpoints.save(step, tensors, state, self.elapsed_s)
+
+    def keep_log(self) -> None:
+        """Bring it to the disk, so that it never ends before a checkpoint."""
         try:
             if self._log:
-                os.fsync(self._log.fileno())  # so that the log never ends before a checkpoint
+                os.fsync(self._log.fileno())
         except OSError as error:
             raise self._full(error) from None
-        self.checkpoints.save(step, tensors, state, self.elapsed_s)
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """The newest whole one; its `notes` name those that were passed over."""

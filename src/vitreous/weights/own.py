@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,25 +39,22 @@ class Folder(NamedTuple):
 # ---- a model
 
 
-def save_model(folder: Path | str, state_dict: Mapping[str, Tensor], card: Any, **others: Any) -> None:
-    """Weights, and whatever JSON the caller needs to use them again; others by their names."""
-    write_folder(folder, {"model": state_dict}, {"model": card, **others})
+def save_model(folder: Path | str, state_dict: Mapping[str, Tensor], card: Any) -> None:
+    """Weights, and whatever JSON the caller needs to use them again."""
+    write_folder(folder, {"model": state_dict}, {"model": card})
 
 
 def load_model(folder: Path | str) -> tuple[dict[str, Tensor], Any]:
-    weights, card, _ = load_model_and_others(folder)
-    return weights, card
-
-
-def load_model_and_others(folder: Path | str) -> tuple[dict[str, Tensor], Any, dict[str, Any]]:
-    """With the other documents, by name."""
     found = read_folder(folder)
     if "model" not in found.tensors or "model" not in found.documents:
         raise UserError(f"{folder}: not a model (it has no model.safetensors and model.json)")
-    return found.tensors["model"], found.documents.pop("model"), found.documents
+    return found.tensors["model"], found.documents["model"]
 
 
 # ---- writing
+
+
+Files = dict[str, dict[str, Any]]  # name -> size, sha256
 
 
 def write_folder(
@@ -67,30 +64,65 @@ def write_folder(
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write or replace a folder; on failure a UserError, and whatever was there before is still there."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100  # without following links: the name is what is replaced
-    if "manifest" in documents:
-        raise ValueError("the name manifest is taken")
-    new = atomic.temporary(path)
+    draft = Draft(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.clear(path)
-        new.mkdir()
-        for stem, named in tensors.items():
-            save_file(_separate(named), new / f"{stem}.safetensors")
-        for stem, document in documents.items():
-            (new / f"{stem}.json").write_text(_json(document), encoding="utf-8")
-        files = {file.name: _sealed(file) for file in sorted(new.iterdir())}
-        manifest = {"format": FORMAT, "versions": versions(), "about": dict(about or {}), "files": files}
-        (new / MANIFEST).write_text(_json(manifest), encoding="utf-8")
-        platforms.sync(new / MANIFEST)
-        platforms.sync(new)
-        _put_in_place(new, path)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UserError(f"{path}: cannot be written ({reason}); free some space or choose another place") from error
+        draft.begin()
+        draft.finish(draft.add(tensors, documents), about)
     finally:
+        draft.drop()
+
+
+class Draft:
+    """A folder that is being written beside its place: by one process, or by several, of which the one that begins it
+    also finishes it, and each of the others (given the number of that one) adds files of its own."""
+
+    def __init__(self, path: Path | str, process: int | None = None) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100  # without following links: the name is what is replaced
+        self._new = atomic.temporary(self.path, process)
+
+    def begin(self) -> None:
+        with self._in_plain_words():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic.clear(self.path)
+            self._new.mkdir()
+
+    def add(self, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]) -> Files:
+        """What the manifest says of these files, which are on the disk when this returns."""
+        if "manifest" in documents:
+            raise ValueError("the name manifest is taken")
+        written = []
+        with self._in_plain_words():
+            for stem, named in tensors.items():
+                written.append(self._new / f"{stem}.safetensors")
+                save_file(_separate(named), written[-1])
+            for stem, document in documents.items():
+                written.append(self._new / f"{stem}.json")
+                written[-1].write_text(_json(document), encoding="utf-8")
+            return {file.name: _sealed(file) for file in sorted(written)}
+
+    def finish(self, files: Files, about: Mapping[str, Any] | None = None) -> None:
+        """The manifest, and then the folder takes its place."""
+        with self._in_plain_words():
+            manifest = {"format": FORMAT, "versions": versions(), "about": dict(about or {}), "files": files}
+            (self._new / MANIFEST).write_text(_json(manifest), encoding="utf-8")
+            platforms.sync(self._new / MANIFEST)
+            platforms.sync(self._new)
+            _put_in_place(self._new, self.path)
+
+    def drop(self) -> None:
+        """Whatever was not finished."""
         with contextlib.suppress(OSError):
-            atomic.remove(new)
+            atomic.remove(self._new)
+
+    @contextlib.contextmanager
+    def _in_plain_words(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise UserError(
+                f"{self.path}: cannot be written ({reason}); free some space or choose another place"
+            ) from error
 
 
 def _put_in_place(new: Path, path: Path) -> None:

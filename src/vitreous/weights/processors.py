@@ -32,7 +32,6 @@ ASSUMED: dict[str, Mapping[str, Any]] = {
     "Beit": SQUARE | {"resample": 3},
     "Bit": CROPPING,
     "CLIP": CROPPING,
-    "Siglip": SQUARE | {"resample": 3},
 }
 
 

@@ -1,0 +1,166 @@
+"""Checkpoints of all ranks, written while training goes on.
+
+After the same step all ranks copy to the host what they hold: the first one all that is not sharded, and each its rows
+of what is. Then every rank writes its own files in a thread, and when the last one is done, the first writes the
+manifest and puts the checkpoint in its place. Until then the one before it counts.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.nn import shards
+from vitreous.training.checkpoint import SHARDS, shard_name
+from vitreous.training.devices import World
+from vitreous.training.run import RunDirectory
+from vitreous.weights import own
+
+State = Mapping[str, Mapping[str, Tensor]]  # file -> name -> tensor
+LOOK_S = 0.02  # between looks whether all ranks have written
+
+
+class Saver:
+    """At most one checkpoint at a time is being written; all ranks begin and finish it together."""
+
+    def __init__(self, directory: RunDirectory, world: World) -> None:
+        self._directory, self._world = directory, world
+        self._copies: dict[tuple[str, str], Tensor] = {}  # on the host, used again for the next one
+        self._writing: _Writing | None = None
+
+    def begin(self, step: int, tensors: State, state: Mapping[str, Any]) -> None:
+        """Returns as soon as the state is copied, and may be changed."""
+        self.finish()
+        opened = json.loads(self._world.collect(json.dumps(self._opened(step)))[0])
+        _check(opened["error"])
+        draft = self._directory.checkpoints.draft(step, opened["process"])
+        named, documents = share(tensors, state, self._world.rank, self._world.size)
+        copied = {stem: self._copied(stem, each) for stem, each in named.items()}
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._writing = _Writing(step, draft, self._directory.elapsed_s, _Thread(draft, copied, documents))
+
+    def _opened(self, step: int) -> dict[str, Any]:
+        """The first rank makes the folder into which all write."""
+        said = {"process": os.getpid(), "error": ""}
+        if self._world.is_first:
+            try:
+                self._directory.keep_log()
+                self._directory.checkpoints.draft(step).begin()
+            except UserError as error:
+                said["error"] = str(error)
+        return said
+
+    def _copied(self, stem: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, tensor in named.items():
+            copy = self._copies.get((stem, name))
+            if copy is None or copy.shape != tensor.shape:
+                copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                self._copies[stem, name] = copy
+            found[name] = copy.copy_(tensor, non_blocking=True)
+        return found
+
+    @property
+    def is_writing(self) -> bool:
+        """On this rank."""
+        return self._writing is not None and self._writing.thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for all ranks and put the checkpoint in its place; nothing, where none was begun."""
+        if self._writing is None:
+            return
+        while self._world.any(self.is_writing)[0]:
+            time.sleep(LOOK_S)
+        step, draft, elapsed_s, thread = self._writing
+        self._writing = None
+        try:
+            files: own.Files = {}
+            for said in map(json.loads, self._world.collect(json.dumps(thread.said()))):
+                _check(said["error"])
+                files |= said["files"]
+            _check(self._place(step, draft, files, elapsed_s))
+        finally:
+            if self._world.is_first:
+                draft.drop()
+
+    def _place(self, step: int, draft: own.Draft, files: own.Files, elapsed_s: float) -> str:
+        """What went wrong, which all ranks must know."""
+        error = ""
+        if self._world.is_first:
+            try:
+                self._directory.checkpoints.finish(step, draft, files, elapsed_s)
+            except UserError as found:
+                error = str(found)
+        return self._world.collect(error)[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What ends a run on all ranks does not end the checkpoint before it; a lost rank will never be done with it.
+        if error is None or isinstance(error, UserError):
+            self.finish()
+
+
+def share(tensors: State, state: Mapping[str, Any], rank: int, size: int) -> tuple[State, dict[str, Any]]:
+    """What this rank writes: files of tensors, and documents."""
+    documents: dict[str, Any] = {"state": dict(state)} if rank == 0 else {}
+    whole = {
+        stem: {name: list(tensor.shape) for name, tensor in named.items() if shards.is_sharded(tensor)}
+        for stem, named in tensors.items()
+    }
+    if size == 1 or not any(whole.values()):
+        return ({stem: _rows(named) for stem, named in tensors.items()} if rank == 0 else {}), documents
+    if rank == 0:
+        documents[SHARDS] = {"ranks": size, "tensors": whole}
+    found = {stem: _rows(named, only_sharded=rank > 0) for stem, named in tensors.items()}
+    return {shard_name(stem, rank, size): named for stem, named in found.items()}, documents
+
+
+def _rows(named: Mapping[str, Tensor], only_sharded: bool = False) -> dict[str, Tensor]:
+    wanted = {name: tensor for name, tensor in named.items() if shards.is_sharded(tensor) or not only_sharded}
+    own_rows = {name: shards.local(tensor).detach() for name, tensor in wanted.items()}
+    # The last ranks may have no rows at all of a tensor with few.
+    return {name: rows for name, rows in own_rows.items() if not only_sharded or len(rows)}
+
+
+def _check(error: str) -> None:
+    if error:
+        raise UserError(error)
+
+
+class _Thread(threading.Thread):
+    def __init__(self, draft: own.Draft, tensors: State, documents: Mapping[str, Any]) -> None:
+        super().__init__(name="checkpoint", daemon=True)  # a rank that lost another one does not wait for it
+        self._draft, self._tensors, self._documents = draft, tensors, documents
+        self._files: own.Files = {}
+        self._error = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._files = self._draft.add(self._tensors, self._documents)
+        except UserError as error:
+            self._error = str(error)
+        except Exception as error:  # all ranks must know
+            self._error = f"{self._draft.path}: cannot be written ({type(error).__name__}: {error})"
+
+    def said(self) -> dict[str, Any]:
+        return {"error": self._error, "files": self._files}
+
+
+class _Writing(NamedTuple):
+    step: int
+    draft: own.Draft
+    elapsed_s: float
+    thread: _Thread

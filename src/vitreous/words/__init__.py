@@ -1,1 +1,0 @@
-"""Texts as models read them: cleaning, tokens, and the files that tokenizers come in."""
