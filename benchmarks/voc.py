@@ -20,15 +20,14 @@ import numpy as np
 from vitreous import settings
 from vitreous.cli import dotted, one_line_errors
 from vitreous.data.splits import Splits
-from vitreous.evaluation.box_matches import overlaps
 from vitreous.fitting.budget import FIGURES_S, Budget, measured
 from vitreous.fitting.course import Course, paced
-from vitreous.jobs import boxes
+from vitreous.jobs import objects
 from vitreous.jobs.train import train
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes import find_recipe
 from vitreous.recipes.recipe import Recipe
-from vitreous.tasks.box_precision import Floats, Found, Truth
+from vitreous.tasks.box_precision import Floats, Found, Truth, box_overlaps
 from vitreous.training.devices import World
 from vitreous.training.environment import environment
 from vitreous.weights.trained import Trained
@@ -52,7 +51,7 @@ def _of_class(truth: Truth, found: Found, number: int) -> float:
     outcomes = []  # of detections that count, the surest first: whether they are right
     for row in said[np.argsort(-found.scores[said], kind="stable")]:
         rows = of_picture.get(int(found.picture[row]), [])
-        shared = overlaps(found.boxes[[row]], truth.boxes[rows])[0] if rows else np.zeros(1)
+        shared = box_overlaps(found.boxes[[row]], truth.boxes[rows])[0] if rows else np.zeros(1)
         best = int(shared.argmax())
         if shared[best] <= ENOUGH:
             outcomes.append(False)
@@ -60,7 +59,7 @@ def _of_class(truth: Truth, found: Found, number: int) -> float:
             outcomes.append(rows[best] not in taken)
             taken.add(rows[best])
     right = np.cumsum(outcomes)
-    recall, precision = right / (~truth.crowd[known]).sum(), right / np.arange(1, len(right) + 1)
+    recall, precision = right / max(1, (~truth.crowd[known]).sum()), right / np.arange(1, len(right) + 1)
     return float(np.mean([precision[recall >= least].max(initial=0.0) for least in RECALLS]))
 
 
@@ -104,7 +103,7 @@ def main() -> None:
         return
     # As it predicts, picture by picture, once more: the numbers above are of batches.
     model = Trained.load(options.run)
-    seen = boxes.measured(TorchPredictor(model, World.join(recipe.training.device).device), splits.test)
+    seen = objects.measured(TorchPredictor(model, World.join(recipe.training.device).device), splits.test)
     per_class = voc2007(seen.truth, seen.found, len(model.card.classes))
     found["voc2007"] = {"mAP": float(per_class.mean()), **dict(zip(model.card.classes, per_class, strict=True))}
     options.out.write_text(json.dumps(found, indent=1, default=str))

@@ -30,3 +30,11 @@ def shared_data() -> Path:
     if not Path(folder).is_dir():
         pytest.skip(f"VITREOUS_DATA names {folder}, which is no folder")
     return Path(folder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Compilers and debugging modes of a GPU give warnings of their own."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            for kind in ("DeprecationWarning", "UserWarning", "FutureWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))

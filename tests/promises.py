@@ -9,6 +9,7 @@ from vitreous import settings
 from vitreous.jobs.build import build_loop, build_objective, eval_batches
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
+from vitreous.jobs.words import with_words
 from vitreous.models import ViTSettings
 from vitreous.recipes import finetune_recipe
 from vitreous.recipes.recipe import Recipe
@@ -65,7 +66,7 @@ def keep_promises(
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
     # No gradient is forgotten, and the whole of it is one graph: torch.compile and CUDA graphs need that.
-    splits = OPEN(recipe.data)
+    recipe, splits, _ = with_words(recipe, OPEN(recipe.data), WORLD)
     objective = build_objective(recipe, splits.train.classes)
     objective.look(eval_batches(splits.train, recipe, WORLD))
     loop = build_loop(recipe, splits, objective, WORLD)

@@ -55,6 +55,7 @@ MODELS = {
     "vit-beit": vit(positions="bias", attention_bias="no-key", pool="mean", pool_norm="after", layer_scale=0.1),
     "vit-beit-shared": vit(positions="bias-shared", attention_bias="no-key", num_prefix=2, num_registers=1),
     "vit-beit-no-prefix": vit(positions="bias", pool="mean", num_prefix=0),
+    "vit-siglip": vit(pool="attention", num_prefix=0, gelu="tanh"),
     "vit-none": vit(positions="none"),
     "vit-2d": vit(positions="learned-2d"),
     "vit-sincos": vit(positions="sincos"),
@@ -271,7 +272,7 @@ def test_stages_hold_every_parameter_once_shallow_to_deep(name):
     assert len(staged) == len(set(staged))
     missing = [key for key, value in encoder.named_parameters() if id(value) not in staged]
     # The last norm and what follows it count as the deepest.
-    assert {key.split(".")[0] for key in missing} <= {"norm", "projection"}
+    assert {key.split(".")[0] for key in missing} <= {"norm", "pooling", "projection"}
     order = {id(module): i for i, module in enumerate(encoder.modules())}
     depths = [max(order[id(part)] for part in stage.modules() if id(part) in order) for stage in encoder.stages()]
     assert depths[-1] == max(depths)

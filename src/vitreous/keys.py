@@ -85,6 +85,11 @@ def integers(keys: Tensor, purpose: str, num: int, below: int) -> Tensor:
     return (_shift_right(bits(keys, purpose, num), 32) * below) >> 32
 
 
+def one_below(keys: Tensor, purpose: str, limits: Tensor) -> Tensor:
+    """(B,) int64: of every sample a number in [0, its own limit), for limits up to 2^31."""
+    return (_shift_right(bits(keys, purpose, 1)[:, 0], 32) * limits) >> 32
+
+
 def normal(keys: Tensor, purpose: str, num: int) -> Tensor:
     """(B, num) float32, standard normal (Box and Muller 1958); equal across devices up to rounding."""
     draws = bits(keys, purpose, num)

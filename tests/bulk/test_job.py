@@ -1,12 +1,13 @@
 """Rows for every picture, wherever it lies: planned in parts, done once, gone on with after any end."""
 
+import csv
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import fsspec
@@ -15,46 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
-from vitreous.bulk.columns import COLUMNS
+from bulk_inputs import picture, save_model, write_tar
+from vitreous.bulk.columns import COLUMNS, arrays
 from vitreous.bulk.job import Request, run
 from vitreous.bulk.output import Output
 from vitreous.bulk.work import Embed, Predict
-from vitreous.data.transforms import Preprocessing
+from vitreous.cli import main
 from vitreous.errors import UserError
-from vitreous.models import ViTSettings
 from vitreous.prediction.records import RECORDS, Wanted
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.tasks.classify import ClassifySettings
-from vitreous.weights.card import Card
-from vitreous.weights.trained import Trained
 
-CLASSES = ("cat", "dog", "emu")
 LOOSE, DEEP, MEMBERS, ROWS = 10, 3, 11, 9
-
-
-def save_model(folder, seed=0):
-    torch.manual_seed(seed)
-    model, task = ViTSettings(picture_px=(8, 8), patch=4, width=16, depth=1, heads=2), ClassifySettings()
-    built = task.build(model.build(), CLASSES)
-    torch.nn.init.normal_(built.head.weight)
-    card = Card(model=model, task=task, classes=CLASSES, preprocessing=Preprocessing(size_px=(8, 8)))
-    Trained(card, built.state_dict(), "here").save(folder)
-
-
-def picture(seed):
-    out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(out, "png")
-    return out.getvalue()
-
-
-def write_tar(path, members):
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +118,40 @@ def test_predictions_are_those_of_the_command(folder, tmp_path):
     assert rows[4]["label"] is rows[4]["top"] is None and rows[4]["error"].startswith("not a picture")
 
 
+OBJECT = {"label": "cat", "score": 0.5, "box": [0.0, 1.0, 2.0, 2.5]}
+RECORDED = {
+    "classify": {"label": None, "probability": 0.5, "top": [["cat", 0.5], ["dog", 0.25]], "set": ["cat"]},
+    "label": {"labels": [], "top": [["cat", 0.125]]},
+    "segment": {"width": 3, "height": 2, "confidence": 0.5, "shares": [["sky", 0.75]]},
+    "detect": {"width": 3, "height": 2, "objects": [OBJECT]},
+    "instances": {
+        "width": 3,
+        "height": 2,
+        "objects": [{**OBJECT, "area": 4, "mask": {"size": [2, 3], "counts": "14"}}],
+    },
+}
+
+
 def test_every_kind_of_task_has_columns():
-    assert COLUMNS.keys() == RECORDS.keys()
+    assert COLUMNS.keys() == RECORDS.keys() == RECORDED.keys()
+    for kind, record in RECORDED.items():
+        (found,) = pa.Table.from_arrays(arrays([record], COLUMNS[kind]), list(COLUMNS[kind])).to_pylist()
+        assert found.keys() == record.keys()
+        for name, value in record.items():
+            pairs = value and isinstance(value, list) and isinstance(value[0], list)
+            assert ([list(one.values()) for one in found[name]] if pairs else found[name]) == value
+
+
+def test_one_array_of_all(folder, tmp_path, capsys):
+    words = ["embed", folder / "model", folder / "pictures", "--out", tmp_path / "out", "--part", 4, "--npy"]
+    main([str(word) for word in words])
+    assert capsys.readouterr().out == f"Saved to {tmp_path}/out: 33 rows, 3 without a result, 33 new\n"
+    values, rows = np.load(tmp_path / "out" / "embeddings.npy"), table(tmp_path / "out").to_pylist()
+    assert values.shape == (33, 16) and values.dtype == np.float32
+    for value, row in zip(values, rows, strict=True):
+        np.testing.assert_array_equal(value, np.full(16, np.nan) if row["error"] else row["embedding"])
+    lines = list(csv.DictReader((tmp_path / "out" / "names.csv").read_text().splitlines()))
+    assert [(line["name"], line["error"] or None) for line in lines] == [(row["name"], row["error"]) for row in rows]
 
 
 # ---- where pictures lie
@@ -222,6 +227,8 @@ def test_what_differs_is_refused(folder, tmp_path):
     (at / "b.png").write_bytes(picture(2))
     with pytest.raises(UserError, match="began with other pictures"):
         embed(folder, tmp_path / "out", at)
+    with pytest.raises(UserError, match=r"lies in .*, whose pictures it is about"):
+        embed(folder, at / "out", at)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"holds 'thesis.tex'"):
@@ -256,3 +263,49 @@ main(sys.argv[1:])
     embed(folder, tmp_path / "whole")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
     assert not list((tmp_path / "out" / "rows").glob(".*"))
+
+
+def test_two_commands_do_not_write_into_one_folder(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    code = "import sys; from pathlib import Path; from vitreous.storage import locks\n"
+    code += "lock = locks.take(Path(sys.argv[1])); print('taken', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(tmp_path / "out" / "lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"taken\n"
+        with pytest.raises(UserError, match=f"in use by process {other.pid}"):
+            embed(folder, tmp_path / "out")
+        other.communicate()
+    assert embed(folder, tmp_path / "out").added == 33
+
+
+def test_names_need_not_be_text(folder, tmp_path):
+    at = tmp_path / "pictures"
+    at.mkdir()
+    try:
+        (at / os.fsdecode(b"\xff\xfe.png")).write_bytes(picture(1))
+    except OSError:
+        pytest.skip("this disk has names of text alone")
+    embed(folder, tmp_path / "out", at)
+    (row,) = table(tmp_path / "out").to_pylist()
+    assert row["name"] == f"{at}/\ufffd\ufffd.png" and row["error"] is None
+
+
+def test_a_flipped_bit_is_noticed(folder, tmp_path):
+    embed(folder, tmp_path / "out")
+    path = sorted((tmp_path / "out" / "rows").iterdir())[2]
+    content = bytearray(path.read_bytes())
+    start = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
+    content[start + 60] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"part-00000002.*damaged"):
+        table(tmp_path / "out")
+    path.unlink()
+    with pytest.raises(UserError, match="1 of its files are gone"):
+        table(tmp_path / "out")
+    assert embed(folder, tmp_path / "out").added == 2
+    assert table(tmp_path / "out").num_rows == 33
+
+
+def test_a_command_that_prints_says_where_shards_go(folder):
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", str(folder / "model"), str(folder / "pictures" / "b.tar")])

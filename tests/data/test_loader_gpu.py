@@ -24,8 +24,6 @@ from vitreous.data.transforms import Preprocessing
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # Raised by the compiler about its own build, not about this code.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]
 PLAIN = Augmentation(mix=MixSettings(mixup=0.8, cutmix=1.0))
 STRONG = Augmentation(

@@ -25,8 +25,7 @@ def ordered(num: int, batch_size: int = 20, seed: int = 3, world: int = 1, **giv
 
 
 def epoch_of(order: Order, epoch: int) -> torch.Tensor:
-    steps = range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch)
-    return torch.cat([order(step)[0] for step in steps])
+    return order.epochs.drawn(epoch, torch.arange(order.steps_per_epoch * order.batch_size))
 
 
 # ---- versions

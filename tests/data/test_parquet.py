@@ -149,8 +149,8 @@ def test_damaged_files_never_raise_anything_else(tmp_path):
 
 
 def test_cache_is_small_and_belongs_to_its_process(tmp_path, monkeypatch):
-    source = open_parquet(write(tmp_path / "x.parquet", [0, 1] * 30, group=10), Layout())["all"]
     monkeypatch.setattr(parquet, "CACHE_BYTES", 1)
+    source = open_parquet(write(tmp_path / "x.parquet", [0, 1] * 30, group=10), Layout())["all"]
     for index in range(60):
         source.read(index)
     assert len(source.rows._cache.groups) == 1

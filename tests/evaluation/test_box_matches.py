@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from detections import made_up
-from vitreous.evaluation.box_matches import KINDS, matches, overlaps
+from vitreous.evaluation.box_matches import KINDS, matches
 from vitreous.evaluation.box_resampling import draws, ranked
 from vitreous.tasks import box_precision
-from vitreous.tasks.box_precision import Found, Truth
+from vitreous.tasks.box_precision import Found, Truth, box_overlaps
 
 
 def entries(measured):
@@ -60,9 +60,9 @@ def test_each_kind_by_hand():
     }  # fmt: skip
 
 
-def test_overlaps_of_nothing_are_none():
+def test_box_overlaps_of_nothing_are_none():
     boxes = np.array([[0.0, 0, 2, 2], [1, 1, 1, 1]])
-    assert overlaps(boxes, boxes).tolist() == [[1, 0], [0, 0]]
+    assert box_overlaps(boxes, boxes).tolist() == [[1, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("seed", range(3))

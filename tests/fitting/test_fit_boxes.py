@@ -1,6 +1,7 @@
 """Pictures with boxes from end to end: fit, the same again, its report, evaluate."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -8,8 +9,13 @@ from PIL import Image
 from vitreous.commands import account_for, redraw
 from vitreous.data.box_files import BoxedPicture, coco_document
 from vitreous.data.rendered_objects import RenderedObjects
+from vitreous.data.sources import DataSettings
+from vitreous.fitting.box_drafts import BoxDrafts
+from vitreous.fitting.drafts import Problem
 from vitreous.fitting.fit import ending, fit
+from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.evaluate import evaluate
+from vitreous.models import ViTSettings
 
 TINY = {
     "model.picture_px": "48,48",
@@ -48,6 +54,13 @@ def fitted(folder, tmp_path_factory):
     result = fit(str(folder), tmp_path_factory.mktemp("runs") / "fit", start="none", changes=TINY)
     account_for(result)
     return result
+
+
+def test_maps_of_large_pictures_are_fine_enough_as_they_are(fitted):
+    problem = Problem(fitted.data, DataSettings(where="made"), Hardware(kind="cuda", name="one"), Wishes(changes={}))
+    model = ViTSettings(patch=8, width=24, depth=1, heads=2)
+    small, large = (BoxDrafts(problem).objective(replace(model, picture_px=(px, px))) for px in (256, 384))
+    assert (small.finest, large.finest) == (2, 1)
 
 
 def test_boxes_are_recognised_and_said(fitted):

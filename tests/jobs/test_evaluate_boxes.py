@@ -14,7 +14,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.evaluation.figures import drawn
 from vitreous.evaluation.score import score
-from vitreous.jobs.boxes import evaluate_boxes, fitted_calibration, measured
+from vitreous.jobs.objects import evaluate_objects, fitted_calibration, measured
 from vitreous.models import ViTSettings
 from vitreous.nn.detr import Decoded
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -32,14 +32,14 @@ def splits():
 
 def test_an_oracle_is_measured_calibrated_and_drawn(splits):
     oracle = Oracle(splits.val, splits.test)
-    found = evaluate_boxes(oracle, splits.val, splits.test)
+    found = evaluate_objects(oracle, splits.val, splits.test)
     assert found.scores.pictures == len(splits.test) and found.scores.ap50.value > 0.6
     assert found.scores.recall.value > 0.5 and found.validation_pictures == len(splits.val)
     assert found.scores.ece.value < found.ece_before.value
     assert found.calibration.thresholds and found.scores.threshold == found.calibration.threshold
     figures = drawn(found)
     assert set(figures) == {"per_class", "precision_recall", "errors", "reliability"}
-    given = evaluate_boxes(oracle, splits.val, splits.test, calibration=BoxCalibration(threshold=0.4))
+    given = evaluate_objects(oracle, splits.val, splits.test, calibration=BoxCalibration(threshold=0.4))
     assert given.scores.ap == found.scores.ap and given.scores.threshold == 0.4  # the order of scores stays
     # What a card carries is for predictions: it is measured as it was trained.
     carrying = Oracle(splits.val, splits.test)
@@ -76,7 +76,7 @@ def test_the_same_average_precision_as_in_training(splits):
     for one in (detector, predictor.task):
         one.head = Sees()
         one.encoder.register_forward_pre_hook(lambda _, images, head=one.head: setattr(head, "images", images[0]))
-    ours = evaluate_boxes(predictor, None, splits.test).scores
+    ours = evaluate_objects(predictor, None, splits.test).scores
     with torch.inference_mode():
         theirs = score(detector, EvalLoader(splits.test, PREPROCESSING, batch_size=7))
     assert theirs["AP"] > 0.3

@@ -13,10 +13,7 @@ from vitreous.models.swin import SwinSettings, WindowAttention
 from vitreous.nn import kernels, window_attention
 from vitreous.nn.channels_last import depthwise
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.gpu
 
 CLOSE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}  # shares of the largest number
 DTYPES = pytest.mark.parametrize("dtype", list(CLOSE), ids=str)

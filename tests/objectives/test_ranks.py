@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from captions import draw_captions, shrunk_words
 from promises import WORLD, shrunk
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
@@ -25,6 +26,7 @@ COMPARING = {
     "cifar10_mocov3": {"hidden": 32, "out": 16},
     "cifar10_byol": {"hidden": 32, "out": 16},
 }
+WORDS = {"rendered_clip": {}, "flickr8k_siglip": {"chunk": 8}}  # of captions, which are drawn on the spot
 
 DATA = DataSettings(where="fashion", train_limit=120)
 
@@ -37,10 +39,16 @@ from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe
 folder = Path(sys.argv[1])
 recipes = {path.stem: settings.load(Recipe, path) for path in sorted(folder.glob("*.json"))}
-splits = next(iter(recipes.values())).data.build()
+opened = {recipe.data: recipe.data.build() for recipe in recipes.values()}
 for name, recipe in recipes.items():
-    train(recipe, folder / "two" / name, read_test=False, open_data=lambda _: splits)
+    train(recipe, folder / "two" / name, read_test=False, open_data=opened.__getitem__)
 """
+
+
+def tiny_words(name, table):
+    recipe = shrunk_words(RECIPES[name](), table, steps=6, **WORDS[name])
+    training = replace(recipe.training, batch_size=24, log_every_steps=1)
+    return replace(recipe, optimizer=SGDSettings(lr=0.1), training=training)
 
 
 def tiny(name):
@@ -82,12 +90,15 @@ def splits():
 def runs(tmp_path_factory, splits):
     """The folder of all runs, of one rank and of two."""
     folder = tmp_path_factory.mktemp("ranks")
-    for name in COMPARING:
-        save(tiny(name), folder / f"{name}.json")
+    table = draw_captions(folder / "captioned")
+    recipes = {name: tiny(name) for name in COMPARING} | {name: tiny_words(name, table) for name in WORDS}
+    for name, recipe in recipes.items():
+        save(recipe, folder / f"{name}.json")
     ranks = start_ranks(folder)
     try:
-        for name in COMPARING:
-            train(tiny(name), folder / "one" / name, read_test=False, open_data=lambda _: splits)
+        for name, recipe in recipes.items():
+            open_data = (lambda _: splits) if name in COMPARING else DataSettings.build
+            train(recipe, folder / "one" / name, read_test=False, open_data=open_data)
         ended = [process.communicate(timeout=100) for process in ranks]
     finally:
         for process in ranks:
@@ -96,7 +107,7 @@ def runs(tmp_path_factory, splits):
     return folder
 
 
-@pytest.mark.parametrize("name", COMPARING)
+@pytest.mark.parametrize("name", [*COMPARING, *WORDS])
 def test_two_ranks_equal_one(runs, name):
     one, two = ([row for row in RunDirectory(runs / n / name).rows() if "loss" in row] for n in ("one", "two"))
     assert [row["step"] for row in one] == [row["step"] for row in two] == [1, 2, 3, 4, 5, 6]

@@ -20,7 +20,7 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.tasks.predictions import Detections
+from vitreous.tasks.predictions import Detections, Embeddings
 from vitreous.training.optim import AdamWSettings, SGDSettings
 from vitreous.weights.shipped import shipped_folder
 from vitreous.weights.trained import Card, Trained
@@ -67,6 +67,9 @@ def test_builds(name, tmp_path):
             assert len(objective.encoder(images).pooled) == 2
             if objective.task is not None:
                 found = objective.task.predict(images)
+            if objective.task is not None and isinstance(found, Embeddings):
+                assert found.embedding.shape == (2, recipe.objective.width)
+            elif objective.task is not None:
                 num = found.logits.shape[2] if isinstance(found, Detections) else found.logits.shape[1]
                 assert len(found.logits) == 2 and num - (recipe.name == "coco_detr") == 10
         if name.startswith(("fashion", "cifar")):

@@ -9,7 +9,7 @@ import pytest
 from detections import Oracle
 from vitreous.data.base import Subset
 from vitreous.data.sources import DataSettings
-from vitreous.jobs.boxes import evaluate_boxes
+from vitreous.jobs.objects import evaluate_objects
 from vitreous.prediction.predictor import Predictor
 from vitreous.report import box_account, box_page
 from vitreous.report.html import together
@@ -20,7 +20,7 @@ def result():
     splits = DataSettings(where="rendered:objects", train_limit=10).build()
     splits = replace(splits, val=Subset(splits.val, np.arange(30)), test=Subset(splits.test, np.arange(16)))
     oracle = Oracle(splits.val, splits.test)
-    evaluation = evaluate_boxes(oracle, splits.val, splits.test)
+    evaluation = evaluate_objects(oracle, splits.val, splits.test)
     oracle.reading = replace(oracle.reading, calibration=evaluation.calibration)
     return SimpleNamespace(
         evaluation=evaluation,
@@ -61,7 +61,7 @@ def test_words(result):
 
 
 def test_without_validation_pictures_and_without_mistakes(result):
-    bare = SimpleNamespace(**vars(result) | {"evaluation": evaluate_boxes(result.out, None, result.splits.test)})
+    bare = SimpleNamespace(**vars(result) | {"evaluation": evaluate_objects(result.out, None, result.splits.test)})
     assert "no validation part" in box_page.calibration(bare).markup
     assert "Not calibrated." in next(iter(box_account.cautions_of_confidence(bare)))
     assert box_page.mistakes((), result.splits.test, result.evaluation.scores, "").markup.count("None.") == 1

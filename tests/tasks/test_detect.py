@@ -11,11 +11,20 @@ from vitreous.errors import UserError
 from vitreous.models import ConvNeXtSettings, ResNetV1Settings, ViTSettings
 from vitreous.nn.detr import Decoded
 from vitreous.tasks.detect import DetectSettings
-from vitreous.tasks.detect_loss import CostSettings, LossSettings, costs, detection_losses, objects_of
+from vitreous.tasks.detect_loss import (
+    CostSettings,
+    LossSettings,
+    costs,
+    detection_losses,
+    hint_loss,
+    noised,
+    objects_of,
+)
 from vitreous.weights.peers import imported
 
 PX = (64, 96)
 SMALL = DetectSettings(queries=6, width=16, heads=2, mlp_width=24, encoder_depth=1, decoder_depth=2, points=2)
+HINTS = LossSettings(hints=1.0)
 # In px of the canvas; the last picture has no objects.
 BOXES = [[(4, 8, 20, 40), (30, 10, 70, 50)], [(0, 0, 60, 30)], []]
 CLASSES = [[1, 0], [2], []]
@@ -89,6 +98,32 @@ def test_the_loss_by_quality_is_that_of_transformers():
     torch.testing.assert_close(ours.logits.grad, theirs.logits.grad)
 
 
+def test_hints_teach_the_decoder_and_are_no_help_to_the_rest():
+    torch.manual_seed(0)
+    task = replace(SMALL, two_stage=True, dropout=0.0).build(ENCODERS["vit"].build(), ("a", "b"))
+    batch = batch_of()
+    boxes = objects_of(batch).boxes
+    plain, hinted = task.decoded(batch.images), task.decoded(batch.images, hints=noised(boxes))
+    torch.testing.assert_close(hinted.logits, plain.logits)
+    assert plain.hinted is None and hinted.hinted is not None
+    assert [tuple(each.shape) for each in hinted.hinted] == [(2, 3, 4, 2), (2, 3, 4, 4)]
+
+
+def test_a_hint_has_to_find_the_target_that_it_began_at():
+    objects, weights, num = objects_of(batch_of()), LossSettings(hints=1.0), torch.tensor(3.0)
+    right = torch.nn.functional.one_hot(objects.classes, 3) * 40.0 - 20.0
+    boxes = objects.boxes
+    perfect = hint_loss((right[None], boxes[None]), objects, num, weights)
+    torch.testing.assert_close(perfect, torch.tensor(0.0), atol=1e-4, rtol=0)
+    empty = torch.where(objects.valid[..., None], right, 20.0), torch.where(objects.valid[..., None], boxes, 0.1)
+    torch.testing.assert_close(hint_loss((empty[0][None], empty[1][None]), objects, num, weights), perfect)
+    swapped = boxes.clone()
+    swapped[0, :2] = boxes[0, :2].flip(0)  # a matching would put them right
+    assert hint_loss((right[None], swapped[None]), objects, num, weights) > 1
+    moved = noised(boxes)
+    assert ((moved - boxes)[..., :2].abs() <= 0.2 * boxes[..., 2:] + 1e-3).all() and not torch.equal(moved, boxes)
+
+
 def test_targets_are_shares_of_the_picture_and_not_of_the_canvas():
     whole, part = objects_of(batch_of()), objects_of(batch_of(torch.tensor([[64, 96], [32, 96], [64, 96]])))
     torch.testing.assert_close(whole.boxes[1, 0], torch.tensor([30 / 96, 15 / 64, 60 / 96, 30 / 64]))
@@ -135,7 +170,7 @@ ENCODERS = {
         {},
         {"refine": False, "levels": 1},
         {"two_stage": True},
-        {"two_stage": True, "finest": 1, "weights": LossSettings(quality=True)},
+        {"two_stage": True, "finest": 1, "weights": LossSettings(quality=True, hints=1.0)},
     ],
     ids=["detr", "refined", "one level", "two stages", "by quality"],
 )
@@ -156,13 +191,17 @@ def test_any_encoder_becomes_a_detector(name, changes):
     task.metric().update(found, batch)
 
 
-@pytest.mark.parametrize("changes", [{"decoder": "detr"}, {"two_stage": True}], ids=["detr", "two stages"])
+@pytest.mark.parametrize(
+    "changes", [{"decoder": "detr"}, {"two_stage": True, "weights": HINTS}], ids=["detr", "two stages"]
+)
 def test_a_step_is_one_graph(changes):
     torch.manual_seed(0)
     task = replace(SMALL, dropout=0.0, decoder_depth=1, **changes).build(ENCODERS["vit"].build(), ("a", "b", "c"))
     batch = batch_of(torch.tensor([[64, 96], [40, 96], [64, 50]]))
     whole = torch.compile(task, backend="eager", fullgraph=True, dynamic=False)
+    torch.manual_seed(1)
     loss = whole(batch, torch.tensor(0.0))["loss"]
+    torch.manual_seed(1)
     torch.testing.assert_close(loss, task(batch, torch.tensor(0.0))["loss"])
     loss.backward()
 
@@ -198,6 +237,7 @@ def test_settings_are_checked():
         ({"width": 18}, "multiple"),
         ({"queries": 0}, "at least 1"),
         ({"two_stage": True, "refine": False}, "two_stage needs refine"),
+        ({"weights": LossSettings(hints=1.0)}, "hints needs two_stage"),
     ):
         with pytest.raises(UserError, match=what):
             replace(SMALL, **changes).build(encoder, ("a",))

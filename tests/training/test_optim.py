@@ -291,7 +291,6 @@ def test_descriptions_and_json():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("chosen", ALL, ids=lambda chosen: type(chosen).__name__)
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_step_is_one_cuda_graph(chosen):
     def run(graphed):
         objective = toy().cuda()

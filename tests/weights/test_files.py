@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+import zipfile
 from pathlib import Path
 
 import hostile_trial
@@ -88,7 +89,7 @@ def test_pytorch_files_of_other_things_are_refused(what):
     [
         ("pickle-as.safetensors", "a plain pickle"),
         ("torch-zip-runs.npz", "holds more than tensors (posix.system), which could run code"),
-        ("torchscript.pt", "TorchScript"),
+        ("torchscript.pt", "holds more than tensors (posix.system), which could run code"),
         ("exported-old.pt2", r"\.pt2"),
         ("distributed", "a distributed checkpoint"),
         ("joblib.joblib", "joblib"),
@@ -115,9 +116,37 @@ def test_what_pytorch_itself_writes_and_would_run(tmp_path):
         torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "script.pth")
         torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "program.pt2")
     (tmp_path / "program.pt2").rename(tmp_path / "program.safetensors")
-    for name in ("script.pth", "program.safetensors"):
-        with pytest.raises(UserError, match="would run code"):
-            open_weights(tmp_path / name)
+    with pytest.raises(UserError, match="would run code"):
+        open_weights(tmp_path / "program.safetensors")
+
+
+class Scripted(torch.nn.Module):
+    """With what archives hold: modules in modules, a buffer, weights that two share, half precision, lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).half())
+        self.scale = torch.nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("places", torch.arange(6).view(2, 3).T)
+        self.tied = self.inner[0].weight
+        self.sizes = [1, 2, 3]
+
+    def forward(self, x):
+        return self.inner[0](x) * self.scale + self.places.sum()
+
+
+def test_torchscript_is_read_and_its_code_is_not(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = Scripted().eval()
+        torch.jit.save(torch.jit.script(module), tmp_path / "script.pt")
+    with zipfile.ZipFile(tmp_path / "script.pt") as archive, zipfile.ZipFile(tmp_path / "poisoned.pt", "w") as other:
+        for name in archive.namelist():
+            other.writestr(name, b"import os; os._exit(1)" if name.endswith(".py") else archive.read(name))
+    for name in ("script.pt", "poisoned.pt"):
+        found, expected = open_weights(tmp_path / name).tensors, module.state_dict()
+        assert set(found) == set(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("name", hostile.slow())

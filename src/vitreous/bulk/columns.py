@@ -14,13 +14,15 @@ from vitreous.prediction.records import Record
 TEXT, REAL, WHOLE = pa.string(), pa.float64(), pa.int32()
 PROBABILITIES = pa.list_(pa.struct([("label", TEXT), ("probability", REAL)]))  # of pairs, in a record
 SHARES = pa.list_(pa.struct([("label", TEXT), ("share", REAL)]))
-OBJECTS = pa.list_(pa.struct([("label", TEXT), ("score", REAL), ("box", pa.list_(REAL))]))
+OBJECT = [("label", TEXT), ("score", REAL), ("box", pa.list_(REAL))]
+SHAPE = [("area", WHOLE), ("mask", pa.struct([("size", pa.list_(WHOLE)), ("counts", TEXT)]))]
 
 COLUMNS: dict[TaskKind, dict[str, pa.DataType]] = {
     "classify": {"label": TEXT, "probability": REAL, "top": PROBABILITIES, "set": pa.list_(TEXT)},
     "label": {"labels": PROBABILITIES, "top": PROBABILITIES},
     "segment": {"width": WHOLE, "height": WHOLE, "confidence": REAL, "shares": SHARES},
-    "detect": {"width": WHOLE, "height": WHOLE, "objects": OBJECTS},
+    "detect": {"width": WHOLE, "height": WHOLE, "objects": pa.list_(pa.struct(OBJECT))},
+    "instances": {"width": WHOLE, "height": WHOLE, "objects": pa.list_(pa.struct(OBJECT + SHAPE))},
 }
 
 

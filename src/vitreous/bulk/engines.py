@@ -13,7 +13,7 @@ from typing import Any, Literal
 from vitreous.bulk.output import Written
 from vitreous.bulk.work import Opened
 from vitreous.bulk.worker import Job, Line, Worker
-from vitreous.errors import UserError
+from vitreous.errors import UserError, first_line, in_plain_words
 
 Name = Literal["local", "ray"]
 TRIES = 4  # of a part whose workers die: Ray itself would begin it again for ever
@@ -35,36 +35,57 @@ def local(job: Job, lines: Sequence[Line], opened: Opened) -> Iterator[Written]:
 
 def on_ray(job: Job, lines: Sequence[Line], pool: Pool) -> Iterator[Written]:
     ray = connected()
-    gpus = int(ray.cluster_resources().get("GPU", 0)) if job.device in ("auto", "cuda") else 0
-    if job.device == "cuda" and not gpus:
-        raise UserError("--device cuda: this Ray cluster has no GPU")
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    workers = pool.workers or (gpus or max(1, cpus // pool.cpus))
-    needs = {"num_gpus": 1} if gpus else {"num_cpus": pool.cpus}
-    job = replace(job, device="cuda" if gpus else "cpu")
-    blocks = min(len(lines), MOST_BLOCKS)
-    done = ray.data.from_items([line._asdict() for line in lines], override_num_blocks=blocks).map_batches(
+    device, room, needs = _room(ray, job.device, pool)
+    given = ray.data.from_items([line._asdict() for line in lines], override_num_blocks=min(len(lines), MOST_BLOCKS))
+    done = given.map_batches(
         RayWorker,
-        fn_constructor_args=(job,),
+        fn_constructor_args=(replace(job, device=device),),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(workers, len(lines))),
+        compute=ray.data.ActorPoolStrategy(size=min(pool.workers or room, len(lines))),
         **needs,
     )
-    try:
-        for row in done.iter_rows():
-            yield Written(*(int(row[name]) for name in ("part", "rows", "failed")))
-    except Exception as error:
-        raise _plain(error) from None
+    for row in done.iter_rows():
+        if row["problem"]:
+            raise UserError(row["problem"])
+        yield Written(*(int(row[name]) for name in ("part", "rows", "failed")))
+
+
+def _room(ray: Any, device: str, pool: Pool) -> tuple[str, int, dict[str, int]]:
+    """Where workers compute, for how many there is room, and what Ray must give each of them."""
+    machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if device in ("auto", "cuda") else 0
+    if gpus:
+        return "cuda", gpus, {"num_gpus": 1}
+    room = sum(int(machine.get("CPU", 0)) // pool.cpus for machine in machines)
+    if device == "cuda" or not room:
+        lacking = "no GPU" if device == "cuda" else f"no machine with {pool.cpus} cores"
+        raise UserError(
+            f"--engine ray: this cluster has {lacking}; ask for less, or begin a larger one with `ray start`"
+        )
+    return "cpu", room, {"num_cpus": pool.cpus}
 
 
 class RayWorker:
-    """A worker, as Ray Data calls it: lines in columns, one at a time."""
+    """A worker, as Ray Data calls it: lines in columns, one at a time. What a person can fix is told, and not raised:
+    Ray would wrap it in its own words."""
 
     def __init__(self, job: Job) -> None:
-        self.worker = Worker(job)
+        self.job = job
+        self.worker: Worker | None = None
 
-    def __call__(self, lines: dict[str, Any]) -> dict[str, list[int]]:
-        line, output = Line(*(int(lines[name][0]) for name in Line._fields)), self.worker.output
+    def __call__(self, lines: dict[str, Any]) -> dict[str, list[Any]]:
+        line, problem = Line(*(int(lines[name][0]) for name in Line._fields)), ""
+        done = Written(line.part, 0, 0)
+        try:
+            with in_plain_words():
+                done = self._done(line)
+        except UserError as error:
+            problem = str(error)
+        return {"part": [done.part], "rows": [done.rows], "failed": [done.failed], "problem": [problem]}
+
+    def _done(self, line: Line) -> Written:
+        self.worker = self.worker or Worker(self.job)
+        output = self.worker.output
         if not output.begin(line.part, TRIES):
             raise UserError(
                 f"{output.where}: {TRIES} workers died over one part; line {line.part + 1} of plan.jsonl names its "
@@ -72,7 +93,7 @@ class RayWorker:
             )
         done = self.worker(line)
         output.end(line.part)
-        return {"part": [done.part], "rows": [done.rows], "failed": [done.failed]}
+        return done
 
 
 def connected() -> Any:
@@ -86,14 +107,10 @@ def connected() -> Any:
         raise UserError("--engine ray needs Ray: pip install 'vitreous[ray]'; --engine local needs nothing") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        except (ConnectionError, RuntimeError) as error:  # nobody is there, or another version
+            where = os.environ.get("RAY_ADDRESS", "this machine")
+            raise UserError(f"--engine ray: no cluster to be had from {where} ({first_line(error)})") from None
     ray.data.DataContext.get_current().enable_progress_bars = False
     return ray
-
-
-def _plain(error: Exception) -> BaseException:
-    """What a worker raised, without what it went through on the way here."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, UserError):
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return error if cause is None else UserError(str(cause))

@@ -1,7 +1,7 @@
 """The job: plan, compare with what is there, do what is missing, say that it is done."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,13 +53,15 @@ def run(request: Request) -> Result:
         before = output.written()
         output.forget_begun()
         missing = [number for number in range(len(planned)) if number not in before]
-        for done in _shown(_done(request, output, planned, missing, opened), len(missing)):
-            del done
+        _watch(_done(request, output, planned, missing, opened), len(missing))
         return _finished(output, planned, set(before))
 
 
 def _planned(request: Request, output: Output, opened: Opened) -> Plan:
     """The plan; it is written down at first, and compared afterwards."""
+    for word in request.inputs:
+        if not is_url(word) and Path(output.where).is_relative_to(Path(word).absolute()):
+            raise UserError(f"{output.where}: lies in {word}, whose pictures it is about; choose a --out beside it")
     parts = plan(request.inputs, request.per_part, Path.cwd(), request.lines)
     there = output.manifest()
     about = _about(request, opened)
@@ -102,8 +104,9 @@ def _compare(where: str, there: dict[str, Any], here: dict[str, Any]) -> None:
 
 
 def _done(request: Request, output: Output, planned: Plan, missing: Sequence[int], opened: Opened) -> Iterator[Written]:
+    model = Path(request.work.model).expanduser()  # workers may begin in another folder
     job = Job(
-        work=request.work,
+        work=replace(request.work, model=str(model.absolute())) if model.exists() else request.work,
         out=output.where,
         root=str(Path.cwd()),
         device=request.device,
@@ -116,13 +119,12 @@ def _done(request: Request, output: Output, planned: Plan, missing: Sequence[int
     return engines.local(job, lines, opened) if request.engine == "local" else engines.on_ray(job, lines, request.pool)
 
 
-def _shown(done: Iterator[Written], parts: int) -> Iterator[Written]:
+def _watch(done: Iterator[Written], parts: int) -> None:
     rows = failed = 0
     with Bar("parts", parts) as bar:
         for number, one in enumerate(done, start=1):
             rows, failed = rows + one.rows, failed + one.failed
             bar.update(number, rows=f"{rows:,}", failed=f"{failed:,}")
-            yield one
 
 
 def _finished(output: Output, planned: Plan, before: set[int]) -> Result:

@@ -57,7 +57,7 @@ class Output:
     # ---- what it is about
 
     def manifest(self) -> dict[str, Any] | None:
-        if MANIFEST not in self.store.names():
+        if not self.store.has(MANIFEST):
             return None
         with self.store.reading(MANIFEST) as file:
             try:
@@ -87,9 +87,7 @@ class Output:
 
     def part(self, start: int, end: int) -> Part:
         """The one whose line lies there."""
-        with self.store.reading(PLAN) as file:
-            file.seek(start)
-            return from_line(file.read(end - start))
+        return from_line(self.store.read(PLAN, start, end))
 
     # ---- rows
 
@@ -139,12 +137,17 @@ class Output:
         about = self.manifest()
         if about is None or not about.get("done"):
             raise UserError(f"{self.where}: its rows are not complete; give the command that began it again")
-        for _, one in sorted(self.written().items()):
+        written = self.written()
+        if lost := about["plan"]["parts"] - len(written):
+            raise UserError(f"{self.where}: {lost} of its files are gone; give the command that began it again")
+        for _, one in sorted(written.items()):
             with self.store.reading(one.name) as file:
                 try:
                     table = pq.ParquetFile(file, page_checksum_verification=True).read()
                 except Exception as error:  # pyarrow raises nearly anything
-                    raise UserError(f"{self.where}/{one.name}: damaged ({error}); remove it, and begin again") from None
+                    raise UserError(
+                        f"{self.where}/{one.name}: damaged ({error}); remove it, and give the command again"
+                    ) from None
             yield table
 
 

@@ -7,19 +7,20 @@ plan needs no second look at the folders.
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
-from vitreous.bulk.places import is_network, is_url, open_shard, picture_at, unreachable
+from vitreous.bulk.places import UnreachableError, is_network, is_url, open_shard, picture_at
 from vitreous.data.images import MAX_BYTES, BadPicture, Picture, read_picture
 from vitreous.data.parquet import stored_in
 from vitreous.data.skipped import Skipped
 from vitreous.data.tar_members import Headers
-from vitreous.errors import UserError, first_line
+from vitreous.errors import first_line
 
 ROWS = 32  # of a parquet file in memory at a time
 
@@ -110,30 +111,36 @@ class ParquetPart:
 
     def stored(self, root: Path) -> Iterator[Stored]:
         """What cannot be read of the file is so many rows that say so."""
-        num = 0
         try:
-            with open_shard(self.file, root) as file:
-                for cell in self._cells(pq.ParquetFile(file)):
-                    yield Stored(f"{self.file}:row {self.first + num}", self._content(cell))
-                    num += 1
-        except UserError:
-            raise
-        except Exception as error:  # pyarrow raises nearly anything where a file is damaged
-            reason = error if isinstance(error, BadPicture) else _damage(self.file, error, "damaged")
-            for row in range(self.first + num, self.first + self.count):
-                yield Stored(f"{self.file}:row {row}", reason)
+            shard = open_shard(self.file, root)
+        except BadPicture as error:
+            yield from self._named([error] * self.count, self.first)
+            return
+        with shard:
+            yield from self._named(self._contents(shard), self.first)
 
-    def _cells(self, file: pq.ParquetFile) -> Iterator[Any]:
-        start, end = 0, self.first + self.count
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if start < end and self.first < start + rows:
-                at = start
-                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self.column], use_threads=False):
-                    wanted = batch.column(0)[max(self.first - at, 0) : max(end - at, 0)]
-                    yield from (cell.as_py() for cell in wanted)
-                    at += len(batch)
+    def _contents(self, shard: BinaryIO) -> Iterator[bytes | str | BadPicture]:
+        """A damaged row group costs its own rows alone."""
+        try:
+            file = pq.ParquetFile(shard)
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        except Exception as error:  # pyarrow raises nearly anything where a file is damaged
+            yield from [_damage(self.file, error, "damaged")] * self.count
+            return
+        start = 0
+        for group, rows in enumerate(sizes):
+            first, end = max(self.first - start, 0), min(self.first + self.count - start, rows)
+            num = 0
+            try:
+                for cell in islice(_cells(file, group, self.column), first, end) if first < end else ():
+                    yield self._content(cell)
+                    num += 1
+            except Exception as error:
+                yield from [_damage(self.file, error, f"row group {group} is damaged")] * (end - first - num)
             start += rows
+
+    def _named(self, contents: Iterable[bytes | str | BadPicture], first: int) -> Iterator[Stored]:
+        return (Stored(f"{self.file}:row {row}", content) for row, content in enumerate(contents, first))
 
     def _content(self, cell: Any) -> bytes | str | BadPicture:
         try:
@@ -141,6 +148,11 @@ class ParquetPart:
             return found if isinstance(found, bytes) else _beside(self.file, found)
         except BadPicture as error:
             return error
+
+
+def _cells(file: pq.ParquetFile, group: int, column: str) -> Iterator[Any]:
+    for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column], use_threads=False):
+        yield from (cell.as_py() for cell in batch.column(0))
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ def from_line(line: str | bytes) -> Part:
 
 def _damage(file: str, error: Exception, words: str) -> BadPicture:
     if is_url(file) and is_network(error):
-        raise unreachable(file, error) from None
+        raise UnreachableError(file, error) from None
     return BadPicture(f"{words} ({getattr(error, 'strerror', None) or first_line(error)})")
 
 

@@ -1,7 +1,8 @@
 """Where pictures lie: on a disk, or behind a URL that fsspec knows (s3://, gs://, https://, memory:// ...).
 
-What a person can fix about one picture is a BadPicture: it is not there, or nobody may read it. A network that fails is
-asked again a few times, and then ends the work: rows that say "connection lost" would look like results.
+What is wrong with one picture is a BadPicture: it is not there, or nobody may read it. A network that fails is asked
+again a few times. Then, a store that cannot be reached ends the work: rows that say so would look like results. On the
+web some server is always gone for good, so there it is one more bad picture, called Unreached.
 """
 
 import os
@@ -24,6 +25,18 @@ NETWORKS = ("aiohttp", "requests", "urllib3", "botocore", "aiobotocore", "gcsfs"
 T = TypeVar("T")
 
 
+class UnreachableError(UserError):
+    """Of a store or a server, after all pauses."""
+
+    def __init__(self, url: str, error: BaseException) -> None:
+        self.reason = first_line(error)
+        super().__init__(f"{url}: cannot be read now ({self.reason}); the same command goes on where it stopped")
+
+
+class Unreached(BadPicture):
+    """Of a server that gives no answer."""
+
+
 class Found(NamedTuple):
     """A file: a picture, or a shard of them."""
 
@@ -44,7 +57,7 @@ def is_url(name: str) -> bool:
 
 def is_folder(name: str, root: Path) -> bool:
     if not is_url(name):
-        return (root / name).expanduser().is_dir()
+        return (root / name).is_dir()
     return bool(_asked(name, lambda files, path: files.isdir(path)))
 
 
@@ -65,7 +78,7 @@ def files_under(folder: str, root: Path, skipped: Skipped) -> Iterator[Found]:
 
 def _local_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found | str]:
     """Files, and the names of folders; links to folders may lead anywhere, also in a circle."""
-    for entry in entries((root / folder).expanduser()):
+    for entry in entries(root / folder):
         name = str(Path(folder, entry.name))
         if skipped.is_hidden(entry.name):
             continue
@@ -101,7 +114,7 @@ def size_of(name: str, root: Path) -> int | None:
         size = _asked_of_one(name, lambda files, path: files.size(path))
         return None if size is None else int(size)
     try:
-        return (root / name).expanduser().stat().st_size
+        return (root / name).stat().st_size
     except OSError as error:
         raise BadPicture(error.strerror or str(error)) from None
 
@@ -112,15 +125,21 @@ def size_of(name: str, root: Path) -> int | None:
 def picture_at(name: str, root: Path) -> bytes | Path:
     """What `read_picture` takes; raises BadPicture."""
     if not is_url(name):
-        return (root / name).expanduser()
+        return root / name
 
     def fetched(files: Any, path: str) -> bytes:
         if not name.startswith("http"):
             return cast(bytes, files.cat_file(path))
-        with files.open(path, "rb", block_size=0) as file:  # as it comes: what strangers send may have no end
+        # As it comes, since what strangers send may have no end. With a size, for which it would ask first.
+        with files.open(path, "rb", block_size=0, size=1) as file:
             return b"".join(_pieces(file, MAX_BYTES + 1))
 
-    data = _asked_of_one(name, fetched)
+    try:
+        data = _asked_of_one(name, fetched)
+    except UnreachableError as error:
+        if not name.startswith("http"):
+            raise
+        raise Unreached(f"no answer ({error.reason})") from None
     if len(data) > MAX_BYTES:
         raise BadPicture(f"more than the {MAX_BYTES:,} bytes allowed")
     return data
@@ -140,7 +159,7 @@ def open_shard(name: str, root: Path) -> BinaryIO:
             _asked_of_one(name, lambda files, path: files.open(path, "rb", block_size=READ_AHEAD)),
         )
     try:
-        return open_regular((root / name).expanduser())
+        return open_regular(root / name)
     except OSError as error:
         raise BadPicture(error.strerror or str(error)) from None
 
@@ -172,7 +191,7 @@ def _asked_of_one(url: str, question: Callable[[Any, str], T]) -> T:
             if not (isinstance(error, OSError) or is_network(error)):
                 raise
             if pause_s is None:
-                raise unreachable(url, error) from None
+                raise UnreachableError(url, error) from None
             time.sleep(pause_s)
     raise AssertionError("the last pause is none")
 
@@ -180,10 +199,6 @@ def _asked_of_one(url: str, question: Callable[[Any, str], T]) -> T:
 def is_network(error: BaseException) -> bool:
     """Whether it may be gone the next time, rather than a damage of the file."""
     return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.split(".")[0] in NETWORKS
-
-
-def unreachable(url: str, error: BaseException) -> UserError:
-    return UserError(f"{url}: cannot be read now ({first_line(error)}); the same command goes on where it stopped")
 
 
 def _refusal(error: Exception) -> str | None:

@@ -34,6 +34,10 @@ class Store(ABC):
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]: ...
 
     @abstractmethod
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Some bytes, and no more."""
+
+    @abstractmethod
     def has(self, name: str) -> bool: ...
 
     @abstractmethod
@@ -65,6 +69,11 @@ class LocalStore(Store):
         with (self.path / name).open("rb") as file:
             yield file
 
+    def read(self, name: str, start: int, end: int) -> bytes:
+        with self.reading(name) as file:
+            file.seek(start)
+            return file.read(end - start)
+
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
 
@@ -79,7 +88,8 @@ class LocalStore(Store):
             raise _unwritable(self.where, error) from None
         lock = locks.take(self.path / "lock")
         if lock is None:
-            raise UserError(f"{self.where}: another process is writing into it; wait for it")
+            who = locks.holder(self.path / "lock")
+            raise UserError(f"{self.where}: in use by {who}; wait for it to end, or choose another --out")
         with lock:
             for folder in filter(Path.is_dir, (self.path, self.path / "rows", self.path / "begun")):
                 atomic.sweep(folder)
@@ -115,6 +125,9 @@ class RemoteStore(Store):
 
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]:
         return cast(AbstractContextManager[BinaryIO], self.files.open(f"{self.path}/{name}", "rb"))
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        return cast(bytes, self.files.cat_file(f"{self.path}/{name}", start, end))
 
     def has(self, name: str) -> bool:
         return bool(self.files.exists(f"{self.path}/{name}"))

@@ -68,7 +68,10 @@ class OpenedEmbed(Opened):
         self.embedder, self.normalise = Embedder.load(work.model, device), work.normalise
         self.fingerprint = self.embedder.fingerprint
         self.columns = {"embedding": pa.list_(pa.float32(), self.embedder.width)}
-        self.about = {"width": self.embedder.width, "normalisation": "l2" if work.normalise else "none"}
+        self.about = {
+            "width": self.embedder.width,
+            "normalisation": "l2" if work.normalise else self.embedder.normalisation,
+        }
 
     def arrays(self, pictures: Sequence[Picture]) -> list[pa.Array]:
         values = self.embedder.embed(pictures)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from vitreous.bulk.output import Output, Written
 from vitreous.bulk.parts import Part, Stored
+from vitreous.bulk.places import Unreached
 from vitreous.bulk.work import Opened, Work
 from vitreous.data.images import BadPicture, Picture
 from vitreous.errors import UserError
@@ -56,11 +57,19 @@ class Worker:
 
     def table(self, part: Part) -> pa.Table:
         """One row per picture. Batches never cross parts, so that every engine sees the same ones."""
+        unreached = 0
         read = _ahead(part.stored(self.root), lambda stored: stored.read(self.root), AHEAD * self.job.batch)
         batches = []
         while some := list(islice(read, self.job.batch)):
             batches.append(self._rows(some))
-        return pa.Table.from_batches(batches, self.schema)
+            unreached += sum(isinstance(one, Unreached) for _, one in some)
+        table = pa.Table.from_batches(batches, self.schema)
+        if table.num_rows and unreached == table.num_rows:  # so it is this side that is cut off
+            reason = table["error"][0]
+            raise UserError(
+                f"not one of {unreached} pictures could be reached: {reason}; the same command goes on later"
+            )
+        return table
 
     def _rows(self, some: list[tuple[Stored, Picture | BadPicture]]) -> pa.RecordBatch:
         good = [picture for _, picture in some if not isinstance(picture, BadPicture)]

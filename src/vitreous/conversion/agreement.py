@@ -102,5 +102,5 @@ def _distances(
 ) -> dict[str, float]:
     ours, theirs = outputs(source, seen[0].to(dtype)), read(seen[1].to(dtype))
     # With a head, logits are what it is for: tokens before a norm may have been folded another way.
-    names = ("logits", "boxes") if "logits" in ours else ("features", "pooled")
+    names = ("logits", "boxes") if "logits" in ours else ("features", "pooled", "pictures", "texts", "similarity")
     return {name: distance(theirs[name], ours[name]) for name in names if name in theirs}

@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.conversion.agreement import ROUNDING, Agreement, agree
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.vit import as_vit
+from vitreous.tasks import ImageTextSettings
 from vitreous.weights import formats
 from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
 from vitreous.weights.describe import describe
@@ -56,9 +58,10 @@ def convert(
             done = "read back bit for bit"
         else:
             write_weights(carried.given, place, carried.format.container)
+            lost = _write_tokenizer(trained, carried.format, place)
             again = _read_back(replace(trained, card=carried.card, weights=carried.weights), place)
             found = agree(trained, carried, again, place, pictures=pictures, exact=verified)
-            notes = [*carried.notes, *_judged(found, trained, to, approximate)]
+            notes = [*carried.notes, *lost, *_judged(found, trained, to, approximate)]
             if place.is_file() and carried.given.documents:
                 names = " and no ".join(carried.given.documents)
                 notes.append(f"a single file has no {names}: see the end of the notes")
@@ -133,6 +136,19 @@ def _told(trained: Trained) -> tuple[int, int] | None:
     """How positions lie that are no square, and the size of a ResNet's pictures, some files do not tell."""
     height, width = trained.card.model.picture_px
     return None if height == width and isinstance(trained.card.model, ViTSettings) else (height, width)
+
+
+def _write_tokenizer(trained: Trained, format: formats.Format, place: Path) -> tuple[str, ...]:
+    """Of a text tower, beside the weights. Returns what it loses, a line each."""
+    if trained.words is None or not isinstance(trained.card.task, ImageTextSettings):
+        return ()
+    if not place.is_dir():
+        return ("a single file has no tokenizer: write a folder to have it beside the weights",)
+    files, notes = format.token_files(trained.tokenizer())
+    for name, data in files.items():
+        (place / name).write_bytes(data)
+        platforms.sync(place / name)
+    return notes
 
 
 def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> list[str]:

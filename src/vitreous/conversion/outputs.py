@@ -12,8 +12,11 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
 from vitreous.tasks.detect import Detect
+from vitreous.tasks.image_text import ImageText
+from vitreous.tasks.mask_queries import MaskQueries
 from vitreous.tasks.predictions import class_logits
 from vitreous.weights.peers import Outputs
+from vitreous.weights.text_towers import some_rows
 from vitreous.weights.trained import Trained
 
 
@@ -48,11 +51,23 @@ def outputs(trained: Trained, images: Tensor) -> Outputs:
     encoder: Encoder = model.encoder if isinstance(model, Task) else model
     if isinstance(model, Detect):
         return model.predict(images).outputs()
+    if isinstance(model, MaskQueries):  # whatever is made of it
+        said = model.decoded(images)
+        return {"logits": said.logits[-1], "masks": said.masks()}
+    if isinstance(model, ImageText):
+        return _of_both_towers(model, images)
     features = encoder(images)
     found = {"features": _tokens(features) if isinstance(encoder, TokenEncoder) else features.maps[-1]}
     if isinstance(model, Task):
         return {**found, "logits": class_logits(model.predict(images)) / trained.card.temperature}
     return {**found, "pooled": features.pooled}
+
+
+def _of_both_towers(model: ImageText, images: Tensor) -> Outputs:
+    """Of pictures, of some rows of tokens, and of each pair."""
+    pictures, texts = model.embed_pictures(images), model.embed_texts(some_rows(model.settings.text))
+    similarity = model.log_scale.exp() * pictures @ texts.T
+    return {"pictures": pictures, "texts": texts, "similarity": similarity + (0 if model.bias is None else model.bias)}
 
 
 def _tokens(features: Features) -> Tensor:

@@ -78,6 +78,10 @@ class Source(ABC):
         """Of this picture as it is stored, or of the file that it is in, in bytes; 0 where it is in none."""
         return 0
 
+    def hold(self, pictures: int, runs: int) -> None:  # noqa: B027  # most read picture by picture
+        """So many pictures, in so many runs of neighbours, will be asked for in any order before others are: what is
+        read in larger parts than a picture stays in memory as long."""
+
     def numbers(self, indices: Labels) -> Labels:
         """The numbers of pictures in the source that was opened, of which this one may be a part."""
         return indices
@@ -118,6 +122,9 @@ class Derived(Source):
     def size(self, index: int) -> int:
         return self.parent.size(self._place(index))
 
+    def hold(self, pictures: int, runs: int) -> None:
+        self.parent.hold(pictures, runs)
+
     def numbers(self, indices: Labels) -> Labels:
         return self.parent.numbers(indices if self._places is None else self._places[indices])
 
@@ -145,6 +152,14 @@ class Bare(Derived):
     def __init__(self, parent: Source) -> None:
         super().__init__(parent)
         self.targets, self.classes, self.pictures = NoTargets(len(parent)), (UNLABELLED,), parent.pictures
+
+
+class Retargeted(Derived):
+    """The same pictures, of which something else is known, or known in another form."""
+
+    def __init__(self, parent: Source, targets: Targets) -> None:
+        super().__init__(parent)
+        self.targets, self.pictures = targets, parent.pictures
 
 
 class Relabelled(Derived):

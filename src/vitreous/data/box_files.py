@@ -4,7 +4,7 @@ What was read can be written again, and predictions with their scores: boxes are
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.polygons import one_ring
+from vitreous.data.runs import Runs
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class BoxedPicture:
     scores: NDArray[np.floating[Any]] | None = None  # (n,): of predictions
     id: int | str | None = None  # what the data set calls it; numbered from 1 where it does not
     crowd: NDArray[np.bool_] | None = None  # (n,)
+    shapes: Sequence[Runs] | None = None  # (n): the pixels of each object, where these are known
 
 
 def boxed_pictures(source: "Source") -> list[BoxedPicture]:
@@ -65,9 +68,10 @@ def coco_document(
     categories = [{"id": number, "name": name} for number, name in zip(numbers, classes, strict=True)]
     found = coco_results(pictures, numbers)
     crowd = [bool(flag) for picture in pictures for flag in _crowd(picture)]
+    areas = [area for picture in pictures for area in _areas(picture)]
     annotations = [
-        {"id": at, **one, "area": round(one["bbox"][2] * one["bbox"][3], DIGITS), "iscrowd": int(is_crowd)}
-        for at, (one, is_crowd) in enumerate(zip(found, crowd, strict=True), 1)
+        {"id": at, **one, "area": area, "iscrowd": int(is_crowd)}
+        for at, (one, area, is_crowd) in enumerate(zip(found, areas, crowd, strict=True), 1)
     ]
     return {"images": images, "categories": categories, "annotations": annotations}
 
@@ -83,6 +87,8 @@ def coco_results(pictures: Sequence[BoxedPicture], category_ids: Sequence[int]) 
                 "category_id": int(category_ids[int(picture.classes[at])]),
                 "bbox": [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)],
             }
+            if picture.shapes is not None:
+                record["segmentation"] = picture.shapes[at].as_coco()
             if picture.scores is not None:
                 record["score"] = round(float(picture.scores[at]), SHARE_DIGITS)
             found.append(record)
@@ -97,20 +103,36 @@ def _crowd(picture: BoxedPicture) -> NDArray[np.bool_]:
     return np.zeros(len(picture.boxes), dtype=np.bool_) if picture.crowd is None else picture.crowd
 
 
+def _areas(picture: BoxedPicture) -> list[float]:
+    """In px."""
+    if picture.shapes is not None:
+        return [shape.area for shape in picture.shapes]
+    boxes = np.asarray(picture.boxes, dtype=np.float64).reshape(-1, 4)
+    return [round(area, DIGITS) for area in np.prod(boxes[:, 2:] - boxes[:, :2], axis=1).tolist()]
+
+
 # ---- YOLO
 
 
 def yolo_lines(picture: BoxedPicture) -> str:
-    """The text file of a picture: a line per box, with its score at the end where it is a prediction."""
+    """The text file of a picture: a line per object, with its polygon where its shape is known, and else its box. A box
+    has its score at the end where it is a prediction; the format has no place for one after a polygon."""
+    lines = [
+        [str(int(number)), *(f"{one:.{SHARE_DIGITS}f}" for one in numbers)]
+        for number, numbers in zip(picture.classes, _yolo_numbers(picture), strict=True)
+    ]
+    return "".join(" ".join(words) + "\n" for words in lines)
+
+
+def _yolo_numbers(picture: BoxedPicture) -> Iterator[tuple[float, ...]]:
+    """Of each object, as shares of the picture's sides."""
     height, width = picture.size
-    lines = []
     for at, (x0, y0, x1, y1) in enumerate(np.asarray(picture.boxes, dtype=np.float64).reshape(-1, 4).tolist()):
-        shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
-        score = [] if picture.scores is None else [float(picture.scores[at])]
-        lines.append(
-            " ".join([str(int(picture.classes[at])), *(f"{one:.{SHARE_DIGITS}f}" for one in (*shares, *score))])
-        )
-    return "".join(line + "\n" for line in lines)
+        if picture.shapes is not None:
+            yield tuple(side for x, y in one_ring(picture.shapes[at]) for side in (x / width, y / height))
+            continue
+        score = () if picture.scores is None else (float(picture.scores[at]),)
+        yield ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height, *score)
 
 
 def yolo_files(pictures: Sequence[BoxedPicture]) -> dict[str, str]:

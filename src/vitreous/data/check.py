@@ -26,6 +26,8 @@ CONFLICTS: dict[TaskKind, str] = {
     "label": "pictures under two classes",
     "segment": "equal pictures with different masks",
     "detect": "pictures with two sets of boxes",
+    "match": "equal pictures with different captions",
+    "instances": "pictures with two sets of objects",
 }
 FEW = 5  # training pictures of a class that cannot be learned from, nor measured
 

@@ -2,5 +2,6 @@
 
 from typing import Literal
 
-# One class per picture, several labels, a class per pixel, boxes with a class each, exact shapes with a class each.
-TaskKind = Literal["classify", "label", "segment", "detect", "instances"]
+# One class per picture, several labels, a class per pixel, boxes with a class each, exact shapes with a class each,
+# texts that belong to it.
+TaskKind = Literal["classify", "label", "segment", "detect", "instances", "match"]

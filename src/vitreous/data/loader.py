@@ -72,6 +72,9 @@ class TrainLoader:
         labels = as_tensor(source.labels) if order.balance else None
         whole = order.build(len(source), batch_size, seed, world, labels)
         self.order = whole.narrowed(part, order_device)
+        if order.streams:
+            own = order.streams // world
+            source.hold(own * order.window, own * (order.window // order.run + 2))  # a window may cut one at both ends
         self.steps_per_epoch = self.order.steps_per_epoch
         self.bad = source.bad
         self.waited_s = 0.0  # time spent until the inputs of steps were there

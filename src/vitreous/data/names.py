@@ -32,8 +32,9 @@ class LayoutSettings:
     path_column: str | None = None  # the column with the paths, in tables
     label_separator: str | None = None  # what stands between several labels in one cell, such as ; in cat;dog
     label_pattern: str | None = None  # where file names hold the labels: a regular expression such as (.+)_\d+
-    targets: Literal["labels", "masks", "boxes", "instances"] | None = None  # of a set that has several of these
+    targets: Literal["labels", "masks", "boxes", "instances", "captions"] | None = None  # of a set that has several
     mask_column: str | None = None  # the column with the masks, in parquet and tables
+    caption_column: str | None = None  # the column with the captions, in parquet and tables
     ignored: str | None = None  # values in masks that do not count: 0,255 or #000000; none: 255, where it is no class
 
 
@@ -219,7 +220,7 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what:
     for name in usual:
         if name in names:
             return name
-    setting = f" Name it with --data.layout.{what}_column." if what in ("label", "path") else ""
+    setting = f" Name it with --data.layout.{what}_column." if what in ("label", "path", "caption") else ""
     raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {_shown(names)}.{setting}")
 
 

@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitreous.data.base import Source
+from vitreous.data.captioned import caption_column, texts_in, with_captions
 from vitreous.data.files import check_regular
 from vitreous.data.images import BadPicture, Picture, read_orientation, read_picture
 from vitreous.data.legends import Entry, entries_of, find_legend, numbered_entries
 from vitreous.data.masks import Legend
 from vitreous.data.names import ALL, Layout, Numbered, column, grouped_by_split, label_column_of, numbered, unlabelled
+from vitreous.data.parquet_objects import COLUMN as OBJECTS
 from vitreous.data.parquet_objects import COLUMNS, read_objects, reads_objects
 from vitreous.data.several import from_flags, label_columns, separated, several, several_by_number
 from vitreous.data.targets import ClassLabels, Masks, PixelLabels
@@ -32,14 +34,14 @@ from vitreous.errors import UserError
 IMAGES = ("image", "img", "picture", "images")
 LABELS = ("label", "labels", "class", "target", "fine_label")
 MASKS = ("mask", "annotation", "segmentation", "segmentation_mask", "semantic_mask", "trimap")
-CACHE_BYTES = 128 * 2**20
+CACHE_BYTES = 128 * 2**20  # unless more is asked for
 
 
 class RowGroups:
     """The row groups read last. Made anew in a forked process: locks and files do not survive a fork."""
 
-    def __init__(self) -> None:
-        self.process = os.getpid()
+    def __init__(self, max_bytes: int) -> None:
+        self.process, self.max_bytes = os.getpid(), max_bytes
         self.lock = threading.Lock()
         self.groups: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
         self.files: dict[str, pq.ParquetFile] = {}
@@ -53,7 +55,7 @@ class RowGroups:
                 # Without threads: those of pyarrow would be missing in a forked process.
                 table = self.files[path].read_row_group(group, columns=[column], use_threads=False)
                 self.groups[key] = table.column(0)
-                while len(self.groups) > 1 and sum(held.nbytes for held in self.groups.values()) > CACHE_BYTES:
+                while len(self.groups) > 1 and sum(held.nbytes for held in self.groups.values()) > self.max_bytes:
                     self.groups.popitem(last=False)
             self.groups.move_to_end(key)
             return self.groups[key]
@@ -73,7 +75,8 @@ class Rows:
         self._starts = np.cumsum([0, *rows])
         self._first_rows = [0, *accumulate(file.metadata.num_rows for file in self.files)]  # of each file
         self._sizes = [path.stat().st_size for path in paths]
-        self._cache = RowGroups()
+        self._held_bytes = CACHE_BYTES
+        self._cache = RowGroups(self._held_bytes)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -87,7 +90,7 @@ class Rows:
         """The picture in a cell; raises BadPicture."""
         number, group, row = self._place(index)
         if self._cache.process != os.getpid():
-            self._cache = RowGroups()
+            self._cache = RowGroups(self._held_bytes)
         try:
             cell = self._cache.get(self.paths[number], group, column)[row].as_py()
         except MemoryError:
@@ -95,6 +98,14 @@ class Rows:
         except Exception as error:
             raise BadPicture(f"row group {group} is damaged ({_reason(error)})") from None
         return stored_in(cell, self.folder)
+
+    def hold(self, pictures: int, runs: int) -> None:
+        """The row groups of some runs, at both ends of which there may be rows of others."""
+        rows = pictures + runs * int(np.diff(self._starts).max())
+        groups = (self.files[number].metadata.row_group(group) for number, group in self._groups)
+        total_bytes = sum(group.total_byte_size for group in groups)
+        self._held_bytes = max(CACHE_BYTES, total_bytes * min(rows, len(self)) // len(self))
+        self._cache = RowGroups(self._held_bytes)
 
     def where(self, index: int) -> str:
         number = self._place(index)[0]
@@ -108,7 +119,7 @@ class Rows:
         return {**self.__dict__, "_cache": None, "files": [], "schema": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _cache=RowGroups())
+        self.__dict__.update(state, _cache=RowGroups(state["_held_bytes"]))
 
 
 class ParquetSource(Source):
@@ -130,6 +141,9 @@ class ParquetSource(Source):
 
     def size(self, index: int) -> int:
         return self.rows.size(index)
+
+    def hold(self, pictures: int, runs: int) -> None:
+        self.rows.hold(pictures, runs)
 
 
 class ParquetMasks(Masks):
@@ -172,6 +186,9 @@ def open_parquet(path: Path, layout: Layout, entries: Sequence[Entry] = ()) -> d
     names = {split: base if split == ALL else f"{base} {split}" for split in found}
     rows = {split: Rows(files) for split, files in found.items()}
     schema = next(iter(rows.values())).schema
+    captions = caption_column(schema.names, layout, str(path), {*LABELS, *MASKS, OBJECTS})
+    if captions is not None:
+        return {split: _with_captions(names[split], part, captions) for split, part in rows.items()}
     if reads_objects(schema, set(LABELS) & set(schema.names), layout, str(path)):
         return {split: _with_objects(names[split], part) for split, part in rows.items()}
     known = _read_masks(base, rows, layout, entries) or {
@@ -291,6 +308,14 @@ def _with_objects(name: str, rows: Rows) -> Source:
 def _cells(rows: Rows, name: str) -> list[Any]:
     """Of every file, empty ones too."""
     return [cell for values in _columns(rows, name) for cell in values.to_pylist()]
+
+
+# ---- Captions
+
+
+def _with_captions(name: str, rows: Rows, captions: str) -> Source:
+    source = ParquetSource(name, rows, unlabelled(len(rows)))
+    return with_captions(source, [texts_in(cell) for cell in _cells(rows, captions)])
 
 
 # ---- Masks

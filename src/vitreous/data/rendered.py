@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitreous import keys as K
 from vitreous.data.base import Source
 from vitreous.data.images import Picture
+from vitreous.data.rendered_captions import open_captions, open_unseen_captions
 from vitreous.data.rendered_objects import open_objects
 from vitreous.data.rendered_scenes import open_scenes
 from vitreous.data.targets import ClassLabels
@@ -188,10 +189,15 @@ TASKS: dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor], Sprites]]] = {
 
 def open_rendered(task: str) -> dict[str, Source]:
     """The splits of a rendered task."""
-    with_places = {"segment": open_scenes, "objects": open_objects}
-    if task in with_places:
-        return with_places[task]()
-    known = (*TASKS, *with_places)
+    others = {
+        "segment": open_scenes,
+        "objects": open_objects,
+        "captions": open_captions,
+        "captions-unseen": open_unseen_captions,
+    }
+    if task in others:
+        return others[task]()
+    known = (*TASKS, *others)
     if task not in known:
         raise UserError(f"rendered:{task}: no such task: {', '.join(known)}.{did_you_mean(task, known)}")
     return {split: Rendered(task, split) for split in NUMBERS}

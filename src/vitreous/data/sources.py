@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
 from vitreous.data.boxed import open_boxed, open_boxed_file, read_shapes
 from vitreous.data.files import check_regular
+from vitreous.data.flickr import open_flickr
 from vitreous.data.folder import open_folder
 from vitreous.data.hub import open_hub
 from vitreous.data.legends import Entry
@@ -47,7 +48,17 @@ __all__ = [
 
 FASHION = Path(__file__).parent / "fashion"
 # Looked for in the folder that VITREOUS_DATA names.
-SHARED = ("cifar10", "imagenette224", "oxford_pets", "pets_trimaps", "camvid", "tiny_imagenet", "bccd", "coco_small")
+SHARED = (
+    "cifar10",
+    "imagenette224",
+    "oxford_pets",
+    "pets_trimaps",
+    "camvid",
+    "tiny_imagenet",
+    "bccd",
+    "coco_small",
+    "flickr8k",
+)
 OWN = ("fashion",)  # comes with the package
 # Of the pixels of Oxford's pets. What lies between a pet and the background is "not classified", says the set itself.
 PETS = (Entry("pet", 1), Entry("background", 2), Entry(None, 3))
@@ -97,6 +108,8 @@ class DataSettings:
             splits = replace(splits, train=without(splits.train, parse_numbers(self.leave_out)))
         if self.shrink_px is not None:
             splits = replace(splits, train=InMemory(splits.train, self.shrink_px))
+        if self.order.streams:  # to keep pictures, every process would read all of them
+            return splits
         return _kept(splits) if _estimated_gb(splits) <= self.keep_gb else splits
 
     def whole_part(self, split: str) -> Source | None:
@@ -328,9 +341,11 @@ def _open_directory(path: Path, layout: Layout) -> dict[str, Source]:
 
 def _open_files(path: Path, layout: Layout) -> dict[str, Source]:
     """A folder of pictures: with boxes, with masks, or with labels, by what lies in it."""
-    found: dict[str, Source] = {}
+    found = open_flickr(path) if layout.targets in (None, "captions") and layout.label_pattern is None else {}
     notes: tuple[str, ...] = ()
-    if layout.targets in (None, "boxes") and layout.label_pattern is None:
+    if not found and layout.targets == "captions":
+        raise UserError(f"{path}: no captions in it: no list such as Flickr8k.token.txt; a table can hold them (.csv).")
+    if not found and layout.targets in (None, "boxes") and layout.label_pattern is None:
         found, notes = open_boxed(path, layout)
     if not found and layout.targets in (None, "masks"):
         found, more = open_segmented(path, _without_columns(str(path), layout))
@@ -352,7 +367,7 @@ def _without_pattern(where: str, layout: Layout) -> Layout:
 
 
 def _without_columns(where: str, layout: Layout) -> Layout:
-    for name in ("label_column", "label_separator", "mask_column", "path_column"):
+    for name in ("label_column", "label_separator", "mask_column", "caption_column", "path_column"):
         if getattr(layout, name) is not None:
             raise UserError(
                 f"{where}: has no columns; --data.layout.{name} is for tables{' and parquet' * (name[0] != 'p')}."

@@ -10,6 +10,7 @@ from typing import NamedTuple, TextIO
 
 from vitreous.batch import UNLABELLED
 from vitreous.data.base import BadFiles, Source
+from vitreous.data.captioned import CAPTIONS, caption_column, texts_in, with_captions
 from vitreous.data.files import is_regular, open_regular
 from vitreous.data.folder import FileSource
 from vitreous.data.images import HEIC_SUFFIXES, SUFFIXES
@@ -24,6 +25,7 @@ from vitreous.data.names import (
     matched,
     numbered,
     split_of,
+    unlabelled,
 )
 from vitreous.data.pairs import Pairs
 from vitreous.data.segmented import with_masks
@@ -48,21 +50,35 @@ class Row(NamedTuple):
     flags: tuple[str, ...] = ()  # of labels that have a column each
 
 
+class Cells(NamedTuple):
+    """A table as it stands in its file."""
+
+    names: list[str]  # of the columns: their numbers, from 1, where there is no header
+    has_header: bool
+    rows: list[list[str]]
+    lines: list[int]  # of each row
+
+    def column(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [row[place] for row in self.rows]
+
+
 def open_table(path: Path, layout: Layout) -> dict[str, Source]:
     """The splits of a table: by its column `split`, where it has one.
 
     Relative paths start from the table's own folder. Paths may lead anywhere: the table is the user's own.
     """
+    cells = _cells(path, layout)
+    captions = caption_column(cells.names, layout, str(path), {*LABELS, *MASKS})
+    if captions is not None:
+        return _with_captions(path, cells, captions, layout)
     splits: dict[str, list[Row]] = {}
-    rows, flagged = _rows(path, layout)
+    rows, flagged = _rows(path, cells, layout)
     have_masks = _name_masks(rows)
     for row in rows:
         if not row.label and not (have_masks or flagged or layout.label_separator):
             raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.")
-        name = split_of(row.split) if row.split else ALL
-        if name is None:
-            raise UserError(f"{path}, line {row.line}: split {row.split!r} is none of train, val and test.")
-        splits.setdefault("train" if name == "trainval" else name, []).append(row)
+        splits.setdefault(_split(path, row.line, row.split), []).append(row)
     if not splits:
         raise UserError(f"{path}: no rows.")
     if ALL in splits and len(splits) > 1:
@@ -75,6 +91,13 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
         pairs = {split: _pairs(path, rows) for split, rows in splits.items()}
         return with_masks(path.stem, pairs, entries_of(path.parent), layout.ignored)
     return {name: _source(path, name, rows, flagged, layout) for name, rows in splits.items()}
+
+
+def _split(path: Path, line: int, word: str) -> str:
+    name = split_of(word) if word else ALL
+    if name is None:
+        raise UserError(f"{path}, line {line}: split {word!r} is none of train, val and test.")
+    return "train" if name == "trainval" else name
 
 
 def _name_masks(rows: Sequence[Row]) -> bool:
@@ -116,25 +139,29 @@ def _known(table: Path, rows: Sequence[Row], flagged: Sequence[str], layout: Lay
     return numbered([int(label) for label in labels] if numeric else labels, table.parent, str(table))
 
 
+def _with_captions(path: Path, cells: Cells, captions: str, layout: Layout) -> dict[str, Source]:
+    """A picture may have several rows, one per caption."""
+    pictures = PATHS if cells.has_header else [name for name in cells.names if _is_picture(cells.column(name)[0])]
+    files = cells.column(column(cells.names, layout.path_column, pictures, "path", str(path)))
+    words = cells.column(SPLIT) if SPLIT in cells.names else [""] * len(files)
+    texts: dict[str, dict[str, list[str]]] = {}  # by split and file
+    for line, file, text, word in zip(cells.lines, files, cells.column(captions), words, strict=True):
+        split = _split(path, line, word)
+        texts.setdefault(split, {}).setdefault(file, []).extend(texts_in(text))
+    _check_files(path, list(dict.fromkeys(files)), layout)
+    found = {}
+    for split, by_file in texts.items():
+        name = path.stem if split == ALL else f"{path.stem} {split}"
+        paths = [str(path.parent / file) for file in by_file]
+        found[split] = with_captions(FileSource(name, paths, *unlabelled(len(paths))), list(by_file.values()))
+    return found
+
+
 # ---- Rows and columns
 
 
-class Cells(NamedTuple):
-    """A table as it stands in its file."""
-
-    names: list[str]  # of the columns: their numbers, from 1, where there is no header
-    has_header: bool
-    rows: list[list[str]]
-    lines: list[int]  # of each row
-
-    def column(self, name: str) -> list[str]:
-        place = self.names.index(name)
-        return [row[place] for row in self.rows]
-
-
-def _rows(path: Path, layout: Layout) -> tuple[list[Row], list[str]]:
+def _rows(path: Path, cells: Cells, layout: Layout) -> tuple[list[Row], list[str]]:
     """And the names of labels that have a column each."""
-    cells = _cells(path, layout)
     flagged = _flag_columns(path, cells, layout)
     find = _columns_by_name if cells.has_header else _columns_by_number
     others = replace(layout, need_labels=False, label_column=None) if flagged else layout
@@ -249,7 +276,8 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 def _delimiter(lines: Sequence[str], path: Path, layout: Layout) -> str:
     """The one that leaves known names or a picture's path in the first line, and cuts all lines alike, into most."""
-    known = {*PATHS, *LABELS, *MASKS, layout.path_column, layout.label_column, layout.mask_column}
+    named = (layout.path_column, layout.label_column, layout.mask_column, layout.caption_column)
+    known = {*PATHS, *LABELS, *MASKS, *CAPTIONS, *named}
 
     def fits(delimiter: str) -> tuple[bool, bool, int]:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if row]

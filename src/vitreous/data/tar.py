@@ -13,6 +13,7 @@ from vitreous.data.base import Source
 from vitreous.data.images import Picture, read_orientation, read_picture
 from vitreous.data.names import ALL, Layout, Numbered, grouped_by_split, matched, numbered, split_of
 from vitreous.data.skipped import Skipped
+from vitreous.data.tar_captions import has_captions, open_captioned
 from vitreous.data.tar_masks import open_masked
 from vitreous.data.tar_members import Member, Members, Shard, key_of, open_shard
 from vitreous.errors import UserError
@@ -43,14 +44,15 @@ def open_tar(path: Path, layout: Layout) -> dict[str, Source]:
     found = grouped_by_split([path] if path.is_file() else path.glob("*.tar"))
     base = path.stem if path.is_file() else path.name
     opened: dict[str, list[Shard]] = {}
-    notes: dict[str, tuple[str, ...]] = {}
+    skipped = {split: Skipped(str(shards[0] if len(shards) == 1 else path)) for split, shards in found.items()}
     for split, shards in found.items():
-        skipped = Skipped(str(shards[0]) if len(shards) == 1 else str(path))
-        opened[split] = [open_shard(shard, skipped) for shard in shards]
-        notes[split] = skipped.notes()
+        opened[split] = [open_shard(shard, skipped[split]) for shard in shards]
         if not any(shard.pictures for shard in opened[split]):
-            raise UserError("; ".join([f"{shards[0]}: no pictures in it", *skipped.words()]) + ".")
-    parts, refused = ({}, ()) if layout.label_pattern else open_masked(base, opened, layout.ignored)
+            raise UserError("; ".join([f"{shards[0]}: no pictures in it", *skipped[split].words()]) + ".")
+    refused: tuple[str, ...] = ()
+    parts = open_captioned(opened, skipped) if has_captions(opened, layout) else {}
+    if not parts and layout.label_pattern is None:
+        parts, refused = open_masked(base, opened, layout.ignored)
     if not parts:
         parts = _labelled(opened, layout)
     sources: dict[str, Source] = {}
@@ -60,7 +62,7 @@ def open_tar(path: Path, layout: Layout) -> dict[str, Source]:
         if name in sources:
             raise UserError(f"{found[split][0]}: holds both {inner}/ and other members, though its name says {split}.")
         sources[name] = TarSource(base if name == ALL else f"{base} {name}", members, known)
-        sources[name].notes += (*notes[split], *refused)
+        sources[name].notes += (*skipped[split].notes(), *refused)
     if list(found) == [ALL] and len(sources) == 1:
         return {ALL: next(iter(sources.values()))}
     return sources

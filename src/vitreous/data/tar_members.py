@@ -33,6 +33,7 @@ class Shard:
     path: Path
     pictures: list[Member]
     labels: dict[str, str]  # the text of .cls members, by what they have in common with their picture
+    texts: dict[str, Member]  # .txt and .json members, by the same; .txt where there are both
 
 
 class Members:
@@ -102,6 +103,7 @@ def open_shard(shard: Path, skipped: Skipped) -> Shard:
     """Reads all headers."""
     pictures: list[Member] = []
     labels: dict[str, str] = {}
+    texts: dict[str, Member] = {}
     try:
         with open_regular(shard) as file, tarfile.open(fileobj=cast(BinaryIO, Headers(file)), mode="r:") as tar:
             for member in tar:
@@ -115,9 +117,13 @@ def open_shard(shard: Path, skipped: Skipped) -> Shard:
                     if member.size > MAX_LABEL_BYTES:
                         raise UserError(f"{shard}:{member.name}: {member.size:,} bytes are no label.")
                     labels[key_of(path)] = _read_at(shard, member.offset_data, member.size).decode().strip()
+                elif path.suffix in (".txt", ".json"):
+                    found = Member(member.name, member.offset_data, member.size)
+                    texts[key_of(path)] = found if path.suffix == ".txt" else texts.get(key_of(path), found)
+                    skipped.is_picture(member.name)  # unless somebody reads it as a caption
                 elif skipped.is_picture(member.name):
                     pictures.append(Member(member.name, member.offset_data, member.size))
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{shard}: cannot be read as an uncompressed tar file ({reason}).") from None
-    return Shard(shard, pictures, labels)
+    return Shard(shard, pictures, labels, texts)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.tasks import box_precision
 from vitreous.tasks.box_precision import Floats, Found, Numbers, Truth
 
 ENOUGH, HARDLY = 0.5, 0.1  # overlap: of what is found, and of what lies at another place altogether
@@ -64,7 +65,7 @@ def matches(truth: Truth, found: Found, entries: Iterable[dict[str, Any]]) -> Ma
                 if not ignored:
                     finder[at - 1] = row - 1
     for rows, objects in _by_picture(truth, found):
-        shared = overlaps(found.boxes[rows], truth.boxes[objects])
+        shared = box_precision.overlaps(found, rows, truth, objects)
         said = found.classes[rows][:, None] == truth.classes[objects]
         about = _errors(shared, said, ~truth.crowd[objects])
         matched = nearest[rows] != NONE
@@ -74,16 +75,6 @@ def matches(truth: Truth, found: Found, entries: Iterable[dict[str, Any]]) -> Ma
         nearest[rows] = np.where(is_about, objects[np.clip(place, 0, len(objects) - 1)], NONE)
         overlap[rows] = np.where(is_about, shared[np.arange(len(rows)), np.clip(place, 0, len(objects) - 1)], 0.0)
     return Matches(kind, nearest, overlap, finder, truth.crowd)
-
-
-def overlaps(a: Floats, b: Floats) -> Floats:
-    """(n, 4), (m, 4) -> (n, m): intersection over union."""
-    first, last = np.maximum(a[:, None, :2], b[:, :2]), np.minimum(a[:, None, 2:], b[:, 2:])
-    shared = np.prod(np.clip(last - first, 0, None), axis=2)
-    areas = [np.prod(np.clip(one[:, 2:] - one[:, :2], 0, None), axis=1) for one in (a, b)]
-    union = areas[0][:, None] + areas[1] - shared
-    share: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return share
 
 
 def _errors(shared: Floats, same: NDArray[np.bool_], counted: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:

@@ -1,8 +1,8 @@
 """How well objects are found, every number with its 95 % interval, from drawing whole pictures again (bootstrap)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,7 @@ class BoxEvaluation:
     validation_pictures: int  # 0: nothing was fitted
     ece_before: Estimate  # of the scores as trained
     bins_before: tuple[ScoreBin, ...]
+    by: Literal["boxes", "masks"] = "boxes"  # whose overlap decides what is found
 
     headline_name = "AP"
 
@@ -149,7 +150,9 @@ class BoxEvaluation:
         if self.calibration != BoxCalibration():
             rows.append(("calibrated", self.scores.ece.percent()))
         fitted = f"fitted on {self.validation_pictures:,} validation pictures" if self.validation_pictures else ""
-        return [*self.scores.tables(), Table(("scores", "ECE (95 % interval)"), rows, fitted)]
+        overlap = f"an object is found by the overlap of {self.by}"
+        overall, *others = self.scores.tables()
+        return [replace(overall, note=overlap), *others, Table(("scores", "ECE (95 % interval)"), rows, fitted)]
 
     def summary(self) -> str:
         """For the terminal."""
@@ -262,8 +265,7 @@ class Measured:
         return _estimate(ece), bins
 
     def _by_size(self, drawn: Floats) -> list[SizedBoxes]:
-        sides = self.truth.boxes[:, 2:] - self.truth.boxes[:, :2]
-        limits = np.searchsorted([32**2, 96**2], sides.prod(axis=1)[~self.truth.crowd], side="right")
+        limits = np.searchsorted([32**2, 96**2], self.truth.areas[~self.truth.crowd], side="right")
         means = [_mean(drawn[..., place]) for place in range(1, len(SIZES))]
         return [
             SizedBoxes(size, int((limits == place).sum()), _estimate(means[place]))
@@ -316,7 +318,7 @@ class Measured:
 
     def _missed(self, shown: NDArray[np.bool_]) -> list[Mistake]:
         rows = np.flatnonzero(self.matches.missed(shown))
-        areas = (self.truth.boxes[rows, 2:] - self.truth.boxes[rows, :2]).prod(axis=1)
+        areas = self.truth.areas[rows]
         return [
             Mistake(
                 picture=self.ids[self.truth.picture[row]],

@@ -154,6 +154,7 @@ AGREEMENTS: dict[TaskKind, Callable[[list[Outputs], list[Outputs], Reading, Chec
     "label": _label_agreement,
     "segment": _pixel_agreement,
     "detect": box_agreement,
+    "instances": box_agreement,
 }
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from vitreous import settings
 from vitreous.data.images import BadPicture, Picture, read_picture
-from vitreous.data.objects import Objects
+from vitreous.data.kinds import TaskKind
+from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
 from vitreous.data.targets import Boxes, ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files
+from vitreous.prediction.scored import Known, known_objects
 from vitreous.storage import atomic
 from vitreous.weights import version1
 from vitreous.weights.trained import Trained
@@ -21,6 +23,7 @@ from vitreous.weights.trained import Trained
 T = TypeVar("T")
 
 NUM_PICTURES = 200
+SHAPES: frozenset[TaskKind] = frozenset({"instances"})  # kinds of tasks that are held against shapes of objects
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Checks:
     pictures: list[Picture]
     labels: list[int] | None  # where they are known
     origin: str  # in words
-    objects: list[Objects] | None = None  # of the pictures, where they are known
+    objects: list[Known] | None = None  # of the pictures, where they are known
 
 
 def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PICTURES) -> Checks:
@@ -44,7 +47,7 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
         paths = _spread(picture_files(folder), num)
         if paths:
             return _from_files(paths, trained, where)
-    parts = open_sources(where)
+    parts = open_sources(where, _layout(trained))
     source = next((parts[name] for name in ("test", "val", "all", "train") if name in parts), None)
     if source is None:
         raise UserError(f"{where}: not one picture to check with")
@@ -53,12 +56,18 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
 
 def _has_boxes(trained: Trained, folder: Path) -> bool:
     """Whether it is more to a detector than a folder of pictures."""
-    if trained.card.task is None or trained.card.task.task_kind != "detect":
+    if trained.card.task is None or trained.card.task.task_kind not in ("detect", "instances"):
         return False
     try:
-        return any(isinstance(source.targets, Boxes) for source in open_sources(str(folder)).values())
+        return any(isinstance(source.targets, Boxes) for source in open_sources(str(folder), _layout(trained)).values())
     except UserError:  # pictures alone
         return False
+
+
+def _layout(trained: Trained) -> Layout:
+    """What is read of data that has several things to read."""
+    kind: TaskKind | None = None if trained.card.task is None else trained.card.task.task_kind
+    return Layout(targets="instances") if kind in SHAPES else Layout()
 
 
 def _spread(items: Sequence[T], num: int) -> list[T]:
@@ -91,21 +100,24 @@ def _test_part(recipe: Path) -> Source | None:
 
 
 def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Checks:
-    kind = type(source.targets) if set(source.classes) == set(trained.card.classes) else None
-    if kind in (ClassLabels, Boxes):
+    has_classes = set(source.classes) == set(trained.card.classes)
+    if has_classes and isinstance(source.targets, ClassLabels | Boxes):
         source = with_classes(source, trained.card.classes)
-    pictures, places = [], []
+    boxes = source.targets if has_classes and isinstance(source.targets, Boxes) else None
+    pictures, places, objects = [], [], []
     for place in _spread(range(len(source)), num):
         try:
-            pictures.append(source.read(place))
-            places.append(place)
+            picture, known = source.read(place), None if boxes is None else known_objects(boxes, place)
         except BadPicture:
             continue
+        pictures.append(picture)
+        places.append(place)
+        objects += [] if known is None else [known]
     if not pictures:
         raise UserError(f"{origin}: not one readable picture to check with")
-    labels = [int(source.labels[place]) for place in places] if kind is ClassLabels else None
-    objects = [source.targets.of(place) for place in places] if isinstance(source.targets, Boxes) else None
-    return Checks(pictures, labels, origin, objects if kind is Boxes else None)
+    is_labelled = has_classes and isinstance(source.targets, ClassLabels)
+    labels = [int(source.labels[place]) for place in places] if is_labelled else None
+    return Checks(pictures, labels, origin, None if boxes is None else objects)
 
 
 def _made(num: int) -> Checks:

@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto
 
 from vitreous import settings
 from vitreous.data.kinds import TaskKind
-from vitreous.export.boxes import write_scores
+from vitreous.export.boxes import write_instance_scores, write_scores
 from vitreous.export.graph import Given, Graph, Value, Values, save_model
 from vitreous.export.parts import NotByHandError, write_task
 from vitreous.export.pictures import write_extent, write_pictures
@@ -20,7 +20,7 @@ from vitreous.export.traced import write_traced
 from vitreous.export.usage import FITTED, Usage
 from vitreous.prediction.reading import Reading
 from vitreous.tasks.base import Task
-from vitreous.tasks.detect import Detect
+from vitreous.tasks.classify import Classify
 from vitreous.tasks.segment import Segment
 
 Writer = Callable[[Task, Graph, Sequence[str]], Values]  # of what the model sees, and perhaps extents: raw outputs
@@ -52,12 +52,12 @@ def _model(task: Task, usage: Usage, write: Writer) -> ModelProto:
 
 
 def _write_by_hand(task: Task, graph: Graph, inputs: Sequence[str], num_classes: int) -> Values:
-    if isinstance(task, Detect):
-        raise NotByHandError(type(task).__name__)
     if isinstance(task, Segment):
         logits, places = write_segment(task, graph, inputs[0])
         return {"logits": Value(logits, (num_classes, *places))}
-    return {"logits": Value(write_task(task, graph, inputs[0]), (num_classes,))}
+    if isinstance(task, Classify):
+        return {"logits": Value(write_task(task, graph, inputs[0]), (num_classes,))}
+    raise NotByHandError(type(task).__name__)
 
 
 # ---- What raw outputs become where pictures go in
@@ -85,4 +85,5 @@ CALIBRATED: dict[TaskKind, Callable[[Graph, Reading, Values], Values]] = {
     "label": _write_sigmoid,
     "segment": lambda graph, reading, values: {"scaled_logits": _write_scaled(graph, reading, values)},
     "detect": write_scores,
+    "instances": write_instance_scores,
 }

@@ -101,6 +101,8 @@ def _(part: QuickGelu, graph: Graph, x: str) -> str:
 
 
 def _write_vit(encoder: ViT, head: nn.Module, graph: Graph, x: str) -> str:
+    if encoder.pool == "attention":
+        raise NotByHandError(type(encoder.pooling).__name__)
     x = _write_encoded(encoder, graph, x, _num_read(encoder, head))
     if isinstance(head, DistilledHead):
         return write(head, graph, x)

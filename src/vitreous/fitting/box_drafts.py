@@ -7,12 +7,16 @@ from vitreous.fitting.budget import TRAINING_PASSES
 from vitreous.fitting.choices import Choice
 from vitreous.fitting.placed_drafts import PlacedDrafts
 from vitreous.fitting.transfer import Start
+from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
+from vitreous.tasks import ObjectiveSettings
 from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detect_loss import LossSettings
 from vitreous.training.optim import AdamWSettings, OptimizerSettings
 
 # Queries: some to spare, as each finds one object at most; and not too few to choose from where pictures have few.
 QUERIES_PER_OBJECT, LEAST_QUERIES, MOST_QUERIES = 2, 30, 300
+ENLARGED_PX = 256  # up to which the map of a plain ViT is enlarged: beyond, it has places enough
 SIZES = {"cpu": (128, 4, 256), "cuda": (256, 8, 1024)}  # width, heads, width of the MLP
 
 
@@ -27,7 +31,7 @@ class BoxDrafts(PlacedDrafts):
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
     scoring_s = 0.01  # matching, and drawing pictures again
 
-    def objective(self) -> DetectSettings:
+    def objective(self, model: ModelSettings) -> ObjectiveSettings:
         """Few layers, and boxes proposed by the encoder: a detector that has to learn in minutes."""
         width, heads, mlp_width = SIZES[self.hardware.kind]
         return DetectSettings(
@@ -40,6 +44,8 @@ class BoxDrafts(PlacedDrafts):
             dropout=0.0,
             levels=3,
             two_stage=True,
+            weights=LossSettings(hints=1.0, quality=True),
+            finest=2 if max(model.picture_px) <= ENLARGED_PX else 1,
         )
 
     def _queries(self) -> int:

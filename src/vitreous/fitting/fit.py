@@ -3,6 +3,7 @@
 The stages are the same for every kind of task; what each brings to them is in `kinds`.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,7 @@ class _Recorded:
         assert begun.plan.budget is not None
         self.job, self.begun, self.plan = job, begun, begun.plan
         per_epoch = max(1, job.report.num_train // begun.plan.recipe.training.batch_size)
+        on_gpu = World.join(begun.plan.recipe.training.device).device.type == "cuda"
         self.aim = Course(
             begun.plan.recipe,
             begun.plan.budget,
@@ -217,6 +219,8 @@ class _Recorded:
             record=self._record,
             steps_per_epoch=per_epoch,
             most_steps=begun.plan.most_steps,
+            # This thread waits for a GPU most of the time, whatever else the machine does.
+            cpu_clock=job.clock if on_gpu else time.thread_time,
         )
 
     def __call__(self, step: int) -> tuple[ScheduleSettings, int] | None:

@@ -5,7 +5,7 @@ from typing import Any
 from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
 from vitreous.fitting.base import TaskFit
-from vitreous.fitting.box_fit import BoxFit
+from vitreous.fitting.box_fit import BoxFit, InstanceFit
 from vitreous.fitting.class_fit import ClassFit
 from vitreous.fitting.pixel_fit import PixelFit
 
@@ -14,6 +14,7 @@ KINDS: dict[TaskKind, type[TaskFit[Any]]] = {
     "label": ClassFit,
     "segment": PixelFit,
     "detect": BoxFit,
+    "instances": InstanceFit,
 }
 
 

@@ -6,6 +6,7 @@ from vitreous.data.augmentation import Augmentation, ColourSettings, CropSetting
 from vitreous.fitting.choices import Choice
 from vitreous.fitting.placed_drafts import PlacedDrafts
 from vitreous.fitting.transfer import Start
+from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettings
@@ -20,7 +21,7 @@ class PixelDrafts(PlacedDrafts):
     usual_seen: ClassVar = {"cpu": 12_000, "cuda": 100_000}
     scoring_s = 0.06  # the outlines of a picture, and its counts
 
-    def objective(self) -> SegmentSettings:
+    def objective(self, model: ModelSettings) -> SegmentSettings:
         return SegmentSettings(depth=1)
 
     def optimizer(self, start: Start | None) -> OptimizerSettings:

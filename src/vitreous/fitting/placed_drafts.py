@@ -34,7 +34,7 @@ class PlacedDrafts(Drafts):
     usual_seen: ClassVar[dict[str, int]]  # pictures, where no time is given
 
     @abstractmethod
-    def objective(self) -> ObjectiveSettings: ...
+    def objective(self, model: ModelSettings) -> ObjectiveSettings: ...
 
     @abstractmethod
     def optimizer(self, start: Start | None) -> OptimizerSettings: ...
@@ -67,13 +67,14 @@ class PlacedDrafts(Drafts):
         batch = batch_for(self.report.num_train, BATCH[kind])
         training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
         if kind == "cuda":
-            training = replace(training, precision="bf16", workers=min(8, os.cpu_count() or 1))
+            # One graph: without, these models wait for the launch of their kernels. To compile would take too long.
+            training = replace(training, precision="bf16", cuda_graph=True, workers=min(8, os.cpu_count() or 1))
         return Recipe(
             name=f"fit-{short_name(data.where)}",
             data=data,
             model=model,
             start=None if start is None else start.where,
-            objective=self.objective(),
+            objective=self.objective(model),
             normalise=normalise,
             augmentation=self.augmentation,
             optimizer=self.optimizer(start),

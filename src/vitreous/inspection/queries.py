@@ -1,7 +1,7 @@
-"""Where the queries of a detector looked: the attention of its decoder's last layer, as a map of the canvas.
+"""Where the queries of a decoder looked: the attention of its last layer, as a map of the canvas.
 
-DETR's queries look at every place of one map. Those of Deformable DETR read a few points of several maps: the weight of
-each point is spread over the four cells around it.
+DETR's queries look at every place of one map, Mask2Former's at those of one map that lie in their masks. Those of
+Deformable DETR read a few points of several maps: the weight of each point is spread over the four cells around it.
 """
 
 from collections.abc import Callable
@@ -11,21 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.nn.deformable import DeformableAttention
-from vitreous.nn.detr import CrossAttention
+from vitreous.nn.deformable_detr import DeformableDetr
+from vitreous.nn.detr import CrossAttention, Detr
+from vitreous.nn.mask2former import Mask2Former
 
 CELLS = 32  # of the longer side, for points
 
 T = TypeVar("T")
 
 
+def has_looks(head: nn.Module) -> bool:
+    """Whether it can be told where the queries of a head looked."""
+    return isinstance(head, Detr | DeformableDetr | Mask2Former)
+
+
 def query_looks(head: nn.Module, canvas: tuple[int, int], forward: Callable[[], T]) -> tuple[T, Tensor]:
     """What `forward`, a pass through this head, returns; and (B, Q, rows, columns): the share of each query's attention
     that each cell of the canvas had, mean over the heads."""
-    last = head.get_submodule("decoder")[-1].get_submodule("attention")  # type: ignore[index]
+    assert isinstance(head, Detr | DeformableDetr | Mask2Former)
+    last = head.decoder[-1].get_submodule("attention")
     seen: dict[str, Any] = {}
+    before = head.pixels if isinstance(head, Mask2Former) else head.project
     hooks = [
         last.register_forward_pre_hook(lambda _, given: seen.update(given=given)),
-        head.get_submodule("project").register_forward_hook(lambda *passed: seen.update(map=passed[-1])),
+        before.register_forward_hook(lambda *passed: seen.update(made=passed[-1])),
     ]
     try:
         found = forward()
@@ -39,7 +48,12 @@ def query_looks(head: nn.Module, canvas: tuple[int, int], forward: Callable[[], 
     assert isinstance(last, CrossAttention)
     queries, keys, _, shown = seen["given"]
     shares = last.weights(queries, keys, shown).mean(dim=1)  # (B, Q, N)
-    return found, shares.view(*shares.shape[:2], *seen["map"].shape[-2:])
+    if isinstance(head, Mask2Former):  # its layers look at one map after another
+        maps = seen["made"].maps
+        looked_at: Tensor = maps[(len(head.decoder) - 1) % len(maps)]
+    else:
+        looked_at = seen["made"]
+    return found, shares.view(*shares.shape[:2], *looked_at.shape[-2:])
 
 
 def cells_of(canvas: tuple[int, int], most: int = CELLS) -> tuple[int, int]:

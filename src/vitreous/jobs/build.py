@@ -45,11 +45,11 @@ def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
 
 
 def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -> None:
-    """Of the weights that training starts from: a head that was fitted first moves the features less (Kumar et al.
-    2022)."""
+    """All but the encoder of the weights that training starts from: a head that was fitted first moves the features
+    less (Kumar et al. 2022)."""
     start = Trained.load(recipe.start) if recipe.start else None
     named = {} if start is None else {name: value.float() for name, value in start.weights.items()}
-    wanted = {name: value for name, value in objective.state_dict().items() if name.startswith("head.")}
+    wanted = {name: value for name, value in objective.state_dict().items() if not name.startswith("encoder.")}
     if (
         start is None
         or start.card.classes != classes

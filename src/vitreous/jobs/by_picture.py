@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from vitreous.data.base import Source
 from vitreous.data.kinds import TaskKind
 from vitreous.evaluation.full import Evaluation
-from vitreous.jobs.boxes import evaluate_boxes
+from vitreous.jobs.objects import evaluate_objects
 from vitreous.jobs.pixels import evaluate_pixels
 from vitreous.prediction.predictor import Predictor
 
@@ -17,4 +17,8 @@ class ByPicture(Protocol):
         """Val fits the calibration, unless the model carries one, and may be absent; test is measured."""
 
 
-BY_PICTURE: dict[TaskKind, ByPicture] = {"segment": evaluate_pixels, "detect": evaluate_boxes}
+BY_PICTURE: dict[TaskKind, ByPicture] = {
+    "segment": evaluate_pixels,
+    "detect": evaluate_objects,
+    "instances": evaluate_objects,
+}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vitreous import settings
+from vitreous.data.names import LayoutSettings
 from vitreous.data.sources import DataSettings, Source, Splits, same_data
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import read_recipe
@@ -37,7 +38,7 @@ class AskedData:
         if own is None and data is None:
             raise UserError(f"{where} does not say what it was trained on; name the data to evaluate it on")
         is_own = own is not None and (data is None or same_data(str(data), own.where))
-        known = own if own is not None and is_own else DataSettings(where=str(data))
+        known = own if own is not None and is_own else _other(str(data), own)
         words = {_within_data(name): typed(value) for name, value in (changes or {}).items()}
         for name in words:
             if is_own and name not in READING:
@@ -65,6 +66,12 @@ class AskedData:
         if found is None:
             raise UserError(f"{self.name}: there is no {split} part")
         return found
+
+
+def _other(where: str, own: DataSettings | None) -> DataSettings:
+    """Other data, of which the same is read as of a model's own."""
+    layout = LayoutSettings(targets=None if own is None else own.layout.targets)
+    return DataSettings(where=where, layout=layout)
 
 
 def _within_data(name: str) -> str:

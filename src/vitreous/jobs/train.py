@@ -19,6 +19,7 @@ from vitreous.jobs.build import (
     with_batch_that_fits,
 )
 from vitreous.jobs.data import OpenData
+from vitreous.jobs.words import with_words
 from vitreous.nn.shards import fitted, whole
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
@@ -33,6 +34,7 @@ from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
+from vitreous.words.tokenizer import Tokenizer
 
 
 def train(
@@ -116,6 +118,7 @@ def _train(
         if world.is_first:
             note(*splits.notes)
         recipe = with_batch_that_fits(recipe, splits.train, world)
+        recipe, splits, tokenizer = with_words(recipe, splits, world, path)
         objective = build_objective(recipe, splits.train.classes)
         _check_scored(recipe, objective, splits.train)
         loop = build_loop(recipe, splits, objective, world)
@@ -128,7 +131,8 @@ def _train(
         if until is not None and until < loop.num_steps:
             return {}
         train_s = time.monotonic() - began
-        results = {"train_s": round(train_s, 1)} | _finish(recipe, path / into, loop, splits, read_test) | (about or {})
+        found = _finish(recipe, path / into, loop, splits, read_test=read_test, tokenizer=tokenizer)
+        results = {"train_s": round(train_s, 1)} | found | (about or {})
         results |= directory.timing()
         if len(splits.train.bad):
             results["unreadable"] = splits.train.bad.listed()
@@ -142,6 +146,8 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
     task = task_settings(recipe.objective)
     if task is not None:
         check_classes(train)
+        if (train.targets.task == "match") != (task.task_kind == "match"):
+            raise UserError(f"{train.name}: its pictures have captions, and {recipe.name} learns from something else")
         if task.task_kind == "classify" and train.targets.task == "label":
             raise UserError(f"{train.name}: its pictures have several labels each: set --objective.loss sigmoid")
         if train.targets.has_places and recipe.normalise.crop not in ("squash", "letterbox"):
@@ -187,7 +193,9 @@ def _keep_if_best(folder: Path, state: dict[str, Tensor], scores: dict[str, floa
         own.save_model(folder, state, scores)
 
 
-def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test: bool) -> dict[str, Any]:
+def _finish(
+    recipe: Recipe, folder: Path, loop: Loop, splits: Splits, *, read_test: bool, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
     """Keep the model (averaged where averages were kept) in the folder and read the test set, once."""
     objective, world = loop.objective.eval(), loop.world
     results: dict[str, Any] = {
@@ -208,13 +216,15 @@ def _finish(recipe: Recipe, folder: Path, loop: Loop, splits: Splits, read_test:
                     results["val"] = known or score(task, eval_batches(splits.val, recipe, world))
                 if read_test and splits.test is not None:
                     results["test"] = score(task, eval_batches(splits.test, recipe, world))
-        result = trained(recipe, objective, splits.train.classes, str(folder.parent))
+        result = trained(recipe, objective, splits.train.classes, str(folder.parent), tokenizer)
         if world.is_first:
             result.save(folder)
     return results
 
 
-def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str) -> Trained:
+def trained(
+    recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str, tokenizer: Tokenizer | None = None
+) -> Trained:
     """What a run leaves behind: a task with its head, or the encoder alone."""
     task = objective.task
     weights = whole(objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict())
@@ -224,4 +234,4 @@ def trained(recipe: Recipe, objective: Objective, classes: tuple[str, ...], wher
         classes=() if task is None else classes,
         preprocessing=recipe.preprocessing,
     )
-    return Trained(card, weights, where)
+    return Trained(card, weights, where, words=None if tokenizer is None else lambda: tokenizer)

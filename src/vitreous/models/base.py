@@ -1,7 +1,7 @@
 """What every encoder returns, what its settings say of it, and the one place where a transformer is cut open."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -31,11 +31,15 @@ class Output(NamedTuple):
 
     width: int  # channels of the map
     stride: tuple[int, int]  # px of the picture from one place of the map to the next, down and right
+    normed: bool = True  # whether its channels come out of a norm; else a decoder may want one
 
 
-def pyramid(widths: Sequence[int], patch: int) -> tuple[Output, ...]:
-    """The maps of stages of which each halves the sides of the one before."""
-    return tuple(Output(width, (patch * 2**i, patch * 2**i)) for i, width in enumerate(widths))
+def pyramid(widths: Sequence[int], patch: int, normed: Literal["all", "last", "none"] = "all") -> tuple[Output, ...]:
+    """The maps of stages of which each halves the sides of the one before. `normed`: which come out of a norm."""
+    return tuple(
+        Output(width, (patch * 2**i, patch * 2**i), normed == "all" or (normed == "last" and i == len(widths) - 1))
+        for i, width in enumerate(widths)
+    )
 
 
 @dataclass(frozen=True)
@@ -226,19 +230,37 @@ class PatchEncoder(Encoder):
         raise NotImplementedError
 
 
+# The number of a block (0 = the first) and the tokens (B, N, D) that reach it -> the tokens that it gets, and what is
+# added to the logits of its attention, (B, 1, N, N) or nothing.
+Before = Callable[[int, Tensor], tuple[Tensor, Tensor | None]]
+
+
 class TokenEncoder(PatchEncoder):
     """A plain transformer: MAE drops tokens between embedding and encoding, and BEiT replaces them."""
 
     grid: Grid
+    blocks: nn.ModuleList
     tokens_overlap: bool  # whether a token, before the blocks, has seen more of the picture than its own cell
 
-    def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
+    def encode(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        at: Tensor | None = None,
+        depths: Sequence[int] = (),
+        before: Before | None = None,
+    ) -> Encoded:
         """Add prefix tokens and positions, and run the blocks. Positions of another grid than the encoder's own are
         interpolated.
 
         at: (B, n) int64, the grid cell each token sits on, different for every sample; None: all, in order.
         depths: the blocks whose outputs are wanted besides the last (1 = the first).
+        before: what is done before each block. Tokens may join there, behind all others.
         """
+        raise NotImplementedError
+
+    def normed(self, tokens: Tensor) -> Tensor:
+        """The final norm of tokens that some block returned."""
         raise NotImplementedError
 
 

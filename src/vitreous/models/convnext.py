@@ -66,7 +66,7 @@ class ConvNeXt(PatchEncoder):
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
         self.token_width = settings.widths[0]
-        self.outputs = pyramid(settings.widths, settings.patch)
+        self.outputs = pyramid(settings.widths, settings.patch, normed="none")
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
         self.levels = nn.ModuleList(
             Stage(settings.downsampling(i), [settings.block(i, next(rates)) for _ in range(depth)])

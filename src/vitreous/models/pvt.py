@@ -186,7 +186,7 @@ class PVT(PatchEncoder):
         super().__init__()
         self.width, self.channels, self.picture_px = settings.widths[-1], settings.channels, settings.picture_px
         self.token_width = settings.widths[0]
-        self.outputs = pyramid(settings.widths, settings.patch)
+        self.outputs = pyramid(settings.widths, settings.patch, normed="last" if settings.generation == "v1" else "all")
         self.num_prefix = 1 if settings.generation == "v1" else 0
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
         self.levels = nn.ModuleList(

@@ -2,7 +2,8 @@
 from stage to stage.
 
 As the released code does: maps are padded to whole windows with zeros after the norm, and what is rolled around the
-edge is masked. Where a map is no larger than a window, the window shrinks to it and does not shift.
+edge is masked. Where a map is no larger than a window, the window shrinks to it and does not shift; in the code of
+segmenters it keeps its size and shifts all the same.
 """
 
 import dataclasses
@@ -30,11 +31,11 @@ from vitreous.nn.tokens import PatchEmbedding
 class Windows:
     """How a map of (h, w) is cut: windows of `size`, rolled by `shift`, after padding to whole windows."""
 
-    def __init__(self, grid: tuple[int, int], window: int, shifted: bool) -> None:
+    def __init__(self, grid: tuple[int, int], window: int, shifted: bool, fixed: bool = False) -> None:
         self.grid = grid
-        self.size = min(window, grid[0]), min(window, grid[1])
+        self.size = (window, window) if fixed else (min(window, grid[0]), min(window, grid[1]))
         self.count = math.ceil(grid[0] / self.size[0]), math.ceil(grid[1] / self.size[1])
-        shifts = [window // 2 if shifted and side > window else 0 for side in grid]
+        shifts = [window // 2 if shifted and (fixed or side > window) else 0 for side in grid]
         self.shift = shifts[0], shifts[1]
 
     @property
@@ -92,9 +93,9 @@ class WindowAttention(Attention):
 
     bias_table: BiasTable
 
-    def __init__(self, width: int, heads: int, window: int, shifted: bool) -> None:
+    def __init__(self, width: int, heads: int, window: int, shifted: bool, fixed: bool = False) -> None:
         super().__init__(width, heads, bias_table=BiasTable((window, window), heads, has_prefix=False))
-        self.shifted = shifted
+        self.shifted, self.fixed = shifted, fixed
 
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, h, w, D) -> (B, h, w, D). Who calls has nothing to add: the windows follow from the map."""
@@ -118,7 +119,7 @@ class WindowAttention(Attention):
         return windows.unrolled(self._joined(attended, windows))
 
     def windows(self, grid: tuple[int, int]) -> Windows:
-        return Windows(grid, self.bias_table.grid[0], self.shifted)
+        return Windows(grid, self.bias_table.grid[0], self.shifted, self.fixed)
 
     def weights(
         self,
@@ -208,7 +209,7 @@ class Swin(PatchEncoder):
         widths = [settings.width * 2**i for i in range(len(settings.depths))]
         self.width, self.channels, self.picture_px = widths[-1], settings.channels, settings.picture_px
         self.token_width = settings.width
-        self.outputs = pyramid(widths, settings.patch)
+        self.outputs = pyramid(widths, settings.patch, normed="last")
         self.patches = PatchEmbedding(settings.channels, settings.width, (settings.patch, settings.patch))
         self.patch_norm = nn.LayerNorm(settings.width, eps=settings.norm_epsilon)
         rates = iter(depth_rates(settings.stochastic_depth, sum(settings.depths)))
@@ -290,6 +291,7 @@ class SwinSettings(EncoderSettings):
     depths: tuple[int, ...] = (2, 2, 6, 2)  # blocks in each stage
     heads: tuple[int, ...] = (3, 6, 12, 24)  # of the attention in each stage
     window: int = 7  # side of a window, in places of the map
+    fixed_windows: bool = False  # on a map no larger than a window, too, it keeps its size and shifts (segmenters)
     mlp_factor: int = 4  # hidden width of the MLPs, as a multiple of the stage's width
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     norm_epsilon: float = 1e-5  # of the layer norms
@@ -323,7 +325,7 @@ class SwinSettings(EncoderSettings):
 
     def block(self, stage: int, shifted: bool, rate: float) -> Block:
         width = self.width * 2**stage
-        attention = WindowAttention(width, self.heads[stage], self.window, shifted)
+        attention = WindowAttention(width, self.heads[stage], self.window, shifted, self.fixed_windows)
         mlp = Mlp(width, self.mlp_factor * width)
         return Block(attention, mlp, self.norm_epsilon, stochastic_depth=rate)
 

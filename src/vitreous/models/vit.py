@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError, did_you_mean
-from vitreous.models.base import Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
+from vitreous.models.base import Before, Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.stems import ConvStem, ResNetStem, Stem
 from vitreous.nn.attention import Attention, AttentionBias
 from vitreous.nn.blocks import Block, Gelu, Mlp, SwiGlu, depth_rates
+from vitreous.nn.pooling import AttentionPool
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 from vitreous.nn.resizing import Resizing
 from vitreous.nn.tokens import (
@@ -30,7 +31,7 @@ from vitreous.nn.tokens import (
 
 PositionKind = Literal["none", "learned", "learned-2d", "sincos", "relative", "bias", "bias-shared"]
 PositionPlace = Literal["stem", "every-layer", "every-layer-shared"]
-Pool = Literal["class", "mean"]
+Pool = Literal["class", "mean", "attention"]
 PoolNorm = Literal["before", "after"]
 MlpKind = Literal["gelu", "swiglu"]
 
@@ -55,13 +56,14 @@ class ViT(TokenEncoder):
         norm: nn.LayerNorm,
         projection: nn.Module,
         settings: "ViTSettings",
+        pooling: AttentionPool | None = None,
     ) -> None:
         super().__init__()
         self.stem, self.prefix, self.positions = stem, prefix, positions
         self.dropout = nn.Dropout(settings.dropout) if settings.dropout else nn.Identity()
         self.pre_norm = pre_norm
         self.blocks = nn.ModuleList(blocks)
-        self.norm, self.projection = norm, projection
+        self.norm, self.pooling, self.projection = norm, pooling, projection
         self.pool, self.pool_norm = settings.pool, settings.ends.pool_norm
         self.token_width, self.width = settings.width, settings.ends.projection or settings.width
         self.channels, self.tokens_overlap = settings.channels, stem.trunk is not None
@@ -78,15 +80,30 @@ class ViT(TokenEncoder):
     def features_of(self, tokens: Tensor, grid: Grid) -> Features:
         encoded = self.encode(tokens, grid)
         patches = encoded.patches
-        pooled = encoded.tokens[:, 0] if self.pool == "class" else patches.mean(dim=1)
         return Features(
             maps=(patches.transpose(1, 2).view(-1, self.token_width, *grid),),  # (B, D, h, w)
             prefix=encoded.prefix if self.num_prefix else None,
-            pooled=self.projection(pooled if self.pool_norm == "before" else self.norm(pooled)),
+            pooled=self.projection(self._pooled(encoded)),
         )
 
-    def encode(self, tokens: Tensor, grid: Grid, at: Tensor | None = None, depths: Sequence[int] = ()) -> Encoded:
+    def _pooled(self, encoded: Encoded) -> Tensor:
+        if self.pooling is not None:
+            pooled: Tensor = self.pooling(encoded.tokens)
+        else:
+            pooled = encoded.tokens[:, 0] if self.pool == "class" else encoded.patches.mean(dim=1)
+        return pooled if self.pool_norm == "before" else self.norm(pooled)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        grid: Grid,
+        at: Tensor | None = None,
+        depths: Sequence[int] = (),
+        before: Before | None = None,
+    ) -> Encoded:
         self._check_sequence(tokens, grid, at, depths)
+        if before is not None and (self.positions.every_layer or self._pair_positions() or self.positions.bias_table):
+            raise UserError("tokens cannot join others that have relative positions, or get positions in every layer")
         x = tokens if self.prefix is None else self.prefix(tokens)  # (B, P + n, D)
         pairs, bias = self._pairs(x, at)
         chosen = {}
@@ -97,11 +114,17 @@ class ViT(TokenEncoder):
                 x = x + rows.to(x.dtype)  # under autocast the tokens stay in bfloat16 from end to end
             if depth == 0:
                 x = self.pre_norm(self.dropout(x))
+            if before is not None:
+                x, bias = before(depth, x)
             x = run(block, x, pairs, bias, checkpointing=self.checkpointing)
             if depth + 1 in depths:
                 chosen[depth + 1] = x
         x = self.norm(x) if self.pool_norm == "before" else x
         return Encoded(tokens=x, num_prefix=self.num_prefix, depths=chosen)
+
+    def normed(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.norm(tokens)
+        return found
 
     def _check_sequence(self, tokens: Tensor, grid: Grid, at: Tensor | None, depths: Sequence[int]) -> None:
         if grid != self.grid and (self._pair_positions() or self.positions.bias_table is not None):
@@ -139,7 +162,7 @@ class ViT(TokenEncoder):
             num_prefix=self.num_prefix,
             picture_px=self.picture_px,
             pitch_px=self.stem.cell_px,
-            pool=self.pool,
+            pool="class" if self.pool == "class" else "mean",
         )
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         return [
@@ -241,7 +264,7 @@ class ViTSettings(EncoderSettings):
     width: int = 768  # of a token
     depth: int = 12  # blocks
     heads: int = 12  # of the attention
-    pool: Pool = "class"  # the first prefix token, or the mean of the patches
+    pool: Pool = "class"  # the first prefix token, the mean of the patches, or what a learned query finds (SigLIP)
     num_prefix: int = 1  # class and distillation tokens, with positions
     num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token too is one
     positions: PositionKind = "learned"  # kind of position embedding (paper, D.4); bias, bias-shared: BEiT
@@ -325,7 +348,12 @@ class ViTSettings(EncoderSettings):
             norm=self._norm(),
             projection=nn.Identity() if projection is None else _projection(self.width, projection),
             settings=self,
+            pooling=self._pooling() if self.pool == "attention" else None,
         )
+
+    def _pooling(self) -> AttentionPool:
+        mlp = Mlp(self.width, self.block.mlp_width or 4 * self.width, self.block.gelu)
+        return AttentionPool(self.width, self.heads, mlp, self.block.norm_epsilon)
 
     def _norm(self) -> nn.LayerNorm:
         return nn.LayerNorm(self.width, eps=self.block.norm_epsilon)

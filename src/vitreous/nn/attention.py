@@ -23,11 +23,12 @@ class Attention(nn.Module):
         *,
         relative: RelativePositions | None = None,
         bias_table: BiasTable | None = None,
+        causal: bool = False,  # a token sees itself and those before it
     ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        self.width, self.heads = width, heads
+        self.width, self.heads, self.causal = width, heads, causal
         self.project_in = nn.Linear(width, 3 * width, bias=bias == "all")
         self.project_out = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
@@ -74,7 +75,7 @@ class Attention(nn.Module):
         bias: (B or 1, heads or 1, N, N), added to the logits: a table that layers share, or a mask of -inf.
         """
         q, k, v = self._queries_keys_values(x)
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added(q, pairs, bias))
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added(q, pairs, bias), is_causal=self.causal)
         x = x.transpose(1, 2).flatten(2)  # (B, N, D)
         out: Tensor = self.dropout(self.project_out(x))
         return out
@@ -103,6 +104,9 @@ class Attention(nn.Module):
         pairs, bias = (None if one is None else one[..., rows, :] for one in (pairs, bias))
         added = self._added(q, pairs, bias)
         logits = logits if added is None else logits + added
+        if self.causal:
+            places = torch.arange(x.shape[1], device=x.device)
+            logits = logits.masked_fill(places > places[rows, None], float("-inf"))
         out: Tensor = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         return out
 

@@ -9,23 +9,30 @@ import math
 import torch
 from torch import Tensor
 
+from vitreous import platforms
 
-def bilinear_matrix(num_in: int, num_out: int, share: float = 1.0, device: torch.device | None = None) -> Tensor:
-    """(num_out, num_in) float32: what each new place is made of, the new ones lying on the first `share` of the old.
-    Middles are half a place in."""
+
+def bilinear_matrix(
+    num_in: int,
+    num_out: int,
+    share: float = 1.0,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """(num_out, num_in): what each new place is made of, the new ones lying on the first `share` of the old. Middles
+    are half a place in."""
     span = share * num_in
-    places = ((torch.arange(num_out, device=device) + 0.5) * (span / num_out) - 0.5).clamp(
-        0, math.ceil(span - 1e-6) - 1
-    )
-    distances = (places[:, None] - torch.arange(num_in, device=device)).abs()
-    return (1 - distances).clamp(min=0)
+    new, old = (torch.arange(num, device=device, dtype=dtype) for num in (num_out, num_in))
+    places = ((new + 0.5) * (span / num_out) - 0.5).clamp(0, math.ceil(span - 1e-6) - 1)
+    return (1 - (places[:, None] - old).abs()).clamp(min=0)
 
 
 def resized_maps(maps: Tensor, size: tuple[int, int], share: tuple[float, float] = (1.0, 1.0)) -> Tensor:
-    """(B, C, h, w) -> (B, C, *size) float32, under autocast too; of the upper left `share` of the maps."""
+    """(B, C, h, w) -> (B, C, *size) in float32 at least, under autocast too; of the upper left `share` of the maps."""
+    dtype = torch.promote_types(maps.dtype, torch.float32)
     rows, columns = (
-        bilinear_matrix(old, new, part, maps.device)
+        bilinear_matrix(old, new, part, maps.device, dtype)
         for old, new, part in zip(maps.shape[-2:], size, share, strict=True)
     )
-    with torch.autocast(maps.device.type, enabled=False):
-        return rows @ (maps.float() @ columns.T)
+    with platforms.full_precision(maps.device):
+        return rows @ (maps.to(dtype) @ columns.T)

@@ -5,8 +5,9 @@ best of those that the encoder's tokens propose.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,8 +56,25 @@ class Memory:
         return references[:, :, None] * factors[:, None]
 
 
+class LayerSizes(Protocol):
+    """Of a layer of the encoder."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def mlp_width(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def levels(self) -> int: ...
+    @property
+    def points(self) -> int: ...
+
+
 class EncoderLayer(nn.Module):
-    def __init__(self, sizes: DeformableSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         self.attention = DeformableAttention(sizes.width, sizes.heads, sizes.levels, sizes.points)
         self.attention_residual = Residual(sizes.width, sizes.dropout)
@@ -164,10 +182,13 @@ class DeformableDetr(nn.Module):
             assert isinstance(first, ReluMlp)
             nn.init.constant_(first.last.bias[2:], -2.0)
 
-    def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Decoded:
+    def forward(
+        self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int], hints: Tensor | None = None
+    ) -> Decoded:
         """maps: (B, C, h, w) each, finest first, as many as channels were given.
 
-        extent: (B, 2), how many rows and columns of the canvas are picture."""
+        extent: (B, 2), how many rows and columns of the canvas are picture. hints: boxes (B, M, 4) of which queries are
+        made as of proposals, in two stages; those of the proposals know nothing of them."""
         memory = self.encoded(maps, extent, canvas)
         if self.proposals is None:
             assert self.queries is not None and self.points is not None
@@ -181,7 +202,10 @@ class DeformableDetr(nn.Module):
         box_logits = self._offsets(-1, chosen) + places.gather(1, best.expand(-1, -1, 4))
         proposed = logits.gather(1, best.expand(-1, -1, logits.shape[-1])), box_logits.sigmoid()
         references = proposed[1].detach()
-        return self._decoded(memory, *self.proposals.queries(references), references)._replace(proposals=proposed)
+        found = self._decoded(memory, *self.proposals.queries(references), references)._replace(proposals=proposed)
+        if hints is None:
+            return found
+        return found._replace(hinted=self._decoded(memory, *self.proposals.queries(hints), hints)[:2])
 
     def encoded(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Memory:
         projected = [layer(one) for layer, one in zip(self.project, maps, strict=False)]
@@ -189,24 +213,7 @@ class DeformableDetr(nn.Module):
         for layer in self.project[len(maps) :]:
             last = layer(last)
             projected.append(last)
-        shapes = [(one.shape[-2], one.shape[-1]) for one in projected]
-        seen = [places_seen(extent, canvas, one) for one in projected]  # (B, 2) each
-        dtype = wide(projected[0].dtype)
-        positions = torch.cat(
-            [
-                sine_positions(each, shape, self.sizes.width, 0.5, dtype) + level
-                for each, shape, level in zip(seen, shapes, self.levels, strict=True)
-            ],
-            dim=1,
-        ).to(self.levels.dtype)
-        shares = torch.stack([_shares(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
-        masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
-        x = torch.cat([one.flatten(2).transpose(1, 2) for one in projected], dim=1)  # (B, N, D)
-        memory = Memory(x, shapes, masks, shares)
-        references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(x.shape[0], -1, -1, -1)
-        for layer in self.encoder:
-            x = layer(x, positions, references, shapes, masks)
-        return Memory(x, shapes, masks, shares)
+        return encoded(projected, self.levels, self.encoder, extent, canvas)
 
     def _decoded(self, memory: Memory, queries: Tensor, x: Tensor, references: Tensor) -> Decoded:
         logits, boxes = [], []
@@ -223,6 +230,38 @@ class DeformableDetr(nn.Module):
         layers = self.boxes[head]
         assert isinstance(layers, ReluMlp)
         return precise(layers, x)
+
+
+def encoded(
+    maps: Sequence[Tensor],
+    levels: Tensor,
+    layers: Iterable[nn.Module],
+    extent: Tensor | None,
+    canvas: tuple[int, int],
+    *,
+    start: float = 0.5,
+) -> Memory:
+    """Maps (B, D, h, w) each through layers of deformable attention, in which every place looks at places of all maps.
+
+    levels: (maps, D), what tells one map's places from another's. start: see `sine_positions`."""
+    shapes = [(one.shape[-2], one.shape[-1]) for one in maps]
+    seen = [places_seen(extent, canvas, one) for one in maps]  # (B, 2) each
+    dtype = wide(maps[0].dtype)
+    positions = torch.cat(
+        [
+            sine_positions(each, shape, levels.shape[1], start, dtype) + level
+            for each, shape, level in zip(seen, shapes, levels, strict=True)
+        ],
+        dim=1,
+    ).to(levels.dtype)
+    shares = torch.stack([_shares(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
+    masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
+    x = torch.cat([one.flatten(2).transpose(1, 2) for one in maps], dim=1)  # (B, N, D)
+    memory = Memory(x, shapes, masks, shares)
+    references = memory.moved(torch.cat(middles(shapes, shares), dim=1)).expand(x.shape[0], -1, -1, -1)
+    for layer in layers:
+        x = layer(x, positions, references, shapes, masks)
+    return replace(memory, tokens=x)
 
 
 def middles(shapes: Shapes, shares: Tensor) -> list[Tensor]:

@@ -32,6 +32,7 @@ class Decoded(NamedTuple):
     logits: Tensor  # (L, B, Q, K)
     boxes: Tensor  # (L, B, Q, 4) as (cx, cy, w, h), 0 to 1 of the picture
     proposals: tuple[Tensor, Tensor] | None = None  # (B, Q, K) logits and (B, Q, 4) boxes before the decoder
+    hinted: tuple[Tensor, Tensor] | None = None  # (L, B, M, K) and (L, B, M, 4), of queries that were given boxes
 
 
 # ---- Where a map shows picture, and positions
@@ -93,11 +94,10 @@ class CrossAttention(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, shown: Tensor | None = None) -> Tensor:
-        """(B, Q, D), (B, N, D), (B, N, D) -> (B, Q, D). shown: (B, N) bool, what may be looked at."""
+        """(B, Q, D), (B, N, D), (B, N, D) -> (B, Q, D). shown: (B, N) or (B, Q, N) bool, what may be looked at."""
         q, k = self._queries_keys(queries, keys)
         v = self._apart(F.linear(values, *self._part(2)))
-        mask = None if shown is None else shown[:, None, None, :]
-        looked = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        looked = F.scaled_dot_product_attention(q, k, v, attn_mask=None if shown is None else _by_head(shown))
         out: Tensor = self.project_out(looked.transpose(1, 2).flatten(2))
         return out
 
@@ -106,7 +106,7 @@ class CrossAttention(nn.Module):
         q, k = self._queries_keys(queries, keys)
         logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         if shown is not None:
-            logits = logits.masked_fill(~shown[:, None, None, :], -math.inf)
+            logits = logits.masked_fill(~_by_head(shown), -math.inf)
         out: Tensor = logits.softmax(dim=-1)
         return out
 
@@ -124,6 +124,11 @@ class CrossAttention(nn.Module):
     def _apart(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, heads, N, d)"""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def _by_head(shown: Tensor) -> Tensor:
+    """(B, N) or (B, Q, N) -> (B, 1, 1 or Q, N)"""
+    return shown[:, None, None] if shown.ndim == 2 else shown[:, None]
 
 
 class ReluMlp(nn.Module):

@@ -44,16 +44,16 @@ def _resizing(channels: int, scale: float) -> tuple[nn.Module, int]:
         return nn.ConvTranspose2d(channels, half, 2, stride=2), half
     if scale == 1:
         return nn.Identity(), channels
-    if scale == 0.5:
-        return nn.MaxPool2d(2, ceil_mode=True), channels
-    raise ValueError(f"a pyramid has scales of {SCALES}, not {scale}")
+    if scale in (0.5, 0.25, 0.125):
+        return nn.MaxPool2d(round(1 / scale), ceil_mode=True), channels
+    raise ValueError(f"a pyramid has scales of 4, 2, 1, 1/2, 1/4 and 1/8, not {scale}")
 
 
 class ChannelNorm(nn.LayerNorm):
     """A layer norm over the channels of each place of a map (B, D, h, w)."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-6)
+    def __init__(self, width: int, epsilon: float = 1e-6) -> None:
+        super().__init__(width, eps=epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)

@@ -9,12 +9,12 @@ classes.json        number, name and colour of every class
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
 from vitreous.data.box_files import BoxedPicture, coco_document, yolo_lines
-from vitreous.prediction.box_outcomes import BoxOutcome
+from vitreous.prediction.box_outcomes import BoxOutcome, FoundObject
 from vitreous.prediction.painted import as_png
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.reading import Reading
@@ -23,6 +23,9 @@ from vitreous.storage import atomic
 
 
 class BoxFiles(Written):
+    table: ClassVar[str] = "boxes.csv"
+    columns: ClassVar[tuple[str, ...]] = ("picture", "name", "label", "score", "x0", "y0", "x1", "y1")
+
     def __init__(self, folder: Path, reading: Reading, least: float | None = None) -> None:
         super().__init__(folder, reading, least)
         self.pictures: list[BoxedPicture] = []
@@ -33,19 +36,29 @@ class BoxFiles(Written):
         assert isinstance(outcome, BoxOutcome)
         given, name = self.names(picture)
         drawn = as_png(Image.fromarray(outcome.drawn(pixels(picture), self.least)))
-        atomic.write_bytes(drawn, self.folder / f"{name}.boxes.png")
+        self.write_pictures(name, drawn, outcome)
         objects = outcome.objects(self.least)
-        for one in objects:
-            self.rows.append([given, name, one.label, round(one.score, 6), *(round(side, 2) for side in one.box)])
+        self.rows += [[given, name, *self.row(one)] for one in objects]
         num = len(objects)  # the surest come first
-        boxed = BoxedPicture(given, outcome.size, outcome.boxes[:num], outcome.labels[:num], outcome.scores[:num])
+        boxed = BoxedPicture(
+            *(given, outcome.size, outcome.boxes[:num], outcome.labels[:num], outcome.scores[:num]),
+            shapes=[one.shape for one in objects if one.shape is not None] or None,
+        )
         self.pictures.append(boxed)
         atomic.write_bytes(yolo_lines(boxed).encode(), self.folder / "labels" / f"{name}.txt")
 
+    def write_pictures(self, name: str, drawn: bytes, outcome: BoxOutcome) -> None:
+        """What there is of each picture alone; `drawn`: with its objects."""
+        atomic.write_bytes(drawn, self.folder / f"{name}.boxes.png")
+
+    def row(self, one: FoundObject) -> list[str | float]:
+        """Of a table with all objects, after the names of the picture."""
+        return [one.label, round(one.score, 6), *(round(side, 2) for side in one.box)]
+
     def finish(self) -> None:
-        with (self.folder / "boxes.csv").open("w", newline="", encoding="utf-8", errors="replace") as stream:
+        with (self.folder / self.table).open("w", newline="", encoding="utf-8", errors="replace") as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["picture", "name", "label", "score", "x0", "y0", "x1", "y1"])
+            writer.writerow(self.columns)
             writer.writerows(self.rows)
         atomic.write_json(coco_document(self.pictures, self.classes), self.folder / "coco.json")
         self.write_classes()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.images import Picture
 from vitreous.data.placement import Placement, Size
+from vitreous.data.runs import Runs
 from vitreous.display.html import Content, Html, element, tag, together
 from vitreous.display.palette import palette
 from vitreous.display.tables import html_table
@@ -30,6 +31,7 @@ class FoundObject(NamedTuple):
     box: tuple[float, float, float, float]  # x0 y0 x1 y1 in px of the picture as it was given
     number: int  # of the class
     query: int  # that says so
+    shape: Runs | None = None  # its pixels, where these are known
 
 
 class QueryLooks(NamedTuple):
@@ -135,7 +137,7 @@ def box_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outco
     threshold = reading.calibration.threshold if isinstance(reading.calibration, BoxCalibration) else 0.5
     return [
         BoxOutcome(reading.classes, size, boxes, found.classes, found.scores, found.queries, threshold)
-        for size, (found, boxes) in zip(sizes, found_boxes(outputs, reading, sizes), strict=True)
+        for size, (found, boxes, _) in zip(sizes, found_boxes(outputs, reading, sizes), strict=True)
     ]
 
 
@@ -147,11 +149,19 @@ def canvas_on_picture(size: Size, reading: Reading) -> tuple[float, float, float
     return x0, y0, x0 + place.canvas[1] * across, y0 + place.canvas[0] * down
 
 
-def found_boxes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[tuple[Surest, Array]]:
-    """Of each picture the surest, and their boxes (n, 4) in its own px."""
+class FoundIn(NamedTuple):
+    """What was found in one picture, the surest first."""
+
+    surest: Surest
+    boxes: Array  # (n, 4) in px of the picture
+    shapes: tuple[Runs, ...] | None = None  # of a model that finds shapes; the boxes are those around them
+
+
+def found_boxes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[FoundIn]:
+    """Of outputs that are calibrated, or scores as trained."""
     places: list[Placement] = [whole(size, reading) for size in sizes]
     found = [surest(scores) for scores in outputs["scores"]]
     return [
-        (one, restored(boxes[one.queries], place))
+        FoundIn(one, restored(boxes[one.queries], place))
         for one, boxes, place in zip(found, outputs["boxes"], places, strict=True)
     ]

@@ -1,6 +1,7 @@
 """Boxes drawn on the picture they are about, in the colours of their classes. Knows no torch."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,17 @@ class Drawn(NamedTuple):
     words: str = ""  # above the box; "": none
 
 
+class Label(NamedTuple):
+    at: tuple[int, int]  # x and y of a corner that it stands above
+    colour: Colour
+    words: str
+
+
 def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX) -> Picture:
     """The last boxes lie on top."""
     large = enlarged(picture, least_px)
     factor, image = large.shape[0] / picture.shape[0], Image.fromarray(large)
     pen, line = ImageDraw.Draw(image), max(2, round(min(image.size) / 200))
-    font = _font(max(11, round(min(image.size) / 30)))
     for one in boxes:
         x0, y0, x1, y1 = (round(factor * side) for side in one.box)
         # Half a line beyond each border; a box of no width is drawn as a line.
@@ -32,18 +38,26 @@ def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX) ->
             (x0 - line // 2, y0 - line // 2, max(x1, x0 + 1), max(y1, y0 + 1)), outline=one.colour, width=line
         )
         if one.words:
-            _label(pen, one, (x0, y0), font, image.size)
+            _write(pen, Label((x0, y0), one.colour, one.words), image.size)
     return np.asarray(image)
 
 
-def _label(
-    pen: ImageDraw.ImageDraw, one: Drawn, at: tuple[int, int], font: ImageFont.FreeTypeFont, size: tuple[int, int]
-) -> None:
-    """Above the box where there is room, and inside it where there is none."""
+def labelled(picture: Picture, labels: Sequence[Label]) -> Picture:
+    """With words alone."""
+    image = Image.fromarray(picture)
+    pen = ImageDraw.Draw(image)
+    for one in labels:
+        _write(pen, one, image.size)
+    return np.asarray(image)
+
+
+def _write(pen: ImageDraw.ImageDraw, one: Label, size: tuple[int, int]) -> None:
+    """Above the corner where there is room, and below it where there is none."""
+    font = _font(max(11, round(min(size) / 30)))
     left, top, right, bottom = pen.textbbox((0, 0), one.words, font=font)
     wide, tall = round(right - left) + 6, round(bottom - top) + 6
-    x = max(0, min(at[0], size[0] - wide))
-    y = at[1] - tall if at[1] >= tall else at[1]
+    x = max(0, min(one.at[0], size[0] - wide))
+    y = one.at[1] - tall if one.at[1] >= tall else one.at[1]
     pen.rectangle((x, y, x + wide, y + tall), fill=one.colour)
     pen.text((x + 3 - left, y + 3 - top), one.words, font=font, fill=_ink(one.colour))
 
@@ -54,6 +68,7 @@ def _ink(colour: Colour) -> Colour:
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
 
 
+@cache
 def _font(px: int) -> ImageFont.FreeTypeFont:
     """The one that matplotlib brings: it has the letters of most languages."""
     from matplotlib import font_manager

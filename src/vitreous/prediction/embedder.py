@@ -1,30 +1,43 @@
 """Embedder: pictures in, embeddings out: what an encoder makes of a whole picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.prediction.predictor import exported_file
+from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
 
 class Embedder:
-    """The pooled features of an encoder, with the preprocessing that it was trained with."""
+    """The pooled features of an encoder, with the preprocessing that it was trained with; of a model that has a text
+    tower too, what its texts are compared with."""
 
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
-        self.encoder = trained.encoder().to(self.device).eval()
-        self.fingerprint = fingerprint(self.encoder, settings.to_json(self.preprocessing))
+        self._embed: Callable[[Tensor], Tensor]
+        self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
+        if isinstance(trained.card.task, ImageTextSettings):
+            model: nn.Module = (towers := trained.task())
+            assert isinstance(towers, ImageText)
+            self._embed, self.normalisation = towers.embed_pictures, "l2"
+            self.width = towers.settings.width or towers.encoder.width
+        else:
+            model = encoder = trained.encoder()
+            self._embed, self.width = lambda images: encoder(images).pooled, encoder.width
+        self.model = model.to(self.device).eval()
+        self.fingerprint = fingerprint(self.model, settings.to_json(self.preprocessing))
 
     @classmethod
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
@@ -34,15 +47,11 @@ class Embedder:
             )
         return cls(Trained.load(where), device)
 
-    @property
-    def width(self) -> int:
-        return self.encoder.width
-
     @torch.inference_mode()
     def embed(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
-        """(B, D), as the encoder gives them."""
+        """(B, D), as the model gives them."""
         if not pictures:
             return np.zeros((0, self.width), np.float32)
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
-        pooled: torch.Tensor = self.encoder(self.preprocessing.normalised(resized.to(self.device))).pooled
-        return pooled.float().cpu().numpy()
+        images = self.preprocessing.normalised(resized.to(self.device))
+        return np.asarray(self._embed(images).float().cpu().numpy())

@@ -5,12 +5,13 @@ from pathlib import Path
 from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
 from vitreous.prediction.box_files import BoxFiles
+from vitreous.prediction.instance_files import InstanceFiles
 from vitreous.prediction.mask_files import MaskFiles
 from vitreous.prediction.reading import Reading
 from vitreous.prediction.records import Wanted, least_score
 from vitreous.prediction.written import Written
 
-FILES: dict[TaskKind, type[Written]] = {"segment": MaskFiles, "detect": BoxFiles}
+FILES: dict[TaskKind, type[Written]] = {"segment": MaskFiles, "detect": BoxFiles, "instances": InstanceFiles}
 
 
 def files(folder: Path, reading: Reading, wanted: Wanted) -> Written:
@@ -18,4 +19,5 @@ def files(folder: Path, reading: Reading, wanted: Wanted) -> Written:
         raise UserError(
             "--out writes masks and boxes, and this model finds neither; --format csv writes a table of its predictions"
         )
-    return FILES[reading.kind](folder, reading, least_score(reading, wanted) if reading.kind == "detect" else None)
+    writes = FILES[reading.kind]
+    return writes(folder, reading, least_score(reading, wanted) if issubclass(writes, BoxFiles) else None)

@@ -17,6 +17,7 @@ from vitreous.display.html import Content, Html, tag, together
 from vitreous.display.tables import html_table
 from vitreous.errors import UserError
 from vitreous.prediction.box_outcomes import box_outcomes, calibrated_boxes
+from vitreous.prediction.instance_outcomes import calibrated_instances, instance_outcomes
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.pixel_outcomes import pixel_outcomes, pixel_views, scaled_logits
 from vitreous.prediction.reading import Reading
@@ -192,6 +193,7 @@ KINDS: dict[TaskKind, Kind] = {
     "label": Kind(_sigmoid, _many_outcomes),
     "segment": Kind(scaled_logits, pixel_outcomes, pixel_views),
     "detect": Kind(calibrated_boxes, box_outcomes),
+    "instances": Kind(calibrated_instances, instance_outcomes),
 }
 
 

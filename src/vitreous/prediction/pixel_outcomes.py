@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data import polygons
 from vitreous.data.images import Picture
 from vitreous.data.placement import Placement, placed
 from vitreous.display.html import Content, Html, tag, together
 from vitreous.display.palette import palette
 from vitreous.display.tables import html_table
 from vitreous.display.thumbnails import picture as thumbnail
-from vitreous.prediction import painted, polygons
+from vitreous.prediction import painted
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.pixels import Windows, classified, windows
 from vitreous.prediction.reading import Reading

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
-from vitreous.prediction.box_outcomes import BoxOutcome
+from vitreous.prediction.box_outcomes import BoxOutcome, FoundObject
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.reading import Reading
@@ -184,11 +184,11 @@ class BoxRecords(Records):
 
     def record(self, outcome: Any) -> Record:
         assert isinstance(outcome, BoxOutcome)
-        objects = [
-            {"label": one.label, "score": round(one.score, 6), "box": [round(side, 2) for side in one.box]}
-            for one in outcome.objects(self.least)
-        ]
+        objects = [self._object(one) for one in outcome.objects(self.least)]
         return {"width": outcome.size[1], "height": outcome.size[0], "objects": objects}
+
+    def _object(self, one: FoundObject) -> Record:
+        return {"label": one.label, "score": round(one.score, 6), "box": [round(side, 2) for side in one.box]}
 
     @property
     def columns(self) -> list[str]:
@@ -208,6 +208,21 @@ class BoxRecords(Records):
     @property
     def width(self) -> int:
         return 3
+
+
+class InstanceRecords(BoxRecords):
+    """The same with their shapes: in JSON as COCO writes them, in tables as numbers of pixels."""
+
+    def _object(self, one: FoundObject) -> Record:
+        assert one.shape is not None
+        return super()._object(one) | {"area": one.shape.area, "mask": one.shape.as_coco()}
+
+    @property
+    def columns(self) -> list[str]:
+        return [*super().columns, "areas"]
+
+    def cells(self, record: Record) -> list[Any]:
+        return [*super().cells(record), "|".join(str(one["area"]) for one in record["objects"])]
 
 
 def least_score(reading: Reading, wanted: Wanted) -> float | None:
@@ -230,6 +245,7 @@ RECORDS: dict[TaskKind, type[Records]] = {
     "label": ManyRecords,
     "segment": PixelRecords,
     "detect": BoxRecords,
+    "instances": InstanceRecords,
 }
 
 

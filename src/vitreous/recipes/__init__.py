@@ -36,6 +36,7 @@ from vitreous.recipes.recipe import Recipe, read_recipe
 from vitreous.recipes.segment import camvid_segmenter, pets_segmenter, rendered_segmenter
 from vitreous.recipes.tiny_imagenet import tiny_imagenet_finetune, tiny_imagenet_hybrid, tiny_imagenet_vit
 from vitreous.recipes.unlabelled import cifar10_tuned
+from vitreous.recipes.words import flickr8k_clip, flickr8k_lit, flickr8k_siglip, rendered_clip
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     recipe.__name__: recipe
@@ -81,6 +82,10 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         voc_deformable,
         coco_detr,
         coco_deformable_detr,
+        rendered_clip,
+        flickr8k_clip,
+        flickr8k_siglip,
+        flickr8k_lit,
         pretrain_imagenet,
         pretrain_imagenet21k,
         pretrain_jft,

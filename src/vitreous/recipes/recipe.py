@@ -26,7 +26,7 @@ class Recipe:
     data: DataSettings
     model: ModelSettings
     start: str | None = None  # the run or folder of weights whose encoder training starts from
-    start_head: bool = False  # start from its head, too: one that was fitted for the same task and classes
+    start_head: bool = False  # start from its head, or text tower, too: one fitted for the same task and classes
     teacher: str | None = None  # the run or folder of weights that is learned from: a classifier, or a tokeniser
     objective: ObjectiveSettings
     normalise: Preprocessing = field(default_factory=Preprocessing)

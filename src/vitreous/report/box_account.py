@@ -13,6 +13,8 @@ UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the numb
 FEW_OBJECTS = 20  # of a class, from which its AP is worth a word
 ROUGH_SHARE = 0.5  # of AP50 that is left of it where boxes must fit well, below which places are rough
 
+ONE = {"boxes": "a box", "masks": "a mask"}
+
 BoxFitted = Fitted[NoAccount]
 
 
@@ -27,11 +29,11 @@ def chance(result: BoxFitted) -> float:
 
 
 def lead(result: BoxFitted) -> str:
-    scores = of_boxes(result).scores
+    scores, by = of_boxes(result).scores, of_boxes(result).by
     return (
-        f"AP on {counted(scores.pictures, 'test picture')} with {counted(scores.objects, 'object')} (95 % interval: "
-        f"{interval(scores.ap)}); {percent(scores.ap50.value)} where a box need only overlap by half (AP50). At the "
-        f"threshold that was chosen, {percent(scores.recall.value)} of the objects are found, and "
+        f"AP of {by} on {counted(scores.pictures, 'test picture')} with {counted(scores.objects, 'object')} (95 % "
+        f"interval: {interval(scores.ap)}); {percent(scores.ap50.value)} where {ONE[by]} need only overlap by half "
+        f"(AP50). At the threshold that was chosen, {percent(scores.recall.value)} of the objects are found, and "
         f"{percent(scores.precision.value)} of what is shown is right."
     )
 
@@ -61,10 +63,11 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     if absent:
         yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
     if scores.ap75.value < ROUGH_SHARE * scores.ap50.value:
+        by = of_boxes(result).by
         yield (
-            "Boxes are rough.",
-            f"Of an AP50 of {percent(scores.ap50.value)}, {percent(scores.ap75.value)} are left where boxes must "
-            "overlap by three quarters: objects are found better than they are framed. Larger pictures or a longer "
+            f"{by.capitalize()} are rough.",
+            f"Of an AP50 of {percent(scores.ap50.value)}, {percent(scores.ap75.value)} are left where {by} must "
+            "overlap by three quarters: objects are found better than they are outlined. Larger pictures or a longer "
             "training help.",
         )
 

@@ -1,4 +1,5 @@
-"""What a report says of a model that finds objects: pictures with boxes, curves, mistakes as crops, calibration."""
+"""What a report says of a model that finds objects, by boxes or by shapes: pictures with them, curves, mistakes as
+crops, calibration."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +8,6 @@ import numpy as np
 
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
-from vitreous.data.targets import Boxes
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
@@ -16,6 +16,7 @@ from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.drawn_boxes import Drawn, drawn
 from vitreous.prediction.predictor import Predictor
 from vitreous.report.box_account import BoxFitted, of_boxes
+from vitreous.report.boxed_data import labelled_objects
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
@@ -56,7 +57,9 @@ def trust(result: BoxFitted) -> Sections:
 
 
 def usage(result: BoxFitted) -> tuple[str, str]:
-    return " --out boxes", "for one in outcome.objects():\n    print(one.label, one.score, one.box)"
+    by_shapes = of_boxes(result).by == "masks"
+    told = "one.shape.area, one.box" if by_shapes else "one.box"
+    return f" --out {of_boxes(result).by}", f"for one in outcome.objects():\n    print(one.label, one.score, {told})"
 
 
 # ---- pictures
@@ -86,19 +89,14 @@ def examples(result: BoxFitted) -> Html:
 
 def _example(result: BoxFitted, predictor: Predictor, one: PictureBoxes) -> Html | None:
     test = result.splits.test
-    assert test is not None and isinstance(test.targets, Boxes)
+    assert test is not None
     pixels = _read(test, one.id)
     if pixels is None:
         return None
-    found, objects = predictor(pixels), test.targets.of(one.id)
+    found, where = predictor(pixels), test.where(one.id)
     assert isinstance(found, BoxOutcome)
-    colours = palette(len(found.classes))
-    labelled = [
-        Drawn(_sides(box), colours[label], found.classes[label])
-        for box, label in zip(objects.boxes, objects.classes, strict=True)
-    ]
-    where = test.where(one.id)
-    shown = (("as labelled", drawn(pixels, labelled)), ("as predicted", found.drawn(pixels)))
+    labelled = labelled_objects(test, one.id, pixels, named=True)
+    shown = (("as labelled", labelled), ("as predicted", found.drawn(pixels)))
     words = f"{one.right} of {counted(one.objects, 'object')} found, {counted(one.shown - one.right, 'false alarm')} "
     return tag.figure(
         tag.div([picture(each, f"{where}, {what}", most_px=SHOWN_PX) for what, each in shown], class_="pair"),
@@ -113,7 +111,7 @@ def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: st
     colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
     cards = [_crop(one, test, colours[one.label], data) for one in listed[:NUM_CROPS]]
     if listed[0].kind == "missed":
-        words = f"The largest objects that no box is about, with scores of {found.threshold:.2f} and more."
+        words = f"The largest objects that nothing shown is about, with scores of {found.threshold:.2f} and more."
     else:
         words = (
             "The wrong detections that the model was surest of; the object that each is about has a white frame. "
@@ -164,11 +162,6 @@ def _read(test: Source, index: int) -> Picture | None:
         return test.read(index)
     except BadPicture:
         return None
-
-
-def _sides(box: np.ndarray) -> tuple[float, float, float, float]:
-    x0, y0, x1, y1 = box.tolist()
-    return x0, y0, x1, y1
 
 
 # ---- numbers

@@ -1,6 +1,5 @@
 """The data of a model that finds objects: how many of every class, how large, where, and pictures with them."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -10,12 +9,15 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import Source
 from vitreous.data.check import DataReport
+from vitreous.data.images import Picture
 from vitreous.data.objects import Objects
 from vitreous.data.targets import Boxes
 from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.prediction.drawn_boxes import Drawn, drawn
+from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
+from vitreous.prediction.scored import known_objects
 from vitreous.report.figures import inline
 from vitreous.report.html import Html, folded, name, paragraph, path, table, tag, together
 from vitreous.report.masked_data import legend
@@ -160,20 +162,24 @@ def problems(data: DataReport) -> Html | None:
 
 
 def sheet(train: Source) -> Html:
-    """Some pictures with their boxes."""
-    assert isinstance(train.targets, Boxes)
+    """Some pictures with their objects."""
     chosen = np.unique(np.linspace(0, len(train) - 1, min(SHOWN, len(train))).astype(int))
-    colours = palette(len(train.classes))
     shown = [
-        tag.figure(
-            picture(drawn(pixels, _outlined(train.targets.of(index), colours)), train.where(index), most_px=SHOWN_PX)
-        )
+        tag.figure(picture(labelled_objects(train, index, pixels), train.where(index), most_px=SHOWN_PX))
         for index, pixels in readable(train, chosen.tolist())
     ]
-    note = "Training pictures, spread evenly over the set, with their boxes."
+    note = "Training pictures, spread evenly over the set, with their objects."
     return together(legend(train.classes), tag.div(shown, class_="cards pairs"), paragraph(note, class_="note"))
 
 
-def _outlined(objects: Objects, colours: Sequence[tuple[int, int, int]]) -> list[Drawn]:
-    rows = zip(objects.boxes.tolist(), objects.classes.tolist(), objects.crowd.tolist(), strict=True)
-    return [Drawn(tuple(box), colours[number], "crowd" if is_crowd else "") for box, number, is_crowd in rows]
+def labelled_objects(source: Source, index: int, pixels: Picture, *, named: bool = False) -> Picture:
+    """A picture with the objects that its data set knows, as boxes or as shapes; `named`: with their classes."""
+    assert isinstance(source.targets, Boxes)
+    known, colours = known_objects(source.targets, index), palette(len(source.classes))
+    names = source.classes if named else [""] * len(source.classes)
+    rows = zip(known.objects.classes.tolist(), known.objects.crowd.tolist(), strict=True)
+    looks = [(colours[number], "crowd" if is_crowd else names[number]) for number, is_crowd in rows]
+    if known.shapes is not None:
+        return drawn_shapes(pixels, [DrawnShape(shape, *look) for shape, look in zip(known.shapes, looks, strict=True)])
+    boxes = known.objects.boxes.tolist()
+    return drawn(pixels, [Drawn(tuple(box), *look) for box, look in zip(boxes, looks, strict=True)])

@@ -26,11 +26,13 @@ class Kind(NamedTuple):
 
 
 CLASSES = Kind("Pictures of each class", class_data.balance, class_data.sheet, class_data.facts)
+OBJECTS = Kind("Objects of each class", boxed_data.balance, boxed_data.sheet, problems=boxed_data.problems)
 KINDS: dict[TaskKind, Kind] = {
     "classify": CLASSES,
     "label": CLASSES,
     "segment": Kind("Pixels of each class", masked_data.balance, masked_data.sheet),
-    "detect": Kind("Boxes of each class", boxed_data.balance, boxed_data.sheet, problems=boxed_data.problems),
+    "detect": OBJECTS,
+    "instances": OBJECTS,
 }
 
 

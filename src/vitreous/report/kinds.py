@@ -39,6 +39,15 @@ class Kind(NamedTuple):
     told: Callable[[Fitted[Any], int], str] | None = None  # what it says of a test picture, as `Source.described`
 
 
+OBJECTS = Kind(
+    box_account.lead,
+    box_account.cautions,
+    box_account.cautions_of_confidence,
+    box_account.chance,
+    box_page.results,
+    box_page.trust,
+    box_page.usage,
+)
 KINDS: dict[TaskKind, Kind] = {
     "classify": Kind(
         class_account.lead,
@@ -72,15 +81,8 @@ KINDS: dict[TaskKind, Kind] = {
         pixel_page.trust,
         pixel_page.usage,
     ),
-    "detect": Kind(
-        box_account.lead,
-        box_account.cautions,
-        box_account.cautions_of_confidence,
-        box_account.chance,
-        box_page.results,
-        box_page.trust,
-        box_page.usage,
-    ),
+    "detect": OBJECTS,
+    "instances": OBJECTS,
 }
 
 

@@ -52,7 +52,14 @@ def _(outcome: BoxOutcome, options: Options) -> dict[str, Any]:
         "height": outcome.size[0],
         "threshold": outcome.threshold,
         "objects": [
-            {"label": one.label, "score": one.score, "box": list(one.box), "colour": colours[one.number]}
+            {
+                "label": one.label,
+                "score": one.score,
+                "box": list(one.box),
+                "query": one.query,
+                "colour": colours[one.number],
+            }
+            | ({} if one.shape is None else {"mask": one.shape.as_coco()})
             for one in listed
         ],
     }

@@ -49,11 +49,20 @@ class Segmentations(BaseModel):
     results: list[Segmentation] = Field(description="one per picture, in their order")
 
 
+class Mask(BaseModel):
+    """As COCO writes it (RLE)."""
+
+    size: tuple[int, int] = Field(description="height and width of the picture")
+    counts: str = Field(description="lengths of runs outside and inside in turn, column after column, compressed")
+
+
 class Object(BaseModel):
     label: str
     score: float = Field(ge=0, le=1, description="calibrated: the probability that this is right")
     box: tuple[float, float, float, float] = Field(description="x0, y0, x1, y1 in px of the picture as it was given")
+    query: int = Field(description="the number of the query that says so")
     colour: tuple[int, int, int] = Field(description="red, green, blue: of the class")
+    mask: Mask | None = Field(None, description="of a model that finds shapes: which pixels are the object's")
     looks: str | None = Field(None, description="with `looks`: a byte per cell, row by row, in base64; 255 is the most")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vitreous import settings
 from vitreous.data.images import Picture
+from vitreous.data.kinds import TaskKind
 from vitreous.errors import UserError
 from vitreous.prediction.outcomes import Outcome
 from vitreous.prediction.predictor import exported_file
@@ -107,6 +108,9 @@ def described(reading: Reading) -> dict[str, Any]:
     }
 
 
+QUESTIONS: dict[TaskKind, str] = {"segment": "segment", "detect": "detect", "instances": "detect"}
+
+
 def question(reading: Reading) -> str:
     """What is asked of such a model: the end of the path under /v1."""
-    return reading.kind if reading.kind in ("segment", "detect") else "predict"
+    return QUESTIONS.get(reading.kind, "predict")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.inspection.positions import position_similarity
-from vitreous.inspection.queries import query_looks
+from vitreous.inspection.queries import has_looks, query_looks
 from vitreous.prediction.box_outcomes import BoxOutcome, QueryLooks, canvas_on_picture
 from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.reading import Reading
@@ -25,13 +25,13 @@ from vitreous.serve.gallery import as_data_url
 from vitreous.serve.inside import described_layout, looked_at, packed, quantised
 from vitreous.serve.served import Served, described, question
 from vitreous.tasks.classify import Classify
-from vitreous.tasks.detect import Detect
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
 from vitreous.weights.trained import Trained
 
 MAX_POSITIONS = 1024  # patches, in the table of similarities
 CPU_LANES = 2
+LOOKING = ("detect", "instances")  # kinds of tasks whose queries stand for objects
 
 
 class Prepared(NamedTuple):
@@ -91,10 +91,11 @@ class TorchServed(Served):
         if self.predictor.reading.windows is None:
             extent = self.card.preprocessing.extents([one.size for one in prepared])
             extent = None if extent is None else extent.to(self.device)
-        if not (looks and isinstance(task, Detect)):
+        head: nn.Module = getattr(task, "head", task)
+        if not (looks and has_looks(head) and self.predictor.reading.kind in LOOKING):
             return self._outcomes(task.predict(images, extent), prepared)
         canvas = self.card.preprocessing.size_px
-        prediction, maps = query_looks(task.head, canvas, lambda: task.predict(images, extent))
+        prediction, maps = query_looks(head, canvas, lambda: task.predict(images, extent))
         levels = quantised(maps.flatten(2))[1].view(maps.shape).numpy()
         return [
             _with_looks(outcome, each, self.predictor.reading)

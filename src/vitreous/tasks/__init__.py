@@ -14,6 +14,8 @@ from vitreous.objectives.tokeniser import VisualTokensSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.distill import DistillSettings
+from vitreous.tasks.image_text import ImageTextSettings
+from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.tasks.matching import FunctionMatchingSettings
 from vitreous.tasks.segment import SegmentSettings
 
@@ -21,6 +23,8 @@ ObjectiveSettings = (
     ClassifySettings
     | SegmentSettings
     | DetectSettings
+    | ImageTextSettings
+    | MaskQuerySettings
     | DistillSettings
     | FunctionMatchingSettings
     | MaskedSettings
@@ -35,7 +39,7 @@ ObjectiveSettings = (
     | VisualTokensSettings
     | BEiTSettings
 )
-TaskSettings = ClassifySettings | SegmentSettings | DetectSettings
+TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSettings | MaskQuerySettings
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
@@ -49,6 +53,8 @@ __all__ = [
     "ClassifySettings",
     "DetectSettings",
     "DistillSettings",
+    "ImageTextSettings",
+    "MaskQuerySettings",
     "ObjectiveSettings",
     "SegmentSettings",
     "TaskSettings",

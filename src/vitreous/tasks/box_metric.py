@@ -24,7 +24,7 @@ class BoxMetric:
 
     def update(self, prediction: Prediction, batch: Batch) -> None:
         assert isinstance(prediction, Detections)
-        size, extent = _sizes(batch)
+        size, extent = shown_sizes(batch)
         numbers = torch.arange(self.pictures, self.pictures + len(batch), device=batch.ids.device)
         self.pictures += len(batch)
         scores, classes, boxes = best_detections(prediction, self.num_classes)
@@ -42,21 +42,25 @@ class BoxMetric:
         truth, found = (
             [torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)] for rows in (self.truth, self.found)
         )
-        measured = box_precision.evaluator(
+        return named_precisions(
             Truth(truth[0], truth[1], truth[2].astype("float64"), truth[3]),
             Found(found[0], found[1], found[2].astype("float64"), found[3].astype("float64")),
             *(self.num_classes, self.pictures),
         )
-        precisions = box_precision.precisions(measured)  # (T, K, A)
-        numbers = {
-            "AP": precisions[..., 0],
-            "AP50": precisions[0, :, 0],
-            "AP75": precisions[THRESHOLDS.index(0.75), :, 0],
-            **{f"AP_{size}": precisions[..., place] for place, size in enumerate(SIZES) if place},
-            "AR": box_precision.recalls(measured)[..., 0],
-        }
-        known = {name: box_precision.mean(values) for name, values in numbers.items()}
-        return {name: value for name, value in known.items() if value is not None} | {"pictures": float(self.pictures)}
+
+
+def named_precisions(truth: Truth, found: Found, num_classes: int, pictures: int) -> dict[str, float]:
+    measured = box_precision.evaluator(truth, found, num_classes, pictures)
+    precisions = box_precision.precisions(measured)  # (T, K, A)
+    numbers = {
+        "AP": precisions[..., 0],
+        "AP50": precisions[0, :, 0],
+        "AP75": precisions[THRESHOLDS.index(0.75), :, 0],
+        **{f"AP_{size}": precisions[..., place] for place, size in enumerate(SIZES) if place},
+        "AR": box_precision.recalls(measured)[..., 0],
+    }
+    known = {name: box_precision.mean(values) for name, values in numbers.items()}
+    return {name: value for name, value in known.items() if value is not None} | {"pictures": float(pictures)}
 
 
 def best_detections(prediction: Detections, num_classes: int, most: int = MOST) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,7 +80,7 @@ def best_detections(prediction: Detections, num_classes: int, most: int = MOST) 
     return best.values, classes, prediction.boxes.float().gather(1, queries[..., None].expand(-1, -1, 4))
 
 
-def _sizes(batch: Batch) -> tuple[Tensor, Tensor]:
+def shown_sizes(batch: Batch) -> tuple[Tensor, Tensor]:
     """(B, 2) as (width, height) each: of the pictures in their source, and of their part of the canvas."""
     canvas = batch.ids.new_tensor(batch.images.shape[-2:]).expand(len(batch), 2)
     extent = canvas if batch.extent is None else batch.extent

@@ -17,7 +17,7 @@ from vitreous.nn.detr import Decoded, Detr, Sizes
 from vitreous.nn.pyramid import SCALES, SimplePyramid
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.box_metric import BoxMetric
-from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, objects_of
+from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, noised, objects_of
 from vitreous.tasks.predictions import Detections
 
 MOST_MAPS = 3  # of an encoder that are looked at; coarser ones are made (Deformable DETR, appendix A.2)
@@ -53,6 +53,8 @@ class DetectSettings:
             raise UserError(f"a width of {self.width} and {self.heads} heads: it must be a multiple of both and of 4")
         if self.two_stage and not self.refine:
             raise UserError("two_stage needs refine: its first boxes are there to be corrected")
+        if self.weights.hints and not (self.two_stage and self.decoder == "deformable"):
+            raise UserError("weights.hints needs two_stage: queries are made of boxes there")
         if self.decoder == "detr":
             sizes = Sizes(**self._sizes())
             return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), sizes), self, len(classes))
@@ -91,12 +93,14 @@ class Detect(Task):
         self.encoder, self.pyramid, self.head = encoder, pyramid, head
         self.settings, self.num_classes = settings, num_classes
 
-    def decoded(self, images: Tensor, extent: Tensor | None = None) -> Decoded:
-        """What every layer of the decoder says. extent: (B, 2), how many rows and columns of the images are picture."""
+    def decoded(self, images: Tensor, extent: Tensor | None = None, hints: Tensor | None = None) -> Decoded:
+        """What every layer of the decoder says. extent: (B, 2), how many rows and columns of the images are picture.
+        hints: (B, M, 4), boxes to begin at, beside those that are proposed."""
         maps = self.encoder(images).maps
         maps = maps if self.pyramid is None else self.pyramid(maps[-1])
         used = 1 if isinstance(self.head, Detr) else min(self.settings.levels, MOST_MAPS)
-        found: Decoded = self.head(maps[-used:], extent, (images.shape[-2], images.shape[-1]))
+        more = () if hints is None else (hints,)
+        found: Decoded = self.head(maps[-used:], extent, (images.shape[-2], images.shape[-1]), *more)
         return found
 
     def predict(self, images: Tensor, extent: Tensor | None = None) -> Detections:
@@ -105,7 +109,8 @@ class Detect(Task):
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         objects, settings = objects_of(batch), self.settings
-        decoded = self.decoded(batch.images, batch.extent)
+        hints = noised(objects.boxes) if settings.weights.hints else None
+        decoded = self.decoded(batch.images, batch.extent, hints)
         with platforms.full_precision(batch.images.device):
             return detection_losses(
                 decoded, objects, settings.cost, settings.weights, softmax=isinstance(self.head, Detr)

@@ -3,6 +3,7 @@
 All layers of a decoder are one larger batch: one matrix of costs, one assignment. No shape depends on the data.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from vitreous.nn.detr import Decoded
 from vitreous.nn.gather import mean_over_ranks
 
 ALPHA, GAMMA = 0.25, 2.0  # of the focal loss (Lin et al. 2017)
+NOISE = 0.4  # of a hint's box: of its half sides, by which it is moved, and of its sides, by which it is resized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class LossSettings:
     giou: float = 2.0
     auxiliary: float = 1.0  # on the losses of all layers of the decoder but the last
     no_object: float = 0.1  # detr: on the class loss of queries without a target
+    hints: float = 0.0  # two_stage: on the loss of queries that begin near a target each, and have to find it
     quality: bool = False  # deformable: the score to learn is the overlap with the target, not 1
 
 
@@ -126,7 +129,8 @@ def box_losses(chosen: Tensor, objects: Objects, found: Tensor, num_objects: Ten
 def detection_losses(
     decoded: Decoded, objects: Objects, cost: CostSettings, weights: LossSettings, *, softmax: bool
 ) -> dict[str, Tensor]:
-    """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`."""
+    """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`; `hints` of what began
+    near the targets."""
     logits, boxes = decoded.logits.float(), decoded.boxes.float()  # (L, B, Q, ...)
     if decoded.proposals is not None:
         # One layer more, the first: whether there is an object, whatever its class.
@@ -142,26 +146,61 @@ def detection_losses(
     with torch.no_grad():
         found = assign(costs(logits, boxes, every, cost, softmax), every.valid)  # (L B, M)
         num_objects = mean_over_ranks(objects.valid.sum().float()).clamp(min=1)
-    chosen = boxes.gather(1, found.clamp(min=0)[..., None].expand(-1, -1, 4))  # (L B, M, 4)
-    wanted = at_queries(found, every.classes, logits.shape[1], IGNORED)
-    if weights.quality and not softmax:
-        overlaps = iou(corners(chosen.detach()), corners(every.boxes))
-        parts = quality_loss(logits, wanted, at_queries(found, overlaps, logits.shape[1], 0.0), num_objects)
-    else:
-        parts = class_loss(logits, wanted, num_objects, softmax, weights.no_object)
+    parts = losses_of(logits, boxes, every, found, num_objects=num_objects, weights=weights, softmax=softmax)
     # A softmax's loss is a weighted mean over the queries of a layer. Each matches as many targets: all weigh the same.
-    by_layer = {"class": num_layers * parts if softmax else parts}
-    by_layer["l1"], by_layer["giou"] = box_losses(chosen, every, found, num_objects)
-    sums = {name: part.view(num_layers, batch_size).sum(dim=1) for name, part in by_layer.items()}
-    factors = {"class": weights.classes, "l1": weights.l1, "giou": weights.giou}
-    total = sum(factors[name] * layers for name, layers in sums.items())
-    assert isinstance(total, Tensor)
-    auxiliary = weights.auxiliary * total[:-1].sum()
-    return {
-        "loss": total[-1] + auxiliary,
-        **{name: layers[-1] for name, layers in sums.items()},
-        "auxiliary": auxiliary,
-    }
+    parts["class"] = num_layers * parts["class"] if softmax else parts["class"]
+    sums = {name: part.view(num_layers, batch_size).sum(dim=1) for name, part in parts.items()}
+    by_layer = _weighed(sums, weights)
+    auxiliary = weights.auxiliary * by_layer[:-1].sum()
+    told = {name: layers[-1] for name, layers in sums.items()} | {"auxiliary": auxiliary}
+    if decoded.hinted is None:
+        return {"loss": by_layer[-1] + auxiliary, **told}
+    hints = weights.hints * hint_loss(decoded.hinted, objects, num_objects, weights)
+    return {"loss": by_layer[-1] + auxiliary + hints, **told, "hints": hints}
+
+
+def losses_of(
+    logits: Tensor,
+    boxes: Tensor,
+    objects: Objects,
+    found: Tensor,
+    *,
+    num_objects: Tensor,
+    weights: LossSettings,
+    softmax: bool = False,
+) -> dict[str, Tensor]:
+    """(L B,) parts of the sums `class`, `l1` and `giou`. found: (L B, M), the query of each target or -1."""
+    chosen = boxes.gather(1, found.clamp(min=0)[..., None].expand(-1, -1, 4))  # (L B, M, 4)
+    wanted = at_queries(found, objects.classes, logits.shape[1], IGNORED)
+    if weights.quality and not softmax:
+        overlaps = iou(corners(chosen.detach()), corners(objects.boxes))
+        by_class = quality_loss(logits, wanted, at_queries(found, overlaps, logits.shape[1], 0.0), num_objects)
+    else:
+        by_class = class_loss(logits, wanted, num_objects, softmax, weights.no_object)
+    l1, giou = box_losses(chosen, objects, found, num_objects)
+    return {"class": by_class, "l1": l1, "giou": giou}
+
+
+def _weighed(parts: Mapping[str, Tensor], weights: LossSettings) -> Tensor:
+    return weights.classes * parts["class"] + weights.l1 * parts["l1"] + weights.giou * parts["giou"]
+
+
+def noised(boxes: Tensor) -> Tensor:
+    """Boxes (B, M, 4), moved and resized by chance (Li et al. 2022, DN-DETR)."""
+    drawn = 2 * torch.rand_like(boxes) - 1
+    middle = boxes[..., :2] + NOISE * drawn[..., :2] * boxes[..., 2:] / 2
+    return torch.cat([middle, boxes[..., 2:] * (1 + NOISE * drawn[..., 2:])], dim=-1).clamp(0.001, 0.999)
+
+
+def hint_loss(hinted: tuple[Tensor, Tensor], objects: Objects, num_objects: Tensor, weights: LossSettings) -> Tensor:
+    """Of queries (L, B, M, ...) each of which began near the target of its number: there is nothing to match."""
+    logits, boxes = (each.float().flatten(0, 1) for each in hinted)
+    every = objects.repeated(len(hinted[0]))
+    # What began near no target says that there is none, and is right.
+    logits = torch.where(every.valid[..., None], logits, -30.0)
+    own = torch.arange(logits.shape[1], device=logits.device).expand_as(every.classes)
+    found = torch.where(every.valid, own, -1)
+    return _weighed(losses_of(logits, boxes, every, found, num_objects=num_objects, weights=weights), weights).sum()
 
 
 def at_queries(found: Tensor, values: Tensor, num_queries: int, none: float) -> Tensor:

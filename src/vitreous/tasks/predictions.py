@@ -55,6 +55,13 @@ class InstanceMasks(Prediction):
     masks: Tensor  # (B, Q, h, w): logits of belonging to the object, over the whole canvas at a quarter of its size
 
 
+@dataclass(frozen=True)
+class Embeddings(Prediction):
+    """Where pictures lie in the space that they share with texts."""
+
+    embedding: Tensor  # (B, D) of length 1
+
+
 def class_logits(prediction: Prediction) -> Tensor:
     """(B, K), for what is about classes of whole pictures alone."""
     if not isinstance(prediction, ClassLogits):

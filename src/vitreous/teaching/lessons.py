@@ -71,6 +71,7 @@ def views_of(recipe: Recipe, train: Source) -> dict[str, Any]:
         "balance": recipe.data.order.balance,
         "batch_size": recipe.training.batch_size,
         "seed": recipe.training.seed,
+        **({"streams": settings.to_json(recipe.data.order)} if recipe.data.order.streams else {}),
     }
 
 

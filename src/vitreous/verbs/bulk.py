@@ -19,9 +19,11 @@ def add_bulk(parser: argparse.ArgumentParser, default: str | None) -> None:
     group.add_argument("--cpus", type=int, default=1, metavar="N", help="per worker of ray without GPU (default: 1)")
 
 
-def run_bulk(options: argparse.Namespace, work: "Work") -> None:
+def run_bulk(options: argparse.Namespace, work: "Work", as_array: bool = False) -> None:
+    from vitreous.bulk.arrays import write_arrays
     from vitreous.bulk.engines import Pool
     from vitreous.bulk.job import Request, run
+    from vitreous.bulk.output import Output
     from vitreous.terminal import quietly
 
     for name in ("part", "workers", "cpus", "batch"):
@@ -40,6 +42,8 @@ def run_bulk(options: argparse.Namespace, work: "Work") -> None:
     )
     with quietly(options.quiet):
         result = run(request)
+        if as_array:
+            write_arrays(Output(result.out))
     print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
     if result.failed == result.rows:
         raise UserError(f"not one of {result.rows:,} pictures could be read; column `error` says why")

@@ -19,6 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--normalise", action="store_true", help="to length 1, so that a product of two is their cosine"
     )
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16)")
+    parser.add_argument("--npy", action="store_true", help="all in one array too: embeddings.npy, with names.csv")
     add_bulk(parser, default="local")
     add_device(parser)
     add_quiet(parser)
@@ -27,4 +28,4 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     from vitreous.bulk.work import Embed
 
-    run_bulk(options, Embed(model=options.start, normalise=options.normalise))
+    run_bulk(options, Embed(model=options.start, normalise=options.normalise), as_array=options.npy)

@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="write files there: masks, overlays, polygons, shares; boxes, drawn and as CSV, COCO, YOLO; rows",
+        help="write files there: masks, overlays, polygons, shares; objects, drawn and as CSV, COCO, YOLO; rows",
     )
     parser.add_argument("--score", type=float, metavar="P", help="of objects: tell those with at least this score")
     parser.add_argument(
@@ -146,6 +146,8 @@ def _listed(words: list[str]) -> list[str]:
 
     found: list[str] = []
     for word in words:
+        if "://" in word or word.lower().endswith((".tar", ".parquet", ".txt")):
+            raise UserError(f"{word}: rows of tar, parquet, lists and URLs go to a folder: --engine local --out DIR")
         found += [str(path) for path in picture_files(Path(word))] if Path(word).is_dir() else [word]
     return found
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
-from vitreous.tasks import DetectSettings
+from vitreous.tasks import DetectSettings, ImageTextSettings, MaskQuerySettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.folding import (
@@ -39,8 +39,8 @@ class Carried:
 def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate: bool = False) -> Carried:
     """The model for this format. What its code has otherwise (GELU, epsilon) and no weights make up for is an error;
     or, where the user wants it `approximate`, a note. The weights are then left as they are, for training on."""
-    if isinstance(card.task, DetectSettings):
-        return _carried_detector(card, weights, format)
+    if isinstance(card.task, DetectSettings | MaskQuerySettings | ImageTextSettings):
+        return _carried_whole(card, weights, format)
     there = format.run_as(_as_others_run(card))
     folded = fold_normalisation(fold_temperature(Folded(card, weights)), there)
     if not approximate:
@@ -59,8 +59,8 @@ def carry(card: Card, weights: Mapping[str, Tensor], format: Format, approximate
     return Carried(format, given, written, folded.weights, (*folded.notes, *differing, *_left_out(kept, there)))
 
 
-def _carried_detector(card: Card, weights: Mapping[str, Tensor], format: Format) -> Carried:
-    """Nothing is folded: where the format has the place, it has it for all that a detector is."""
+def _carried_whole(card: Card, weights: Mapping[str, Tensor], format: Format) -> Carried:
+    """Nothing is folded: where the format has a place for a decoder or a second tower, it has it for all of it."""
     there = format.run_as(replace(card, calibration=None))
     return Carried(format, formats.write(there, weights, format), there, weights, tuple(_untold(card, there)))
 

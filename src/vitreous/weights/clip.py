@@ -1,22 +1,45 @@
-"""The visual tower of CLIP (Radford et al. 2021): OpenAI's own names, which open_clip keeps, and transformers'.
+"""CLIP (Radford et al. 2021), both towers or the visual one alone: OpenAI's own names, which open_clip keeps, and
+transformers'.
 
 A norm before the first block, the sigmoid GELU, patches without a bias, a last norm on the class token alone, and a
-projection to the space that the text tower shares. The text tower of a file is left where it is.
+projection to the space that the text tower shares.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
+from vitreous.models.text import TextSettings
+from vitreous.tasks import ImageTextSettings
 from vitreous.weights import processors
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.rules import Rule, aside, joined, layer, same, transposed
+from vitreous.weights.rules import Rule, aside, layer, same, transposed
+from vitreous.weights.text_towers import (
+    OLD_END,
+    block,
+    check_towers,
+    number,
+    openai_block,
+    openai_text,
+    openai_text_as_read,
+    openai_text_rules,
+    openai_tokenizer,
+    refuse_other_text,
+    transformers_text,
+    transformers_text_rules,
+    transformers_tokenizer,
+    written_openai_text,
+    written_text,
+)
 from vitreous.weights.transformers import patches, positions, refuse_others, vit
 from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config
+from vitreous.words import written
+from vitreous.words.tokenizer import Tokenizer
 
 PREPROCESSING = Preprocessing(
     crop="centre",
@@ -28,11 +51,6 @@ PREPROCESSING = Preprocessing(
 PARTS: dict[str, Any] = {"pre_norm": True, "patch_bias": False, "pool_norm": "after"}
 
 
-def _refuse_head(card: Card, name: str) -> None:
-    if card.task is not None:
-        raise UserError(f"{name} holds an encoder alone, and this model has a head; write another format")
-
-
 def _class_token(theirs: str) -> Rule:
     """(D,) in theirs, a table of one row in ours."""
     return Rule(("encoder.prefix.tokens",), (theirs,), lambda token: (token[None],), lambda table: (table[0],))
@@ -40,11 +58,23 @@ def _class_token(theirs: str) -> Rule:
 
 # ---- transformers
 
+TEXT_DEFAULTS = {
+    "vocab_size": 49_408,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+    "eos_token_id": 49_407,
+}
+
 
 @dataclass(frozen=True)
 class TransformersClip(Format):
     name: str = "transformers-clip"
-    title: str = "transformers' CLIP, the visual tower with or without its projection"
+    title: str = "transformers' CLIP: both towers, or the visual one with or without its projection"
     container: Literal["safetensors", "npz"] = "safetensors"
     start: str = "vision_model."  # what stands before the tower's parts
 
@@ -68,7 +98,25 @@ class TransformersClip(Format):
         if isinstance(given.documents.get(processors.FILE), dict):
             found = given.documents[processors.FILE]
             preprocessing = processors.read_preprocessing(found, f"{given.where}: {processors.FILE}")
-        return Card(model=model, preprocessing=preprocessing)
+        return Card(model=model, task=self._task(given, document), preprocessing=preprocessing)
+
+    def _task(self, given: Given, document: Mapping[str, Any]) -> ImageTextSettings | None:
+        if not {"text_projection.weight", "visual_projection.weight", "logit_scale"} <= set(given.tensors):
+            return None
+        text = self._text(document.get("text_config") or {}, f"{given.where}: {CONFIG}")
+        return ImageTextSettings(width=None, text=text)
+
+    def _text(self, document: Mapping[str, Any], where: str) -> TextSettings:
+        text = transformers_text(document, TEXT_DEFAULTS, where)
+        end = Config(document, TEXT_DEFAULTS, where).integer("eos_token_id")
+        return replace(text, end=text.vocabulary - 1 if end == OLD_END else end)
+
+    def tokenizer(self, folder: Path, card: Card) -> Tokenizer | None:
+        task = check_towers(card, self.name)
+        return None if task is None else transformers_tokenizer(folder, task.text)
+
+    def token_files(self, tokenizer: Tokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        return written.for_transformers(tokenizer, "CLIPTokenizer")
 
     def _model(self, document: Mapping[str, Any], where: str, projection: int | None) -> ViTSettings:
         defaults = {
@@ -99,8 +147,7 @@ class TransformersClip(Format):
         )
 
     def rules(self, card: Card) -> list[Rule]:
-        model = vit(card, self.name)
-        _refuse_head(card, self.name)
+        model, task = vit(card, self.name), check_towers(card, self.name)
         start, embeddings = self.start, f"{self.start}embeddings."
         rules = [
             *patches(model, f"{embeddings}patch_embedding"),
@@ -111,36 +158,25 @@ class TransformersClip(Format):
         ]
         rules += [same("encoder.projection.weight", "visual_projection.weight")] if model.ends.projection else []
         for i in range(model.depth):
-            rules += self._block(f"encoder.blocks.{i}.", f"{start}encoder.layers.{i}.")
-        # The text tower, and a count that older versions saved.
-        return [*rules, aside(r"text_model\.|text_projection\.|logit_scale$|.*embeddings\.position_ids$")]
+            rules += block(f"encoder.blocks.{i}.", f"{start}encoder.layers.{i}.")
+        rules += [aside(r".*embeddings\.position_ids$")]  # a count that older versions saved
+        if task is None:
+            return [*rules, aside(r"text_model\.|text_projection\.|logit_scale$")]
+        return [*rules, *transformers_text_rules(task.text, "text_projection"), number("log_scale", "logit_scale")]
 
     def architecture(self, card: Card) -> str:
+        if card.task is not None:
+            return "CLIPModel"
         return "CLIPVisionModelWithProjection" if vit(card, self.name).ends.projection else "CLIPVisionModel"
-
-    def _block(self, ours: str, theirs: str) -> list[Rule]:
-        three = [f"{theirs}self_attn.{each}_proj" for each in "qkv"]
-        return [
-            *(
-                joined(f"{ours}attention.project_in.{kind}", [f"{each}.{kind}" for each in three])
-                for kind in ("weight", "bias")
-            ),
-            *layer(f"{ours}attention.project_out", f"{theirs}self_attn.out_proj"),
-            *layer(f"{ours}attention_norm", f"{theirs}layer_norm1"),
-            *layer(f"{ours}mlp_norm", f"{theirs}layer_norm2"),
-            *layer(f"{ours}mlp.expand", f"{theirs}mlp.fc1"),
-            *layer(f"{ours}mlp.contract", f"{theirs}mlp.fc2"),
-        ]
 
     def run_as(self, card: Card) -> Card:
         self.documents(card)  # refuses, by its field, a model that no config can describe
         return replace(card, preprocessing=processors.as_written(card.preprocessing))
 
     def documents(self, card: Card) -> dict[str, Any]:
-        model = vit(card, self.name)
-        _refuse_head(card, self.name)
+        model, task = vit(card, self.name), check_towers(card, self.name)
         height = model.picture_px[0]
-        config = {
+        config: dict[str, Any] = {
             "architectures": [self.architecture(card)],
             "model_type": "clip_vision_model",
             "hidden_size": model.width,
@@ -156,16 +192,32 @@ class TransformersClip(Format):
             "attention_dropout": 0.0,
         }
         refuse_others(self.name, model, self._model(config, CONFIG, model.ends.projection))
+        if task is not None:
+            config = self._both(config, task.text)
         return {CONFIG: config, processors.FILE: processors.write_preprocessing(card.preprocessing)}
+
+    def _both(self, vision: dict[str, Any], text: TextSettings) -> dict[str, Any]:
+        """The config of a model with a text tower, from that of the visual one."""
+        width = vision["projection_dim"]
+        config = {**written_text(text), "eos_token_id": text.end, "projection_dim": width}
+        refuse_other_text(self.name, text, self._text(config, CONFIG))
+        inner = {name: value for name, value in vision.items() if name != "architectures"}
+        return {
+            "architectures": vision["architectures"],
+            "model_type": "clip",
+            "projection_dim": width,
+            "text_config": {"model_type": "clip_text_model", **config},
+            "vision_config": inner,
+        }
 
 
 # ---- OpenAI's names
 
-# The text tower, and the numbers that OpenAI's archives hold beside the weights.
+# What OpenAI's archives hold beside the weights; and with it the text tower.
+NUMBERS = r"(input_resolution|context_length|vocab_size|attn_mask)$"
 TEXT = (
     r"(transformer|token_embedding|ln_final)\."
-    r"|(positional_embedding|text_projection|logit_scale|logit_bias|attn_mask)(\.|$)"
-    r"|(input_resolution|context_length|vocab_size)$"
+    rf"|(positional_embedding|text_projection|logit_scale|logit_bias)(\.|$)|{NUMBERS}"
 )
 
 
@@ -174,7 +226,7 @@ class OpenAiClip(Format):
     """Without a config it is one of OpenAI's own: heads of width 64. open_clip writes a config, and may differ."""
 
     name: str = "clip"
-    title: str = "OpenAI's CLIP and open_clip, the visual tower"
+    title: str = "OpenAI's CLIP and open_clip: both towers, or the visual one"
     container: Literal["safetensors", "npz"] = "safetensors"
     config: str = "open_clip_config.json"
 
@@ -211,7 +263,18 @@ class OpenAiClip(Format):
             projection=None if projection is None else projection.shape[1],
             **PARTS,
         )
-        return Card(model=model, preprocessing=self._preprocessing(document, model.picture_px, where))
+        task = None
+        if {"token_embedding.weight", "text_projection", "visual.proj", "logit_scale"} <= set(given.tensors):
+            text = openai_text(given, cfg.get("text_cfg") or {}, quick, where)
+            task = ImageTextSettings(width=None, text=text)
+        return Card(model=model, task=task, preprocessing=self._preprocessing(document, model.picture_px, where))
+
+    def tokenizer(self, folder: Path, card: Card) -> Tokenizer | None:
+        task = check_towers(card, self.name)
+        return None if task is None else openai_tokenizer(folder, task.text)
+
+    def token_files(self, tokenizer: Tokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        return written.for_clip(tokenizer)
 
     def _preprocessing(self, document: Mapping[str, Any], size: tuple[int, int], where: str) -> Preprocessing:
         found = Config(document.get("preprocess_cfg") or {}, {"interpolation": "bicubic"}, where)
@@ -234,8 +297,7 @@ class OpenAiClip(Format):
         return [] if known else [f"no {self.config}: read as OpenAI's own, with the quick GELU and heads 64 wide"]
 
     def rules(self, card: Card) -> list[Rule]:
-        model = vit(card, self.name)
-        _refuse_head(card, self.name)
+        model, task = vit(card, self.name), check_towers(card, self.name)
         rules = [
             *patches(model, "visual.conv1"),
             _class_token("visual.class_embedding"),
@@ -245,27 +307,17 @@ class OpenAiClip(Format):
         ]
         rules += [transposed("encoder.projection.weight", "visual.proj")] if model.ends.projection else []
         for i in range(model.depth):
-            ours, theirs = f"encoder.blocks.{i}.", f"visual.transformer.resblocks.{i}."
-            rules += [
-                *(
-                    same(f"{ours}attention.project_in.{kind}", f"{theirs}attn.in_proj_{kind}")
-                    for kind in ("weight", "bias")
-                ),
-                *layer(f"{ours}attention.project_out", f"{theirs}attn.out_proj"),
-                *layer(f"{ours}attention_norm", f"{theirs}ln_1"),
-                *layer(f"{ours}mlp_norm", f"{theirs}ln_2"),
-                *layer(f"{ours}mlp.expand", f"{theirs}mlp.c_fc"),
-                *layer(f"{ours}mlp.contract", f"{theirs}mlp.c_proj"),
-            ]
-        return [*rules, aside(TEXT)]
+            rules += openai_block(f"encoder.blocks.{i}.", f"visual.transformer.resblocks.{i}.")
+        if task is None:
+            return [*rules, aside(TEXT)]
+        return [*rules, *openai_text_rules(task.text), number("log_scale", "logit_scale"), aside(NUMBERS)]
 
     def run_as(self, card: Card) -> Card:
         document = self.documents(card)[self.config]
         return replace(card, preprocessing=self._preprocessing(document, card.preprocessing.size_px, self.config))
 
     def documents(self, card: Card) -> dict[str, Any]:
-        model = vit(card, self.name)
-        _refuse_head(card, self.name)
+        model, task = vit(card, self.name), check_towers(card, self.name)
         usual = ViTSettings.of(
             picture_px=model.picture_px,
             patch=model.patch,
@@ -298,11 +350,14 @@ class OpenAiClip(Format):
             "interpolation": p.interpolation,
             "resize_mode": "squash" if p.crop in ("squash", "letterbox") else "shortest",
         }
-        cfg = {
+        cfg: dict[str, Any] = {
             "embed_dim": model.ends.projection or model.width,
             "quick_gelu": model.block.gelu == "quick",
             "vision_cfg": tower,
         }
+        if task is not None:
+            refuse_other_text(self.name, task.text, openai_text_as_read(task.text, model.block.gelu))
+            cfg["text_cfg"] = written_openai_text(task.text)
         return {self.config: {"model_cfg": cfg, "preprocess_cfg": preprocess}}
 
 

@@ -217,13 +217,15 @@ def _is_npz(members: list[str], where: str) -> bool:
     last = {name.rsplit("/", 1)[-1] for name in members}
     if members and all(name.endswith(".npy") for name in members):
         return True
-    if last & {"constants.pkl", "model.json"} or any("/code/" in f"/{name}" for name in members):
-        raise UserError(f"{where}: TorchScript or an exported program, which would run code; {SAFE_WAY}")
+    top = {name.split("/", 1)[0] for name in members}
+    if {"constants.pkl", "data.pkl"} <= last and len(top) == 1 and "model.json" not in last:
+        return False  # TorchScript, as OpenAI publishes CLIP: its tensors are read, and its code is not
+    if "model.json" in last or any("/code/" in f"/{name}" for name in members):
+        raise UserError(f"{where}: an exported program, which would run code; {SAFE_WAY}")
     if last & {"archive_format", "archive_version", "serialized_exported_program.json"}:
         raise UserError(f"{where}: an exported program (.pt2), which would run code; {SAFE_WAY}")
     if any(name.endswith((".h5", ".keras")) for name in members):
         raise UserError(f"{where}: a Keras model, which would run code; {SAFE_WAY}")
-    top = {name.split("/", 1)[0] for name in members}
     plain = re.compile(
         r"[^/]+/(data\.pkl|byteorder|version|data/\d+|\.format_version|\.storage_alignment|\.data/serialization_id)"
     )

@@ -6,6 +6,7 @@ A format is one file in this folder that defines a `Format`, and one line in FOR
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from vitreous.weights.containers import outlines
 from vitreous.weights.describe import describe
 from vitreous.weights.door import check_sizes, check_tensors, errors_of
 from vitreous.weights.rules import Report, Rule, apply_read, apply_write
+from vitreous.words.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,14 @@ class Format(ABC):
         """What is written beside the tensors, by file name."""
         return {}
 
+    def tokenizer(self, folder: Path, card: Card) -> Tokenizer | None:
+        """That of the text tower, from the folder in which the weights lie; None where the card has no such tower."""
+        return None
+
+    def token_files(self, tokenizer: Tokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """A tokenizer as the users of this format have it, by file name, and what it loses there, a line each."""
+        raise UserError(f"{self.name} has no place for a tokenizer")
+
 
 def formats() -> dict[str, Format]:
     """By name, in the order in which they are asked whether a file is theirs: the telling ones first."""
@@ -71,10 +81,13 @@ def formats() -> dict[str, Format]:
         clip,
         convnext,
         detr,
+        eomt,
         google,
+        mask2former,
         original,
         pvt,
         resnet_v1,
+        siglip,
         swin,
         timm,
         torchvision,
@@ -87,8 +100,11 @@ def formats() -> dict[str, Format]:
         *pvt.FORMATS,
         *resnet_v1.FORMATS,
         *detr.FORMATS,
+        *mask2former.FORMATS,
+        *eomt.FORMATS,
         *transformers.FORMATS,
         *clip.FORMATS,
+        *siglip.FORMATS,
         *google.FORMATS,
         *torchvision.FORMATS,
         *original.FORMATS,

@@ -9,14 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from vitreous.errors import UserError
-from vitreous.weights import clip, timm, torchvision, transformers
+from vitreous.weights import clip, siglip, timm, torchvision, transformers
 from vitreous.weights.card import Card
 from vitreous.weights.detr import DetrFormat
 from vitreous.weights.detr_peers import opened_detr
 from vitreous.weights.formats import Format
+from vitreous.weights.mask_peers import opened_masks
+from vitreous.weights.mask_queries import MaskQueryFormat
 from vitreous.weights.peers import (
     Peer,
-    clip_peer,
     imported,
     quiet,
     taken_by,
@@ -28,6 +29,7 @@ from vitreous.weights.peers import (
 from vitreous.weights.pyramid_peers import opened_pyramid
 from vitreous.weights.pyramids import Pyramid
 from vitreous.weights.timm_config import write_config
+from vitreous.weights.tower_peers import Towers, as_peer
 
 
 def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
@@ -39,9 +41,13 @@ def open_as_users_do(path: Path, format: Format, card: Card) -> Peer | None:
     if isinstance(format, DetrFormat):
         usable = _usable("transformers", lambda: transformers_class("DetrForObjectDetection"))
         return opened_detr(path, format, card) if usable else None
+    if isinstance(format, MaskQueryFormat):
+        kind = format.peer
+        usable = _usable("transformers", lambda: transformers_class(kind))
+        return opened_masks(path, format, card) if usable else None
     if isinstance(format, timm.Timm) and _usable("timm", lambda: imported("timm")):
         return _by_timm(path, card)
-    if isinstance(format, transformers.Transformers | clip.TransformersClip):
+    if isinstance(format, transformers.Transformers | clip.TransformersClip | siglip.Siglip):
         kind = format.architecture(card)
         usable = _usable("transformers", lambda: transformers_class(kind))
         return _by_transformers(path, kind, format, card) if usable else None
@@ -72,9 +78,7 @@ def _by_timm(path: Path, card: Card) -> Peer:
         return timm_peer(module, name, card)
 
 
-def _by_transformers(
-    path: Path, kind: str, format: transformers.Transformers | clip.TransformersClip, card: Card
-) -> Peer:
+def _by_transformers(path: Path, kind: str, format: transformers.Transformers | Towers, card: Card) -> Peer:
     with taken_by("transformers", str(path)), quiet(imported("transformers")):
         module, found = transformers_class(kind).from_pretrained(
             str(path), dtype=torch.float32, local_files_only=True, output_loading_info=True
@@ -85,6 +89,6 @@ def _by_transformers(
         names = [name for name in names if "pooler" not in name or problem != "missing_keys"]
         if names:
             raise UserError(f"{path}: transformers' {kind} has {problem.replace('_', ' ')}: {names[0]} ({len(names)})")
-    if isinstance(format, clip.TransformersClip):
-        return clip_peer(module.eval(), kind, card)
+    if isinstance(format, clip.TransformersClip | siglip.Siglip):
+        return as_peer(module.eval(), kind, card)
     return transformers_peer(module.eval(), kind, format, card)

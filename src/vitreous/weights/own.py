@@ -39,16 +39,22 @@ class Folder(NamedTuple):
 # ---- a model
 
 
-def save_model(folder: Path | str, state_dict: Mapping[str, Tensor], card: Any) -> None:
-    """Weights, and whatever JSON the caller needs to use them again."""
-    write_folder(folder, {"model": state_dict}, {"model": card})
+def save_model(folder: Path | str, state_dict: Mapping[str, Tensor], card: Any, **others: Any) -> None:
+    """Weights, and whatever JSON the caller needs to use them again; others by their names."""
+    write_folder(folder, {"model": state_dict}, {"model": card, **others})
 
 
 def load_model(folder: Path | str) -> tuple[dict[str, Tensor], Any]:
+    weights, card, _ = load_model_and_others(folder)
+    return weights, card
+
+
+def load_model_and_others(folder: Path | str) -> tuple[dict[str, Tensor], Any, dict[str, Any]]:
+    """With the other documents, by name."""
     found = read_folder(folder)
     if "model" not in found.tensors or "model" not in found.documents:
         raise UserError(f"{folder}: not a model (it has no model.safetensors and model.json)")
-    return found.tensors["model"], found.documents["model"]
+    return found.tensors["model"], found.documents.pop("model"), found.documents
 
 
 # ---- writing

@@ -20,7 +20,19 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetSettings, ResNetStem, ViTSettings
-from vitreous.weights import clip, detr, formats, google, original, pyramids, timm, torchvision, transformers
+from vitreous.weights import (
+    clip,
+    detr,
+    formats,
+    google,
+    mask_queries,
+    original,
+    pyramids,
+    siglip,
+    timm,
+    torchvision,
+    transformers,
+)
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.timm_config import write_config
@@ -43,8 +55,6 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
     """The peer's own model for these tensors; a UserError where it is not installed, or does not take them."""
     builders: dict[type[Format], Callable[[Given, Any, Card], Peer]] = {
         transformers.Transformers: _transformers,
-        clip.TransformersClip: _clip,
-        clip.OpenAiClip: _openai_clip,
         timm.Timm: _timm,
         original.Wrapped: _original,
         google.GoogleViT: _google,
@@ -55,10 +65,18 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
         from vitreous.weights.pyramid_peers import pyramid_peer
 
         return pyramid_peer(given, format, card)
+    if isinstance(format, clip.TransformersClip | clip.OpenAiClip | siglip.Siglip):
+        from vitreous.weights.tower_peers import tower_peer
+
+        return tower_peer(given, format, card)
     if isinstance(format, detr.DetrFormat):
         from vitreous.weights.detr_peers import detr_peer
 
         return detr_peer(given, format, card)
+    if isinstance(format, mask_queries.MaskQueryFormat):
+        from vitreous.weights.mask_peers import mask_peer
+
+        return mask_peer(given, format, card)
     build = next((build for kind, build in builders.items() if isinstance(format, kind)), None)
     if build is None:
         raise UserError(f"{given.where}: of the format {format.name} we know no library to compare with")
@@ -160,32 +178,6 @@ def transformers_peer(peer: Any, kind: str, format: transformers.Transformers, c
         return {"features": found.last_hidden_state, **more}
 
     return Peer(title("transformers", kind), peer, outputs, card.model)
-
-
-def _clip(given: Given, format: clip.TransformersClip, card: Card) -> Peer:
-    document, kind = given.documents[CONFIG], format.architecture(card)
-    projection = transformers.vit(card, format.name).ends.projection
-    tower = {**(document.get("vision_config") or document), "projection_dim": projection or 512}
-    return clip_peer(from_transformers(given, kind, {**tower, "model_type": "clip_vision_model"}), kind, card)
-
-
-def clip_peer(peer: Any, kind: str, card: Card) -> Peer:
-    projection = transformers.vit(card, kind).ends.projection
-
-    def outputs(images: Tensor) -> Outputs:
-        found = peer(images)
-        return {
-            "features": found.last_hidden_state,
-            "pooled": found.image_embeds if projection else found.pooler_output,
-        }
-
-    return Peer(title("transformers", kind), peer, outputs, card.model)
-
-
-def _openai_clip(given: Given, format: clip.OpenAiClip, card: Card) -> Peer:
-    _, weights, _ = formats.read(given, format, card.model.picture_px)
-    peer = _clip(formats.write(card, weights, clip.TransformersClip()), clip.TransformersClip(), card)
-    return replace(peer, notes=("the names were changed by our own rules: transformers does not read these files",))
 
 
 def from_transformers(given: Given, kind: str, document: Mapping[str, Any]) -> Any:

@@ -32,6 +32,7 @@ ASSUMED: dict[str, Mapping[str, Any]] = {
     "Beit": SQUARE | {"resample": 3},
     "Bit": CROPPING,
     "CLIP": CROPPING,
+    "Siglip": SQUARE | {"resample": 3},
 }
 
 

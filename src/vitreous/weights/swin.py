@@ -126,7 +126,7 @@ class SwinFormat(Pyramid):
         )
 
     def as_run(self, model: ModelSettings) -> ModelSettings:
-        return self._swin(model).changed(norm_epsilon=EPSILON)
+        return self._swin(model).changed(norm_epsilon=EPSILON, fixed_windows=False)
 
     def _swin(self, model: ModelSettings) -> SwinSettings:
         if not isinstance(model, SwinSettings):

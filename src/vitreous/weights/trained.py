@@ -1,7 +1,8 @@
 """Trained: a model with everything needed to use it, from wherever it lies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,7 @@ from vitreous.weights.door import check_sizes, check_tensors, check_values
 from vitreous.weights.patches import resize_patches
 from vitreous.weights.rules import Report
 from vitreous.weights.shipped import shipped, shipped_folder
+from vitreous.words.tokenizer import Tokenizer
 
 PATCHES = "encoder.stem.patches.linear.weight"
 
@@ -31,6 +33,7 @@ class Trained:
     where: str
     format: str = "vitreous"
     report: Report | None = None  # what became of the tensors of a foreign file
+    words: Callable[[], Tokenizer | None] | None = None  # finds the tokenizer of its text tower, where it has one
 
     @classmethod
     def load(
@@ -69,11 +72,12 @@ class Trained:
                     f"{where}: this run has not finished; give the command that started it again, and it goes on"
                 )
             return None
-        weights, document = own.load_model(folder)
+        weights, document, others = own.load_model_and_others(folder)
         card = read_card(document, where=str(folder / "model.json"))
         check_sizes(card, weights, where)
         check_tensors(card, weights, where)
-        return cls(card, weights, where)
+        words = partial(Tokenizer.of_document, others["tokenizer"], where) if "tokenizer" in others else None
+        return cls(card, weights, where, words=words)
 
     @classmethod
     def _foreign(cls, path: Path, where: str, size: tuple[int, int] | None, heads: int | None, strict: bool) -> Self:
@@ -83,10 +87,14 @@ class Trained:
         given = replace(open_weights(path), heads=heads)
         chosen = formats.recognised(given)
         card, weights, report = formats.read(replace(given, where=where), chosen, size, strict)
-        return cls(card, weights, where, chosen.name, report)
+        # Only when it is asked for: the libraries that it needs are an extra.
+        words = partial(chosen.tokenizer, path if path.is_dir() else path.parent, card)
+        return cls(card, weights, where, chosen.name, report, None if card.task is None else words)
 
     def save(self, folder: Path) -> None:
-        own.save_model(folder, self.weights, settings.to_json(self.card))
+        tokenizer = None if self.words is None else self.words()
+        words = {} if tokenizer is None else {"tokenizer": tokenizer.document()}
+        own.save_model(folder, self.weights, settings.to_json(self.card), **words)
 
     # ---- using it
 
@@ -115,6 +123,13 @@ class Trained:
         if self.card.preprocessing.size_px != self.card.model.picture_px:
             task.encoder.resize(self.card.preprocessing.size_px)
         return task.eval()
+
+    def tokenizer(self) -> Tokenizer:
+        """That of its text tower."""
+        found = None if self.words is None else self.words()
+        if found is None:
+            raise UserError(f"{self.where}: has no text tower, or came without its tokenizer: it reads no texts")
+        return found
 
     def _fill(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Weights into a module that has only shapes so far: nothing is held twice."""

@@ -2,8 +2,19 @@
 
 from vitreous.data.targets.base import NoTargets, Targets
 from vitreous.data.targets.boxes import Boxes
+from vitreous.data.targets.captions import Captions
 from vitreous.data.targets.instances import Instances
 from vitreous.data.targets.labels import ClassLabels, ManyLabels
 from vitreous.data.targets.pixels import Masks, PixelLabels
 
-__all__ = ["Boxes", "ClassLabels", "Instances", "ManyLabels", "Masks", "NoTargets", "PixelLabels", "Targets"]
+__all__ = [
+    "Boxes",
+    "Captions",
+    "ClassLabels",
+    "Instances",
+    "ManyLabels",
+    "Masks",
+    "NoTargets",
+    "PixelLabels",
+    "Targets",
+]

@@ -1,8 +1,9 @@
-// The objects of a picture: a box each, in the colour of its class, from a score on that the user chooses.
+// The objects of a picture: a box or a shape each, in the colour of its class, from a score on that the user chooses.
 
 import { HEAT } from "./patches.js";
 import { DIMMED, Pointed } from "./pointed.js";
 import { percent } from "./prediction.js";
+import { Shape } from "./shapes.js";
 
 const MOST_LISTED = 50;
 const HOTTEST = 0.8; // opacity of the cell that was looked at most
@@ -13,10 +14,12 @@ export class Boxes extends Pointed {
     at("score").addEventListener("input", () => this.#choose());
   }
 
-  // result: {width, height, threshold, objects: [{label, score, box, colour, looks}], looks: {rows, columns, box}}, the
-  // surest first, without `looks` where the model cannot be looked into; picture: an image, or null
+  // result: {width, height, threshold, objects: [{label, score, box, query, colour, mask, looks}], looks: {rows,
+  // columns, box}}, the surest first, without `looks` where the model cannot be looked into, and without `mask` where it
+  // finds boxes alone; picture: an image, or null
   show(result, picture) {
     const isFirst = this.result === null;
+    for (const one of result.objects) one.shape = one.mask && new Shape(one.mask, one.box);
     Object.assign(this, { result, picture, kept: null, passing: null });
     if (isFirst) this.at("score").value = Math.ceil(100 * result.threshold);
     this.#choose();
@@ -37,18 +40,18 @@ export class Boxes extends Pointed {
     this.at("score-is").textContent = `${this.at("score").value} %`;
     this.at("box-looks").hidden = !this.result.looks;
     this.at("objects").replaceChildren(...shown.slice(0, MOST_LISTED).map(({ label, score, colour }, place) => this.entry("object", label, score, colour, place)));
-    this.canvas.setAttribute("aria-label", `The picture with a box around each object: ${this.#inWords()}`);
+    this.canvas.setAttribute("aria-label", `The picture with its objects marked: ${this.#inWords()}`);
     this.draw();
   }
 
-  // Of the boxes under the pointer, the smallest: it lies inside the others.
+  // Of the objects under the pointer, the smallest: it lies inside the others.
   under({ clientX, clientY }) {
     if (!this.result) return null;
     const frame = this.canvas.getBoundingClientRect(), { width, height } = this.result;
     const x = ((clientX - frame.x) / frame.width) * width, y = ((clientY - frame.y) / frame.height) * height;
     const area = ({ box: [x0, y0, x1, y1] }) => (x1 - x0) * (y1 - y0);
     const hit = this.#shown.map((one, place) => ({ one, place }))
-      .filter(({ one: { box: [x0, y0, x1, y1] } }) => x >= x0 && x <= x1 && y >= y0 && y <= y1)
+      .filter(({ one: { shape, box: [x0, y0, x1, y1] } }) => shape ? shape.has(x, y) : x >= x0 && x <= x1 && y >= y0 && y <= y1)
       .sort((a, b) => area(a.one) - area(b.one));
     return hit.length ? hit[0].place : null;
   }
@@ -77,11 +80,12 @@ export class Boxes extends Pointed {
     context.drawImage(canvas, x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale);
   }
 
-  #outline(context, { label, score, box, colour }, scale, isPointed) {
+  #outline(context, { label, score, box, colour, shape }, scale, isPointed) {
     const [x0, y0, x1, y1] = box.map((side) => side * scale), name = `${label} ${percent(score)}`;
     context.lineWidth = isPointed ? 4 : 2.5;
     context.strokeStyle = context.fillStyle = `rgb(${colour.join(" ")})`;
-    context.strokeRect(x0, y0, x1 - x0, y1 - y0);
+    if (shape) context.drawImage(shape.painted(colour), x0, y0, x1 - x0, y1 - y0);
+    else context.strokeRect(x0, y0, x1 - x0, y1 - y0);
     context.font = "600 13px system-ui, sans-serif";
     const room = context.measureText(name).width + 8, top = y0 >= 18 ? y0 - 18 : y0;
     context.fillRect(x0 - context.lineWidth / 2, top, room, 18);
@@ -98,5 +102,5 @@ export class Boxes extends Pointed {
   }
 }
 
-const readout = ({ label, score, box: [x0, y0, x1, y1] }) =>
-  `${label}, ${percent(score)}: ${Math.round(x1 - x0)} x ${Math.round(y1 - y0)} px.`;
+const readout = ({ label, score, query, box: [x0, y0, x1, y1] }) =>
+  `${label}, ${percent(score)}: ${Math.round(x1 - x0)} x ${Math.round(y1 - y0)} px, found by query ${query}.`;

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.runs import Runs
+
 Point = tuple[int, int]
 RIGHT, DOWN, LEFT, UP = range(4)
 STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -95,6 +97,18 @@ def signed_area(ring: list[Point]) -> int:
     """Positive for an outline, negative for a hole."""
     following = ring[1:] + ring[:1]
     return sum(x * next_y - next_x * y for (x, y), (next_x, next_y) in zip(ring, following, strict=True)) // 2
+
+
+def one_ring(shape: Runs) -> list[Point]:
+    """All pieces of a shape and their holes in one ring, for what knows no more: it goes to each of them and back the
+    same way, so that even-odd filling, and most others, give the shape again."""
+    x0, y0, *_ = shape.box
+    found = sorted(polygons(shape.part()), key=lambda one: -one.area)
+    rings = [ring for one in found for ring in (one.outline, *one.holes)]
+    path = list(rings[0]) if rings else []
+    for ring in rings[1:]:
+        path += [path[0], *ring, ring[0]]
+    return [(x + x0, y + y0) for x, y in path]
 
 
 def as_json(labels: NDArray[np.integer], classes: tuple[str, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitreous.prediction.polygons import as_json, polygons, signed_area
+from vitreous.data.polygons import as_json, polygons, signed_area
 
 
 def filled(rings, shape):

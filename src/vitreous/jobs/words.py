@@ -1,0 +1,72 @@
+"""Captions become tokens: the tokenizer of a run, found, or learned from its captions, and kept in its folder."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from vitreous.data.base import Retargeted, Source
+from vitreous.data.splits import Splits
+from vitreous.data.targets import Captions
+from vitreous.errors import UserError
+from vitreous.models.text import TextSettings
+from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic
+from vitreous.tasks import ImageTextSettings
+from vitreous.training.devices import World
+from vitreous.weights.trained import Trained
+from vitreous.words.files import read_tokenizer
+from vitreous.words.pairs import train_tokenizer
+from vitreous.words.tokenizer import Tokenizer
+
+KEPT = "tokenizer.json"  # in the folder of a run: a run that goes on reads what it began with
+
+
+def with_words(
+    recipe: Recipe, splits: Splits, world: World, folder: Path | None = None
+) -> tuple[Recipe, Splits, Tokenizer | None]:
+    """For what learns from captions: the recipe with a text tower for this tokenizer, and its captions as tokens. What
+    learns from anything else stays as it is."""
+    objective = recipe.objective
+    if not isinstance(objective, ImageTextSettings):
+        return recipe, splits, None
+    mixing = recipe.augmentation.mix
+    if mixing.probability > 0 and max(mixing.mixup, mixing.cutmix) > 0:
+        raise UserError("a caption is about one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
+    tokenizer = _kept(recipe, objective, splits.train, world, folder)
+    text = replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
+    fitting = replace(recipe, objective=replace(objective, text=text, tokenizer=None))
+    val, test = (None if part is None else encoded(part, tokenizer, text) for part in (splits.val, splits.test))
+    return fitting, replace(splits, train=encoded(splits.train, tokenizer, text), val=val, test=test), tokenizer
+
+
+def _kept(recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, folder: Path | None) -> Tokenizer:
+    """The first rank finds it, and the others read what it has left."""
+    if folder is None:
+        return _found(recipe, objective, train)
+    path = folder / KEPT
+    if world.is_first and not path.is_file():
+        atomic.write_json(_found(recipe, objective, train).document(), path)
+    world.wait()
+    return Tokenizer.of_document(atomic.read_json(path), str(path))
+
+
+def _found(recipe: Recipe, objective: ImageTextSettings, train: Source) -> Tokenizer:
+    if objective.tokenizer is not None:
+        return read_tokenizer(objective.tokenizer, objective.text.context)
+    if recipe.start_head and recipe.start is not None:
+        return Trained.load(recipe.start).tokenizer()
+    return train_tokenizer(_captions(train).all_texts(), objective.text.vocabulary, objective.text.context)
+
+
+def encoded(source: Source, tokenizer: Tokenizer, text: TextSettings) -> Source:
+    """The same pictures, their captions as this text tower reads them."""
+    padding = tokenizer.padding if text.may_be_cut else None
+    return Retargeted(source, _captions(source).encoded(tokenizer, padding))
+
+
+def _captions(source: Source) -> Captions:
+    if not isinstance(source.targets, Captions):
+        raise UserError(
+            f"{source.name}: its pictures have no captions, or something else of them was read: "
+            "--data.layout.targets captions"
+        )
+    return source.targets

@@ -1,0 +1,51 @@
+"""Losses that compare every picture of a batch with every text, across all ranks.
+
+Of all pairs of a batch, those that belong together stand in the same row of both. Each rank compares its own rows with
+everybody's, so that the mean over ranks is the loss of the whole batch.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from vitreous.nn.gather import gather, world
+from vitreous.objectives.simclr import products
+
+
+def softmax_contrast(pictures: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
+    """CLIP's (Radford et al. 2021, figure 3): which of all texts belongs to a picture, and which of all pictures to a
+    text. pictures, texts: (B, D) of length 1; scale: 0-d, by which similarities are multiplied."""
+    rank, _ = world()
+    partner = rank * len(pictures) + torch.arange(len(pictures), device=pictures.device)
+    of_pictures = F.cross_entropy(scale * products(pictures, gather(texts)), partner)
+    of_texts = F.cross_entropy(scale * products(texts, gather(pictures)), partner)
+    return (of_pictures + of_texts) / 2
+
+
+def sigmoid_contrast(pictures: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, chunk: int = 1024) -> Tensor:
+    """SigLIP's (Zhai et al. 2023, algorithm 1): of every pair for itself, whether it belongs together; the sum over all
+    texts, the mean over pictures.
+
+    Logits are made for `chunk` texts at a time, and made again on the way back, so that memory grows with the batch and
+    not with its square."""
+    rank, _ = world()
+    everybodys, first = gather(texts), rank * len(pictures)
+    total = torch.zeros((), device=pictures.device)
+    for start in range(0, len(everybodys), chunk):
+        part = everybodys[start : start + chunk]
+        if len(everybodys) <= chunk or not torch.is_grad_enabled():
+            total = total + _pairs_loss(pictures, part, scale, bias, start - first)
+        else:
+            total = total + checkpoint(
+                _pairs_loss, pictures, part, scale, bias, start - first, use_reentrant=False, preserve_rng_state=False
+            )
+    return total / len(pictures)
+
+
+def _pairs_loss(pictures: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, offset: int) -> Tensor:
+    """The sum over all pairs; text j belongs to picture j + offset."""
+    logits = scale * products(pictures, texts) + bias
+    rows, columns = (torch.arange(len(one), device=logits.device) for one in (pictures, texts))
+    belong = rows[:, None] == columns + offset
+    return -F.logsigmoid(torch.where(belong, logits, -logits)).sum()

@@ -1,0 +1,107 @@
+"""How well shapes of objects are found: COCO's average precision of masks, at the size that pictures came in."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.batch import IGNORED, Batch
+from vitreous.tasks import box_precision
+from vitreous.tasks.box_metric import named_precisions, shown_sizes
+from vitreous.tasks.box_precision import MOST, Found, Rle, Truth
+from vitreous.tasks.predictions import InstanceMasks, Prediction
+
+Rows = list[tuple[NDArray[Any], ...]]
+
+
+class InstanceMetric:
+    """The numbers of `BoxMetric`, where the overlap is that of masks, and sizes are numbers of their pixels."""
+
+    headline: ClassVar[str] = "AP"
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes, self.pictures = num_classes, 0
+        self.truth: Rows = []  # picture, class, crowd
+        self.found: Rows = []  # picture, class, score
+        self.true_masks: list[Rle] = []
+        self.found_masks: list[Rle] = []
+
+    def update(self, prediction: Prediction, batch: Batch) -> None:
+        assert isinstance(prediction, InstanceMasks)
+        for at, one in enumerate(_best(prediction, batch)):
+            classes = batch.targets["classes"][at].cpu().numpy()
+            known = np.flatnonzero(classes != IGNORED)
+            crowd = batch.targets["crowd"][at].cpu().numpy()[known]
+            bits = batch.targets["masks"][at].cpu().numpy()[: one.size[0], : one.size[1]]
+            self.true_masks += [rle for number in known.tolist() for rle in box_precision.encoded(_shape(bits, number))]
+            self.found_masks += box_precision.encoded(one.masks.cpu().numpy())
+            self.truth.append((np.full(len(known), self.pictures), classes[known], crowd))
+            scores = one.scores.cpu().numpy().astype(np.float64)
+            self.found.append((np.full(len(scores), self.pictures), one.classes.cpu().numpy(), scores))
+            self.pictures += 1
+
+    def compute(self) -> dict[str, float]:
+        truth, found = (
+            [np.concatenate(column) for column in zip(*rows, strict=True)] for rows in (self.truth, self.found)
+        )
+        boxes = [box_precision.bounds(masks) for masks in (self.true_masks, self.found_masks)]
+        return named_precisions(
+            Truth(truth[0], truth[1], boxes[0], truth[2], self.true_masks),
+            Found(found[0], found[1], boxes[1], found[2], self.found_masks),
+            *(self.num_classes, self.pictures),
+        )
+
+
+class _Best(NamedTuple):
+    """Of one picture the surest."""
+
+    size: tuple[int, int]  # height and width of the picture
+    scores: Tensor  # (n,)
+    classes: Tensor  # (n,)
+    masks: Tensor  # (n, H, W) bool
+
+
+def instance_scores(prediction: InstanceMasks) -> tuple[Tensor, Tensor]:
+    """Scores and classes (B, Q) each: the probability of the likeliest class, times how sure the query is of the cells
+    that it takes (Cheng et al. 2022, section 4.1)."""
+    shares, classes = prediction.logits.float().softmax(dim=-1)[..., :-1].max(dim=-1)
+    masks = prediction.masks.float()
+    inside = (masks > 0).float()
+    sure = (masks.sigmoid() * inside).sum(dim=(2, 3)) / inside.sum(dim=(2, 3)).clamp(min=1)
+    return shares * sure, classes
+
+
+def _best(prediction: InstanceMasks, batch: Batch) -> Iterator[_Best]:
+    every, labels = instance_scores(prediction)
+    best = every.topk(min(MOST, every.shape[1]), dim=1)
+    sizes, extents = (one.flip(1).long().tolist() for one in shown_sizes(batch))
+    canvas = batch.images.shape[-2:]
+    for at, (scores, queries) in enumerate(zip(*best, strict=True)):
+        masks = prediction.masks[at, queries].float()
+        for axis in (0, 1):
+            masks = enlarged(masks, axis - 2, sizes[at][axis], extents[at][axis] * masks.shape[axis + 1] / canvas[axis])
+        shapes = masks > 0
+        seen = shapes.flatten(1).any(dim=1)
+        yield _Best(tuple(sizes[at]), scores[seen], labels[at, queries][seen], shapes[seen])
+
+
+def enlarged(maps: Tensor, axis: int, size: int, cells: float) -> Tensor:
+    """Of the first `cells` along an axis, `size` values: linear between the middles of cells, and beyond the last of
+    them as it is. As `prediction.pixels.places` has it."""
+    at = (torch.arange(size, dtype=torch.float64, device=maps.device) + 0.5) * (cells / size) - 0.5
+    at = at.clamp(0, max(0, int(np.ceil(cells - 1e-6)) - 1))
+    low = at.long().clamp(max=max(maps.shape[axis] - 2, 0))
+    share = (at - low).to(maps.dtype)
+    share = share if axis == -1 else share[:, None]
+    near = maps.index_select(axis, low)
+    if maps.shape[axis] == 1:
+        return near
+    return near + share * (maps.index_select(axis, low + 1) - near)
+
+
+def _shape(bits: np.ndarray, number: int) -> np.ndarray:
+    """(1, H, W): one object's pixels."""
+    return (bits[None, ..., number // 8] >> np.uint8(number % 8) & 1).astype(np.bool_)

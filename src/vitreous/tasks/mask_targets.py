@@ -1,0 +1,81 @@
+"""What queries are to draw: a mask per class of a picture, or per object; read at points, never at every pixel."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.batch import IGNORED, Batch
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True)
+class MaskTargets:
+    """Of a batch: up to M masks per picture."""
+
+    classes: Tensor  # (B, M) int64; where not valid, any
+    valid: Tensor  # (B, M) bool
+
+    def at(self, points: Tensor) -> Tensor:
+        """(B, P, 2) as (x, y), 0 to 1 of the canvas -> (B, M, P) float: whether a point is part of each mask."""
+        raise NotImplementedError
+
+    def known(self, points: Tensor) -> Tensor:
+        """(B, P, 2) -> (B, P) bool: whether anything is known of a point; what is drawn elsewhere does not count."""
+        return torch.ones_like(points[..., 0], dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class ClassMasks(MaskTargets):
+    """One mask per class that a picture shows, by the class of every pixel."""
+
+    labels: Tensor  # (B, H, W) int64, IGNORED where nothing is known
+
+    def at(self, points: Tensor) -> Tensor:
+        return (self._labels(points)[:, None] == self.classes[..., None]).float()
+
+    def known(self, points: Tensor) -> Tensor:
+        return self._labels(points) != IGNORED
+
+    def _labels(self, points: Tensor) -> Tensor:
+        """(B, P): of the pixel that each point lies in."""
+        height, width = self.labels.shape[-2:]
+        x = (points[..., 0] * width).long().clamp(0, width - 1)
+        y = (points[..., 1] * height).long().clamp(0, height - 1)
+        return self.labels.flatten(1).gather(1, y * width + x)
+
+
+@dataclass(frozen=True)
+class ObjectMasks(MaskTargets):
+    """One mask per object, which may be coarser than the picture: between its places it is interpolated."""
+
+    masks: Tensor  # (B, M, h, w), of any type
+
+    def at(self, points: Tensor) -> Tensor:
+        grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
+        # What touches the edge of the canvas does so up to the edge itself.
+        return F.grid_sample(self.masks.to(points.dtype), grid, padding_mode="border", align_corners=False)[..., 0]
+
+
+def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
+    """Of pictures with a class per pixel."""
+    if "mask" not in batch.targets:
+        raise UserError("these pictures have no masks, and segmentation learns from nothing else")
+    labels = batch.targets["mask"]
+    # One place more, before the first, for what is ignored. All that is written is the same: any order will do.
+    shown = torch.zeros(len(labels), num_classes + 1, dtype=torch.bool, device=labels.device)
+    shown = shown.scatter(1, labels.flatten(1) - IGNORED, True)
+    classes = torch.arange(num_classes, device=labels.device).expand(len(labels), -1)
+    return ClassMasks(classes, shown[:, 1:], labels)
+
+
+def object_masks(batch: Batch) -> ObjectMasks:
+    """Of pictures with objects. Crowds are nothing to learn from."""
+    if "masks" not in batch.targets:
+        raise UserError("these pictures have no masks of objects, and instances are learned from nothing else")
+    classes = batch.targets["classes"]
+    valid = classes != IGNORED
+    if "crowd" in batch.targets:
+        valid = valid & ~batch.targets["crowd"]
+    return ObjectMasks(torch.where(valid, classes, 0), valid, batch.targets["masks"])
