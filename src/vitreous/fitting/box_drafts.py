@@ -16,6 +16,7 @@ from vitreous.training.optim import AdamWSettings, OptimizerSettings
 
 # Queries: some to spare, as each finds one object at most; and not too few to choose from where pictures have few.
 QUERIES_PER_OBJECT, LEAST_QUERIES, MOST_QUERIES = 2, 30, 300
+RATES = {"cpu": 1e-3, "cuda": 7e-4}  # the wider decoder wants a lower one
 ENLARGED_PX = 256  # up to which the map of a plain ViT is enlarged: beyond, it has places enough
 SIZES = {"cpu": (128, 4, 256), "cuda": (256, 8, 1024)}  # width, heads, width of the MLP
 
@@ -53,7 +54,8 @@ class BoxDrafts(PlacedDrafts):
         return min(max(QUERIES_PER_OBJECT * most, LEAST_QUERIES), MOST_QUERIES)
 
     def optimizer(self, start: Start | None) -> OptimizerSettings:
-        return AdamWSettings(lr=1e-3 if start is None else 7e-4, weight_decay=0.05, layer_decay=0.8)
+        lr = RATES[self.hardware.kind]
+        return AdamWSettings(lr=lr if start is None else 0.7 * lr, weight_decay=0.05, layer_decay=0.8)
 
     def own_choices(self, recipe: Recipe) -> tuple[Choice, Choice]:
         num, most = len(self.report.classes), max(part.boxes.most for part in self.report.parts if part.boxes)
