@@ -45,18 +45,19 @@ def make(folder: Path, num: int) -> None:
         small.resize((256, 256), Image.Resampling.BICUBIC).save(folder / f"{number:06}.jpg", quality=90)
 
 
-def embed(model: str, pictures: Path, out: Path, *options: str) -> dict[str, float]:
+def embed(model: str, pictures: Path, out: Path, *options: str, threads: int = 1) -> dict[str, float]:
     words = ["embed", model, str(pictures), "--out", str(out), "--device", "cpu", "--quiet", *options]
     code = "import resource, sys; from vitreous.cli import main; main(sys.argv[1:]); "
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     begin = time.perf_counter()
-    ended = subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.PIPE)
+    ended = subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.PIPE, env=environment)
     seconds = time.perf_counter() - begin
     parts = sorted((out / "rows").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     rows = [int(path.name.split("-")[3]) for path in parts]
     apart_s = (parts[-1].stat().st_mtime_ns - parts[0].stat().st_mtime_ns) / 1e9
     peak_mb = int(ended.stdout.split()[-1]) / 1024  # of this process alone: Ray's workers are others
-    return {"seconds": seconds, "rows_per_s": sum(rows[1:]) / apart_s, "peak_mb": peak_mb}
+    return {"seconds": seconds, "rows_per_s": sum(rows[1:]) / max(apart_s, 1e-9), "peak_mb": peak_mb}
 
 
 def planned(num: int) -> dict[str, float]:
@@ -72,24 +73,31 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=4096)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
+    cores = os.cpu_count() or 1
     engines = {
-        "local": ("--engine", "local"),
-        "ray": ("--engine", "ray", "--workers", str(os.cpu_count())),
+        "local, 1 thread": (("--engine", "local"), 1),
+        f"local, {cores} threads": (("--engine", "local"), cores),
+        f"ray, {cores} workers of 1 thread": (("--engine", "ray", "--workers", str(cores)), 1),
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder / "pictures", options.pictures)
-        make(folder / "few", options.pictures // 8)
+        make(folder / "few", options.pictures // 4)
         for turn in range(options.turns):
-            for engine, words in engines.items():
+            for engine, (words, threads) in engines.items():
                 out = folder / f"{engine}-{turn}"
-                found[engine].append(embed(options.model, folder / "pictures", out, "--part", "64", *words))
+                run = embed(options.model, folder / "pictures", out, "--part", "32", *words, threads=threads)
+                found[engine].append(run)
                 print(engine, found[engine][-1], file=sys.stderr)
-        few = embed(options.model, folder / "few", folder / "out-few", "--part", "64")
+        few = embed(options.model, folder / "few", folder / "out-few", "--part", "32")
     result: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/bulk.py", *sys.argv[1:]]),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[1], 1),  # above the number of cores: others were at work
+            "python": platform.python_version(),
+        },
         "model": options.model,
         "pictures": options.pictures,
         "engines": {
@@ -98,10 +106,10 @@ def main() -> None:
             for engine, runs in found.items()
         },
         "memory": {
-            f"{options.pictures // 8} pictures, peak_mb": round(few["peak_mb"]),
-            f"{options.pictures} pictures, peak_mb": round(found["local"][0]["peak_mb"]),
+            f"{options.pictures // 4} pictures, peak_mb": round(few["peak_mb"]),
+            f"{options.pictures} pictures, peak_mb": round(next(iter(found.values()))[0]["peak_mb"]),
         },
-        "plans": [planned(num) for num in (100_000, 1_000_000, 10_000_000)],
+        "plans": [planned(num) for num in (100_000, 1_000_000)],
     }
     text = json.dumps(result, indent=2)
     print(text)

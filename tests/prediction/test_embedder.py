@@ -9,6 +9,8 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.prediction.embedder import Embedder
+from vitreous.prediction.predictor import Predictor
+from vitreous.prediction.records import Wanted, records
 from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -44,6 +46,14 @@ def test_of_two_towers():
     assert (embedder.width, embedder.normalisation) == (6, "l2")
     other = task.build(built.encoder, ()).state_dict()  # the same picture tower, and other texts
     assert Embedder(Trained(trained.card, other, "here")).fingerprint != embedder.fingerprint
+
+
+def test_two_towers_predict_nothing(tmp_path):
+    task = ImageTextSettings(width=6, text=TextSettings(vocabulary=40, end=39, context=5, width=8, depth=1, heads=2))
+    weights = task.build(MODEL.build(), ()).state_dict()
+    Trained(Card(model=MODEL, task=task, preprocessing=PREPROCESSING), weights, "here").save(tmp_path / "model")
+    with pytest.raises(UserError, match="use `vitreous embed`"):
+        records(Predictor.load(tmp_path / "model").reading, Wanted())
 
 
 def test_an_exported_model_has_none(tmp_path):

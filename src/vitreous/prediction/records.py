@@ -250,4 +250,6 @@ RECORDS: dict[TaskKind, type[Records]] = {
 
 
 def records(reading: Reading, wanted: Wanted) -> Records:
+    if reading.kind not in RECORDS:
+        raise UserError("this model compares pictures with texts, and predicts nothing by itself: use `vitreous embed`")
     return RECORDS[reading.kind](reading, wanted)
