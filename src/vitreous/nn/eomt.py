@@ -52,7 +52,7 @@ class Eomt(nn.Module):
         """One layer's. tokens: (B, P + h * w + Q, D), normed."""
         patches, queries = torch.split(tokens[:, num_prefix:], [grid[0] * grid[1], len(self.queries)], dim=1)
         embeddings = self.masks(queries)
-        pixels = self.upscale(patches.transpose(1, 2).reshape(len(patches), -1, *grid)).to(embeddings.dtype)
+        pixels = self.upscale(patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid)).to(embeddings.dtype)
         return QueryMasks(self.classes(queries)[None], embeddings[None], pixels[None])
 
     def looks(self, said: QueryMasks, num_prefix: int, grid: tuple[int, int], free: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class QueryMasks(NamedTuple):
     def masks(self) -> Tensor:
         """(B, Q, h, w): the logits of the last layer's masks."""
         pixels = self.pixels[-1]
-        return (self.embeddings[-1] @ pixels.flatten(2)).view(len(pixels), -1, *pixels.shape[-2:])
+        return (self.embeddings[-1] @ pixels.flatten(2)).view(pixels.shape[0], -1, *pixels.shape[-2:])
 
 
 def inside(embeddings: Tensor, pixels: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def class_scores(said: QueryMasks) -> Tensor:
         classes = logits.to(wide(logits.dtype)).softmax(dim=-1)[..., :-1]  # (B, Q, K)
         places = masks.to(wide(masks.dtype)).sigmoid().flatten(2)  # (B, Q, h * w)
         scores = classes.transpose(1, 2) @ places
-        return scores.clamp(min=LEAST).log().view(len(masks), -1, *masks.shape[-2:])
+        return scores.clamp(min=LEAST).log().view(masks.shape[0], -1, *masks.shape[-2:])
 
 
 def pixels_at(pixels: Tensor, points: Tensor) -> Tensor:
