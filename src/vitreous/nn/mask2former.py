@@ -80,9 +80,7 @@ class PixelDecoder(nn.Module):
         canvas = (maps[0].shape[-2], maps[0].shape[-1])
         memory = encoded(projected, self.levels, self.encoder, None, canvas, start=1.0)
         split = torch.split(memory.tokens, [h * w for h, w in memory.shapes], dim=1)
-        mixed = [
-            one.transpose(1, 2).reshape(one.shape[0], -1, *shape) for one, shape in zip(split, memory.shapes, strict=True)
-        ]
+        mixed = [one.mT.reshape(one.shape[0], -1, *shape) for one, shape in zip(split, memory.shapes, strict=True)]
         x = mixed[-1]
         for lateral, smooth, one in zip(self.laterals, self.smooth, reversed(maps[:-num]), strict=True):
             across = lateral(one)
