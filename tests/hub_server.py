@@ -24,6 +24,7 @@ class Hub:
                 "pytorch_model.bin": b"never asked for",
                 "config.json": b'{"model_type": "vit"}',
                 "preprocessor_config.json": b"{}",
+                "merges.txt": b"a b",
                 "README.md": b"never asked for either",
             },
             "timm/vit_tiny": {"model.safetensors": weights, "config.json": b"{}"},

@@ -1,6 +1,6 @@
 """What the everyday commands do, as functions: fit, predict, attention, and a report drawn again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from vitreous.prediction.predictions import Predictions
 from vitreous.prediction.predictions import predict as predicted
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.prediction.zero_shot import zero_shot
 from vitreous.report import write_report
 from vitreous.settings import typed
 from vitreous.training.devices import World
+from vitreous.weights.trained import Trained
 
 REPORT = "report.html"
 
@@ -55,13 +57,20 @@ def fit(
 
 
 def predict(
-    model: str | Path | Predictor, *pictures: AnyPicture, device: str = "auto", batch_size: int = 16
+    model: str | Path | Predictor,
+    *pictures: AnyPicture,
+    classes: Sequence[str] = (),
+    device: str = "auto",
+    batch_size: int = 16,
 ) -> Predictions:
-    """Predictions about pictures, with calibrated probabilities, as `vitreous predict`.
+    """Predictions about pictures, with calibrated probabilities, as `vitreous predict`. `classes` are names to tell
+    apart by a model of pictures and words.
 
     `model` is a run, weights, an exported .onnx file, or a Predictor that is loaded already. A picture is a file, a
     folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
     """
+    if classes and not isinstance(model, Predictor):
+        model = TorchPredictor(zero_shot(Trained.load(model), classes), device)
     return predicted(_predictor(model, device), pictures, batch_size)
 
 

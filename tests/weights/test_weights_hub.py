@@ -50,7 +50,8 @@ def test_fetches_what_is_read_and_nothing_else(play, fetch):
     given = open_weights(fetch("hf:owner/model"))
     assert torch.equal(given.tensors["weight"], torch.arange(60000, dtype=torch.float32))
     assert given.documents == {"config.json": {"model_type": "vit"}, "preprocessor_config.json": {}}
-    assert sorted(play.downloads()) == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    expected = ["config.json", "merges.txt", "model.safetensors", "preprocessor_config.json"]
+    assert sorted(play.downloads()) == expected
     play.asked.clear()
     assert COMMIT in fetch("hf:owner/model")
     assert not play.downloads()  # the cache has them

@@ -14,6 +14,7 @@ from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.vit import as_vit
+from vitreous.prediction.zero_shot import TEMPLATES, zero_shot
 from vitreous.tasks import ImageTextSettings
 from vitreous.weights import formats
 from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
@@ -31,11 +32,15 @@ def convert(
     patch: int | None = None,
     *,
     heads: int | None = None,
+    classes: Sequence[str] = (),
+    templates: Sequence[str] = TEMPLATES,
     approximate: bool = False,
     verified: bool = False,
     pictures: Sequence[str | Path] = (),
 ) -> str:
     """Write the model at `where` to `out` in the format `to`. Returns what was done, in a line, or in several.
+
+    With `classes`, a model of pictures and words becomes a classifier of these names, in sentences by `templates`.
 
     What the format cannot carry is folded into the weights, refused, or named in a note beside the result. What was
     written is opened by the library that it is for, where that is installed, and its outputs are compared with the
@@ -46,6 +51,8 @@ def convert(
     chosen = None if to == "vitreous" else formats.named(to)
     _check_place(target, to, chosen)
     trained = Trained.load(where, picture_px=picture_px, patch=patch, heads=heads)
+    if classes:
+        trained = zero_shot(trained, classes, templates)
     carried = None if chosen is None else _carried(trained, chosen, approximate)
     lines = _verified_source(trained, pictures, picture_px, heads) if verified else []
     with put_in_place(target) as place:

@@ -19,6 +19,7 @@ from vitreous.evaluation.metrics import ClassScores, Scores
 from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
 from vitreous.evaluation.pixel_scores import PixelEvaluation, PixelScores
 from vitreous.evaluation.probes import FewShot
+from vitreous.evaluation.retrieval import RetrievalEvaluation
 
 Figures = dict[str, Figure]
 # From clear to blue: on a page, what is zero has the page's own colour.
@@ -28,7 +29,7 @@ COUNTED = 12  # up to this many have their shares written into the cells
 
 
 @singledispatch
-def drawn(evaluation: Evaluation) -> Figures:
+def drawn(evaluation: Evaluation | RetrievalEvaluation) -> Figures:
     """All figures of an evaluation, by name."""
     raise NotImplementedError(type(evaluation).__name__)
 
@@ -41,6 +42,11 @@ def _(evaluation: ClassEvaluation) -> Figures:
         "reliability": reliability(evaluation.before, evaluation.after),
         "abstention": abstention_curve(evaluation.abstention),
     }
+
+
+@drawn.register
+def _(evaluation: RetrievalEvaluation) -> Figures:
+    return {"recall": recalls(evaluation)}
 
 
 @drawn.register
@@ -68,6 +74,22 @@ def _(evaluation: ManyEvaluation) -> Figures:
         "per_class": per_label(evaluation.scores),
         "reliability": reliability(evaluation.before, evaluation.after),
     }
+
+
+@drawing
+def recalls(evaluation: RetrievalEvaluation) -> Figure:
+    """Both ways, by how many of the best are looked at, with their intervals."""
+    drawn = figure(5.0, 3.0)
+    axes, places = drawn.subplots(), np.arange(len(evaluation.depths))
+    ways = (("text of a picture", evaluation.to_texts), ("picture of a text", evaluation.to_pictures))
+    for number, (name, found) in enumerate(ways):
+        values = np.array([(one.value, one.value - one.low, one.high - one.value) for one in found]).T
+        at = places + 0.36 * (number - 0.5)
+        axes.bar(at, 100 * values[0], 0.34, yerr=100 * values[1:].clip(min=0), color=SERIES[number], label=name)
+    axes.set_xticks(places, [f"recall@{depth}" for depth in evaluation.depths])
+    axes.set(ylabel="%", ylim=(0, 100))
+    axes.legend()
+    return drawn
 
 
 @drawing

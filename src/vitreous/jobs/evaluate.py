@@ -19,8 +19,10 @@ from vitreous.evaluation.full import Evaluation, evaluate_classes, evaluate_full
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_shot, knn, linear_probe
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
+from vitreous.evaluation.retrieval import RetrievalEvaluation
 from vitreous.jobs.by_picture import BY_PICTURE, ByPicture
 from vitreous.jobs.data import AskedData, OpenData
+from vitreous.jobs.matching import evaluate_retrieval, evaluate_zero_shot
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import note
 from vitreous.training.devices import World
@@ -50,7 +52,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class Assessment:
-    evaluation: Evaluation | None  # None: an encoder without a head, or of other classes than the pictures
+    evaluation: Evaluation | RetrievalEvaluation | None  # None: no head, or of other classes than the pictures
     label_sets: SetAccuracy | None = None  # where sets of right labels were given
     probes: tuple[Probed, ...] = ()
     unpredicted: str | None = None  # why there is no evaluation of the model's own predictions, where it has a head
@@ -89,6 +91,7 @@ def evaluate(
     probes: Sequence[str] = (),
     label_sets: str | Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
     mapping: str | Path | None = None,  # JSON: the model's classes for each class of the data (ObjectNet)
+    templates: Sequence[str] = (),  # zero-shot: sentences around the names of the data's classes, with {} for a name
     open_data: OpenData = DataSettings.build,
 ) -> Assessment:
     """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
@@ -99,6 +102,9 @@ def evaluate(
     """
     _check(coverages, probes, label_sets, mapping)
     model, world, asked = Trained.load(where), World.join(device), AskedData.find(where, data, changes)
+    if templates:
+        found = evaluate_zero_shot(model, asked, split, templates=templates, coverages=tuple(coverages), world=world)
+        return Assessment(found)
     splits = asked.splits(open_data) if asked.is_own or probes else None
     probed = _probed(model, splits, split, world=world, probes=probes) if splits is not None and probes else ()
     if model.card.task is None:
@@ -111,6 +117,8 @@ def evaluate(
         return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
+    if model.card.task.task_kind == "match":
+        return Assessment(evaluate_retrieval(model, source, world), probes=probed)
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
     if measure := BY_PICTURE.get(model.card.task.task_kind):
         return Assessment(_by_picture(measure, model, held_out, source, world), probes=probed)
@@ -127,8 +135,8 @@ def evaluate(
     if label_sets is not None:
         sets = read_label_sets(Path(label_sets), classes)
         right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
-    found = evaluate_fully(val, test, calibration=model.card.calibration, coverages=tuple(coverages))
-    return Assessment(found, right, probed)
+    evaluated = evaluate_fully(val, test, calibration=model.card.calibration, coverages=tuple(coverages))
+    return Assessment(evaluated, right, probed)
 
 
 def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:

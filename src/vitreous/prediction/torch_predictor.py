@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitreous import settings
 from vitreous.data.images import Picture
+from vitreous.errors import UserError
 from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Predictor, sizes_of
@@ -22,6 +23,11 @@ class TorchPredictor(Predictor):
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if trained.card.task is not None and trained.card.task.task_kind == "match":
+            raise UserError(
+                f"{trained.where}: compares pictures with words, so it needs some: give --classes 'a cat,a dog', or "
+                "write a classifier of them first, with `vitreous convert MODEL OUT --classes ...`"
+            )
         self.card = trained.card
         self.device = torch.device(device)
         self.task = trained.task().to(self.device)

@@ -15,17 +15,18 @@ from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric
 from vitreous.tasks.predictions import ClassLogits
 
-HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean"]
+HeadKind = Literal["linear", "tanh", "distilled", "class-and-mean", "cosine"]
 Fusion = Literal["logits", "softmax"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings:
-    head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; class-and-mean: DINOv2's
+    head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; cosine: CLIP's, by words
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels per picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
     class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
     start_bias: float = -10.0  # of the head (sigmoid only): how likely a label is before a picture is seen
+    cosine_width: int | None = None  # cosine: width of the space that features are projected to; none: their own
     fusion: Fusion = "logits"  # distilled: what is averaged of the two heads; softmax: DeiT's paper; logits: its code
 
     @property
@@ -55,6 +56,8 @@ class ClassifySettings:
             return LinearHead(encoder.width, num_classes)
         if self.head == "tanh":
             return TanhHead(encoder.width, num_classes)
+        if self.head == "cosine":
+            return CosineHead(encoder.width, num_classes, self.cosine_width)
         if self.head == "class-and-mean":
             if encoder.num_prefix < 1:
                 raise UserError("the class-and-mean head needs a class token: set num_prefix to 1")
@@ -156,7 +159,27 @@ class ClassAndMeanHead(nn.Module):
         return [self.bias]
 
 
-Head = LinearHead | TanhHead | DistilledHead | ClassAndMeanHead
+class CosineHead(nn.Module):
+    """How alike the features and one direction per class are, times a scale: what words say of classes, CLIP compares
+    with pictures in this way."""
+
+    def __init__(self, width: int, num_classes: int, out: int | None = None) -> None:
+        super().__init__()
+        self.projection = nn.Identity() if out is None else nn.Linear(width, out, bias=False)
+        self.weight = nn.Parameter(torch.zeros(num_classes, out or width))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+        self.log_scale = nn.Parameter(torch.full((), math.log(1 / 0.07)))
+
+    def forward(self, features: Features) -> Tensor:
+        x = self.projection(features.pooled)
+        directions = (F.normalize(one, dim=1) for one in (x, self.weight.to(x.dtype)))
+        return self.log_scale.exp().to(x.dtype) * F.linear(*directions) + self.bias.to(x.dtype)
+
+    def last_biases(self) -> list[nn.Parameter]:
+        return [self.bias]
+
+
+Head = LinearHead | TanhHead | DistilledHead | ClassAndMeanHead | CosineHead
 
 
 class Classify(Task):

@@ -20,6 +20,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
     parser.add_argument("--heads", type=int, metavar="N", help="attention heads, where the file does not say how many")
     parser.add_argument(
+        "--classes",
+        metavar="NAMES",
+        help="of CLIP and the like: write a classifier of 'a cat,a dog' (or a file's)",
+    )
+    parser.add_argument(
+        "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
+    )
+    parser.add_argument(
         "--approximate",
         action="store_true",
         help="write it even where the format cannot hold exactly this model, and say how far the outputs differ",
@@ -36,6 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.conversion.convert import convert
+    from vitreous.prediction.zero_shot import parse_classes, parse_templates
 
     print(
         convert(
@@ -45,6 +54,8 @@ def run(options: argparse.Namespace) -> None:
             options.picture_px,
             options.patch,
             heads=options.heads,
+            classes=parse_classes(options.classes) if options.classes else (),
+            templates=parse_templates(options.templates),
             approximate=options.approximate,
             verified=options.verify,
             pictures=options.picture,

@@ -29,6 +29,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map", metavar="FILE", help="JSON: the model's classes for each class of the data (ObjectNet)"
     )
+    parser.add_argument(
+        "--zero-shot", action="store_true", help="of CLIP and the like: tell the data's classes by their names alone"
+    )
+    parser.add_argument(
+        "--templates", metavar="T", help="of --zero-shot: 'a photo of a {};a drawing of a {}', a file, or none"
+    )
     parser.add_argument("--figures", metavar="DIR", help="save the figures there")
     add_device(parser)
     add_quiet(parser)
@@ -44,8 +50,11 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     for name in changes:
         if not name.startswith("data."):
             options.parser.refuse(f"--{name}")
+    if options.templates and not options.zero_shot:
+        raise UserError("--templates are for --zero-shot: give that too")
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.jobs.evaluate import evaluate
+    from vitreous.prediction.zero_shot import parse_templates
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):
@@ -59,6 +68,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             probes=tuple(options.probe.split(",")) if options.probe else (),
             label_sets=options.labels,
             mapping=options.map,
+            templates=parse_templates(options.templates) if options.zero_shot else (),
         )
     if options.json:
         import json

@@ -17,6 +17,7 @@ from vitreous.verbs.bulk import add_bulk, run_bulk
 if TYPE_CHECKING:
     from vitreous.data.images import BadPicture
     from vitreous.prediction.outcomes import Outcome
+    from vitreous.prediction.predictor import Predictor
     from vitreous.prediction.records import Records, Wanted
 
 HELP = "Predict what pictures show, with calibrated probabilities."
@@ -44,6 +45,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="P",
         help='say "not sure" where the best class is less probable than this',
+    )
+    parser.add_argument(
+        "--classes", metavar="NAMES", help="of CLIP and the like: 'a cat,a dog', or a file with a name per line"
+    )
+    parser.add_argument(
+        "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
     )
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
     parser.add_argument(
@@ -87,7 +94,7 @@ def _print(options: argparse.Namespace) -> None:
     from vitreous.prediction.records import records as records_of
     from vitreous.terminal import Bar
 
-    predictor = Predictor.load(options.start, options.device)
+    predictor = Predictor.load(options.start, options.device) if options.classes is None else _by_words(options)
     wanted = _wanted(options)
     records = records_of(predictor.reading, wanted)
     files = None if options.out is None else files_of(Path(options.out), predictor.reading, wanted)
@@ -137,8 +144,21 @@ def _check(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} {getattr(options, name)}: it is between 0 and 1")
     if options.score is not None and options.precision is not None:
         raise UserError("--score and --precision each say which objects are told: give one of them")
+    if options.templates and options.classes is None:
+        raise UserError("--templates are sentences around --classes: give these too")
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- stands alone: what it means comes from the standard input")
+
+
+def _by_words(options: argparse.Namespace) -> "Predictor":
+    """Of a model with a text tower."""
+    from vitreous.prediction.torch_predictor import TorchPredictor
+    from vitreous.prediction.zero_shot import parse_classes, parse_templates, zero_shot
+    from vitreous.weights.trained import Trained
+
+    templates = parse_templates(options.templates)
+    classifier = zero_shot(Trained.load(options.start), parse_classes(options.classes), templates)
+    return TorchPredictor(classifier, options.device)
 
 
 def _listed(words: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vitreous.errors import UserError, did_you_mean
 from vitreous.terminal import is_quiet
-from vitreous.weights.names import DOCUMENTS, ENDINGS, INDICES, WHOLE
+from vitreous.weights.names import DOCUMENTS, ENDINGS, INDICES, TOKENIZERS, WHOLE
 
 FORM = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?")
 
@@ -202,7 +202,7 @@ def _downloaded(hub: Any, place: Place, known: list[str]) -> list[Path]:
         return Path(hub.hf_hub_download(place.repository, name, revision=place.revision))
 
     # The weights come last: where they are in the cache, all that belongs to them is.
-    documents = [get(name) for name in DOCUMENTS if name in known] if not place.file else []
+    documents = [get(name) for name in (*DOCUMENTS, *TOKENIZERS) if name in known] if not place.file else []
     weights = get(_chosen(known, place))
     shards = _shards(weights, place) if weights.name in INDICES else []
     return [weights, *documents, *(get(name) for name in shards if name in known)]
@@ -219,7 +219,7 @@ def _cached(hub: Any, place: Place) -> list[Path]:
     if place.file and (folder / place.file).is_file():
         known.append(place.file)
     weights = folder / _chosen(known, place)
-    names = [name for name in DOCUMENTS if name in known] if not place.file else []
+    names = [name for name in (*DOCUMENTS, *TOKENIZERS) if name in known] if not place.file else []
     if weights.name in INDICES:
         names += _shards(weights, place)
     for name in names:

@@ -1,0 +1,75 @@
+"""Measuring a model of pictures and words: by what it finds, or as a classifier of names that it was never taught."""
+
+from collections.abc import Sequence
+
+import torch
+
+from vitreous.data.base import Source, Subset
+from vitreous.data.loader import EvalLoader
+from vitreous.data.splits import limited, strata
+from vitreous.data.targets import ClassLabels
+from vitreous.errors import UserError
+from vitreous.evaluation.full import ClassEvaluation, evaluate_classes
+from vitreous.evaluation.logits import LabelledLogits, collect_logits
+from vitreous.evaluation.retrieval import RetrievalEvaluation, evaluate_ranks
+from vitreous.jobs.data import AskedData
+from vitreous.jobs.words import encoded
+from vitreous.prediction.zero_shot import zero_shot
+from vitreous.tasks.image_text import ImageText
+from vitreous.tasks.retrieval import RetrievalMetric
+from vitreous.training.devices import World
+from vitreous.weights.trained import Trained
+
+CALIBRATING = 2000  # labelled pictures that a temperature is fitted on, at most
+
+
+@torch.no_grad()
+def evaluate_retrieval(model: Trained, source: Source, world: World) -> RetrievalEvaluation:
+    task = model.task().to(world.device)
+    assert isinstance(task, ImageText)
+    metric = RetrievalMetric(task.embed_texts)
+    for batch in _batches(encoded(source, model.tokenizer(), task.settings.text), model, world):
+        metric.update(task.predict(batch.images), batch)
+    if not metric.num:
+        raise UserError(f"{source.name}: not one picture could be read")
+    return evaluate_ranks(metric.ranks(), torch.cat(metric.owner))
+
+
+def evaluate_zero_shot(
+    model: Trained,
+    asked: AskedData,
+    split: str,
+    *,
+    templates: Sequence[str],
+    coverages: tuple[float, ...],
+    world: World,
+) -> ClassEvaluation:
+    """On the classes of the data, by their names. A temperature is fitted on another part, where there is one."""
+    source = asked.part(split)
+    classifier = zero_shot(model, _labelled(source).classes, templates, world.device)
+    task = classifier.task().to(world.device)
+
+    def predicted(part: Source) -> LabelledLogits:
+        return collect_logits(task, _batches(part, classifier, world), classifier.card.classes)
+
+    other = _other_part(asked, split, source)
+    val = None if other is None else predicted(other)
+    return evaluate_classes(val, predicted(source), coverages=coverages)
+
+
+def _other_part(asked: AskedData, split: str, source: Source) -> Source | None:
+    for name in ("val", "train"):
+        part = None if name == split else asked.settings.whole_part(name)
+        if part is not None and part.name != source.name and part.classes == source.classes:
+            return Subset(part, limited(strata(part), min(CALIBRATING, len(part)), seed=0), part.name)
+    return None
+
+
+def _labelled(source: Source) -> Source:
+    if not isinstance(source.targets, ClassLabels):
+        raise UserError(f"{source.name}: zero-shot is measured on pictures of one class each, and these are others")
+    return source
+
+
+def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
+    return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)
