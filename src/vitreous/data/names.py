@@ -119,7 +119,7 @@ def class_rows(folder: Path) -> list[tuple[int, set[str], str | None]]:
 Numbered = tuple[Targets, tuple[str, ...], tuple[str, ...]]  # targets, class names, and notes about them
 
 
-def numbered(marks: Sequence[str] | Sequence[int], folder: Path, where: str) -> Numbered:
+def numbered(marks: Sequence[str] | Sequence[int] | Indices, folder: Path, where: str) -> Numbered:
     """The marks in a data set by number, through classes.json where it is in the folder, else sorted."""
     unique, inverse = np.unique(np.asarray(marks), return_inverse=True)
     labels = inverse.astype(np.int64).reshape(-1)
