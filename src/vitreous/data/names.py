@@ -121,8 +121,9 @@ Numbered = tuple[Targets, tuple[str, ...], tuple[str, ...]]  # targets, class na
 
 def numbered(marks: Sequence[str] | Sequence[int] | Indices, folder: Path, where: str) -> Numbered:
     """The marks in a data set by number, through classes.json where it is in the folder, else sorted."""
-    unique, inverse = np.unique(np.asarray(marks), return_inverse=True)
-    labels = inverse.astype(np.int64).reshape(-1)
+    marks = np.asarray(marks)
+    unique = np.unique(marks)
+    labels = np.searchsorted(unique, marks)  # np.unique would sort their places too, in several times the memory
     for number, mark in enumerate(map(str, unique)):
         if is_missing(mark):
             raise UserError(
