@@ -246,7 +246,8 @@ def _read_labels(rows: Rows, layout: Layout) -> Numbered:
         if len(marks) and marks.max() >= len(names):
             raise UserError(f"{where}: {name} {marks.max()} but only {len(names)} class names in the file's metadata.")
         return ClassLabels(marks), tuple(map(str, names)), ()
-    return numbered([str(mark) for mark in marks] if is_text else marks.astype(np.int64, copy=False), where.parent, str(where))
+    found = [str(mark) for mark in marks] if is_text else marks.astype(np.int64, copy=False)
+    return numbered(found, where.parent, str(where))
 
 
 def _columns(rows: Rows, name: str) -> list[pa.ChunkedArray]:
