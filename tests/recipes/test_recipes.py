@@ -20,7 +20,7 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.tasks.predictions import Detections, Embeddings
+from vitreous.tasks.predictions import Detections, Embeddings, InstanceMasks
 from vitreous.training.optim import AdamWSettings, SGDSettings
 from vitreous.weights.shipped import shipped_folder
 from vitreous.weights.trained import Card, Trained
@@ -70,8 +70,9 @@ def test_builds(name, tmp_path):
             if objective.task is not None and isinstance(found, Embeddings):
                 assert found.embedding.shape == (2, recipe.objective.width)
             elif objective.task is not None:
-                num = found.logits.shape[2] if isinstance(found, Detections) else found.logits.shape[1]
-                assert len(found.logits) == 2 and num - (recipe.name == "coco_detr") == 10
+                num = found.logits.shape[2 if isinstance(found, Detections | InstanceMasks) else 1]
+                with_none = recipe.name == "coco_detr" or isinstance(found, InstanceMasks)
+                assert len(found.logits) == 2 and num - with_none == 10
         if name.startswith(("fashion", "cifar")):
             assert recipe.optimizer.build(objective.to_empty(device="cpu"))
     steps = recipe.training.num_steps(steps_per_epoch=3000)

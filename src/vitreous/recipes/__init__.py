@@ -30,6 +30,14 @@ from vitreous.recipes.masked import (
     mae_imagenet,
     masked_patch_paper,
 )
+from vitreous.recipes.masks import (
+    camvid_eomt,
+    camvid_mask2former,
+    rendered_mask2former,
+    voc_eomt,
+    voc_mask2former,
+    voc_segmenter,
+)
 from vitreous.recipes.multicrop import cifar10_dino, cifar10_swav, dino_imagenet
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
 from vitreous.recipes.recipe import Recipe, read_recipe
@@ -78,6 +86,12 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         rendered_segmenter,
         camvid_segmenter,
         pets_segmenter,
+        rendered_mask2former,
+        camvid_mask2former,
+        camvid_eomt,
+        voc_segmenter,
+        voc_mask2former,
+        voc_eomt,
         rendered_detr,
         voc_deformable,
         coco_detr,

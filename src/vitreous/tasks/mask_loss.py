@@ -74,15 +74,22 @@ def match(said: QueryMasks, targets: MaskTargets, points: Tensor, weights: MaskW
     wanted = targets.at(points) * known[:, None]  # (B, M, P)
     # Pairs of queries and targets: sums over points are products of matrices.
     alone = (F.softplus(logits) * known[:, None]).sum(dim=-1)  # (L, B, Q): as if no point were part of a mask
-    entropies = (alone[..., None] - logits @ wanted.mT) / _count(known)[:, None, None]  # (L, B, Q, M)
+    entropies = (alone[..., None] - _pairs(logits, wanted)) / _count(known)[:, None, None]  # (L, B, Q, M)
     shares = logits.sigmoid() * known[:, None]
     both = shares.sum(dim=-1)[..., None] + wanted.sum(dim=-1)[:, None]
-    dices = 1 - (2 * (shares @ wanted.mT) + 1) / (both + 1)
+    dices = 1 - (2 * _pairs(shares, wanted) + 1) / (both + 1)
     classes = targets.classes[None, :, None].expand(*said.logits.shape[:3], -1)
     likely = said.logits.float().softmax(dim=-1).gather(3, classes)
     costs = weights.mask * entropies + weights.dice * dices - weights.classes * likely
     found = assign(costs.flatten(0, 1), targets.valid.repeat(len(costs), 1))
     return found.view(len(costs), *targets.valid.shape)
+
+
+def _pairs(values: Tensor, wanted: Tensor) -> Tensor:
+    """(L, B, Q, P), (B, M, P) -> (L, B, Q, M): sums over points, by one product for all layers of a picture."""
+    num_layers, batch, queries = values.shape[:3]
+    joined = values.transpose(0, 1).reshape(batch, num_layers * queries, -1)
+    return (joined @ wanted.mT).view(batch, num_layers, queries, -1).transpose(0, 1)
 
 
 def _count(known: Tensor) -> Tensor:
