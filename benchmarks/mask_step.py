@@ -29,8 +29,9 @@ from one_step import step_on
 from vitreous.batch import IGNORED, Batch
 from vitreous.cli import one_line_errors
 from vitreous.models.flops import num_parameters
-from vitreous.tasks.mask_loss import Points
+from vitreous.tasks.mask_loss import Points, query_losses
 from vitreous.tasks.mask_queries import MaskQueries
+from vitreous.tasks.mask_targets import object_masks
 from vitreous.training.devices import GraphedStep
 from vitreous.training.environment import environment
 from vitreous.weights.peers import imported
@@ -95,6 +96,13 @@ def our_model(theirs: Any, px: int) -> MaskQueries:
     return task
 
 
+def inner(points: Points, px: int) -> Points:
+    """None nearer to the border than the middles of the outermost places: there, theirs has masks fade into nothing."""
+    half = 2 / px
+    names = ("matching", "candidates", "anywhere")
+    return replace(points, **{name: getattr(points, name).clamp(half, 1 - half) for name in names})
+
+
 @contextmanager
 def dealt(points: Points, counts: Tensor) -> Iterator[None]:
     """Inside, what they draw by torch.rand are the points that ours drew, the same for each mask of a picture."""
@@ -123,12 +131,13 @@ def check_equal(ours: MaskQueries, theirs: Any, work: Work) -> dict[str, float]:
     theirs_count = sum(p.numel() for name, p in theirs.named_parameters() if not name.startswith(UNUSED))
     counts = [num_parameters(ours), theirs_count]
     assert counts[0] == counts[1], counts
-    points = Points.drawn(work.batch.keys, ours.settings.points)
+    points = inner(Points.drawn(work.batch.keys, ours.settings.points), work.batch.images.shape[-1])
     numbers = torch.tensor([len(one) for one in work.classes], device=work.batch.keys.device)
     flags = torch.backends.cudnn.flags(allow_tf32=False)
     with torch.no_grad(), flags, dealt(points, numbers):
         other = theirs.eval()(work.batch.images, mask_labels=work.masks, class_labels=work.classes).loss
-        mine = ours.eval()(work.batch, torch.zeros((), device=numbers.device))["loss"]
+        said = ours.eval().decoded(work.batch.images)
+        mine = query_losses(said, object_masks(work.batch), points, ours.settings.weights)["loss"]
     ours.train(), theirs.train()
     assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (float(mine), float(other))
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}

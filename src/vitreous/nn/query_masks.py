@@ -50,8 +50,11 @@ def class_scores(said: QueryMasks) -> Tensor:
 def pixels_at(pixels: Tensor, points: Tensor) -> Tensor:
     """(L, B, C, h, w), (B, P, 2) -> (L, B, P, C): between the places; gradients are the same in every run.
 
-    points: as (x, y), 0 to 1 from border to border."""
+    points: as (x, y), 0 to 1 from border to border. Beyond the middles of the outermost places, pixels are as there:
+    so are masks made larger."""
     layers, batch, channels, *shape = pixels.shape
+    half_x, half_y = 0.5 / shape[1], 0.5 / shape[0]
+    points = torch.stack([points[..., 0].clamp(half_x, 1 - half_x), points[..., 1].clamp(half_y, 1 - half_y)], dim=-1)
     heads = channels // LANE if channels % LANE == 0 else 1
     values = pixels.flatten(0, 1).flatten(2).transpose(1, 2).view(layers * batch, -1, heads, channels // heads)
     places = points.to(wide(pixels.dtype)).repeat(layers, 1, 1)[:, :, None, None, None]
