@@ -181,3 +181,14 @@ def test_the_watch_sees_float64():
 def test_an_apple_gpu_that_is_not_there():
     with pytest.raises(UserError, match="no GPU of Apple's"):
         World.join("mps")
+
+
+def test_how_long_processes_wait_for_each_other(monkeypatch):
+    monkeypatch.delenv("VITREOUS_READER_TIMEOUT_S", raising=False)
+    assert platforms.reader_timeout_s() == 600
+    monkeypatch.setenv("VITREOUS_READER_TIMEOUT_S", "2.5")
+    assert platforms.reader_timeout_s() == 2.5
+    for wrong in ("soon", "0", "nan", "inf"):
+        monkeypatch.setenv("VITREOUS_READER_TIMEOUT_S", wrong)
+        with pytest.raises(UserError, match="VITREOUS_READER_TIMEOUT_S is"):
+            platforms.reader_timeout_s()

@@ -11,6 +11,7 @@ from itertools import islice
 from types import FrameType, ModuleType
 from typing import NoReturn
 
+from vitreous import platforms
 from vitreous.errors import UserError, did_you_mean, in_plain_words
 from vitreous.terminal import lasting_output
 from vitreous.verbs import VERBS
@@ -56,7 +57,7 @@ def one_line_errors() -> Iterator[None]:
 
 @contextmanager
 def tidy_end() -> Iterator[None]:
-    """SIGTERM ends the program like an error does: what was half written is removed on the way."""
+    """Signals end the program like an error does: what was half written is removed on the way. Ctrl-C always does."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)  # as a shell reports it
@@ -64,11 +65,12 @@ def tidy_end() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # where signals cannot be caught
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in platforms.STOPPING if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def dispatch(arguments: list[str]) -> None:

@@ -26,6 +26,17 @@ class ReaderEndedError(UserError):
         )
 
 
+class ReaderStalledError(UserError):
+    """The processes that read pictures are there, and silent."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"no pictures came from the processes that read them for {seconds:g} s: a disk or a network does not "
+            "respond, or they were stopped. A run goes on from its last checkpoint with the same command; "
+            "VITREOUS_READER_TIMEOUT_S sets how long they are waited for"
+        )
+
+
 @contextmanager
 def in_plain_words() -> Iterator[None]:
     """What a machine at its limits raises, of memory, disk or files, becomes a UserError."""

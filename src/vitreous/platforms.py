@@ -3,6 +3,7 @@
 Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
 """
 
+import math
 import os
 import signal
 import struct
@@ -10,6 +11,8 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
+
+from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +28,24 @@ READING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_C
 
 CHILD_ENDED: signal.Signals | None = getattr(signal, "SIGCHLD", None)
 
+# What asks a program to end: a scheduler, a terminal, and a scheduler's warning before it (Slurm's --signal=USR1@60).
+STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
+
+READER_TIMEOUT_S = 600.0  # so long pictures are waited for, unless VITREOUS_READER_TIMEOUT_S says otherwise
+
 WITHOUT_FLOAT64 = {"mps"}  # types of devices
+
+
+def reader_timeout_s() -> float:
+    """After so many seconds of silence the processes that read pictures count as lost."""
+    text = os.environ.get("VITREOUS_READER_TIMEOUT_S", str(READER_TIMEOUT_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UserError(f"VITREOUS_READER_TIMEOUT_S is {text!r}: it must be a number of seconds above 0")
+    return seconds
 
 
 def widest(device: "torch.device") -> "torch.dtype":

@@ -50,7 +50,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old(tmp_path):
         [sys.executable, "-c", script, str(tmp_path / "x.json")], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
-    assert "x.json: cannot be written (File too large)" in ended.stderr
+    assert "x.json: cannot be written (File too large: 10,003 bytes needed, " in ended.stderr
     assert names(tmp_path) == ["x.json"] and (tmp_path / "x.json").read_text() == "[1]"
 
 

@@ -34,7 +34,10 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     left = sorted(path.name for path in out.rglob(".*.vitreous-*")) if out.exists() else []
     wrong = half_written(out)
     assert not wrong, wrong
-    run(scenario.words(shared, out), folder / "resumed")
+    if not (
+        name == "convert" and (out / "converted").exists()
+    ):  # which was whole by then, and nothing is ever written over
+        run(scenario.words(shared, out), folder / "resumed")
     found = scenario.outcome(out)
     differing = [part for part in expected if found[part] != expected[part]]
     assert not differing, f"{name}: {', '.join(differing)} differ from those of an uninterrupted run"
@@ -56,7 +59,10 @@ def _killed(words: list[str], said: Path, out: Path, after_s: float, in_a_write:
 
 
 def _writes(out: Path) -> bool:
-    return any(".vitreous-tmp-" in path.name for path in out.rglob(".*"))
+    try:
+        return any(".vitreous-tmp-" in path.name for path in out.rglob(".*"))
+    except FileNotFoundError:  # it took its place while we looked
+        return True
 
 
 CAMPAIGN = Campaign(

@@ -101,6 +101,17 @@ def read_by_workers(shared: Path) -> Recipe:
     )
 
 
+def longer(shared: Path) -> Recipe:
+    """Long enough to be met in the middle."""
+    recipe = supervised(shared)
+    return replace(recipe, training=replace(recipe.training, steps=40, checkpoint_every_s=0.1))
+
+
+def longer_read(shared: Path) -> Recipe:
+    recipe = read_by_workers(shared)
+    return replace(recipe, training=replace(recipe.training, steps=40, checkpoint_every_s=0.1))
+
+
 def mae(shared: Path) -> Recipe:
     recipe = small(cifar10_mae(), pictures(shared))
     objective = replace(recipe.objective, decoder_width=16, decoder_heads=2, decoder_depth=1)  # type: ignore[call-arg]
@@ -127,7 +138,7 @@ def student(shared: Path) -> Recipe:
 
 
 RECIPES: dict[str, Callable[[Path], Recipe]] = {
-    one.__name__: one for one in (supervised, read_by_workers, mae, dino, segmentation, student)
+    one.__name__: one for one in (supervised, read_by_workers, longer, longer_read, mae, dino, segmentation, student)
 }
 
 
@@ -205,8 +216,7 @@ QUICK_STUDY = [
 ]
 
 SCENARIOS = {
-    **{name: Scenario(train_words(name), run_outcome) for name in ("supervised", "mae", "dino", "segmentation")},
-    "read_by_workers": Scenario(train_words("read_by_workers"), run_outcome),
+    **{name: Scenario(train_words(name), run_outcome) for name in RECIPES if name != "student"},
     "fit": Scenario(
         lambda shared, out: ["fit", str(pictures(shared)), *QUICK_FIT, "--quiet", "--out", str(out)], fit_outcome
     ),
@@ -229,13 +239,15 @@ SCENARIOS = {
 }
 
 
-def reference(shared: Path, name: str) -> tuple[dict[str, Any], float]:
-    """What an uninterrupted process leaves, and how many seconds it takes."""
-    scenario, where = SCENARIOS[name], shared / "reference" / name
+def reference(shared: Path, name: str, ranks: int = 1) -> tuple[dict[str, Any], float]:
+    """What an uninterrupted process, or several that train together, leave; and how many seconds it takes."""
+    scenario, where = SCENARIOS[name], shared / "reference" / (name if ranks == 1 else f"{name}-{ranks}")
 
     def make(new: Path) -> None:
-        ended = warm.run(scenario.words(shared, new / "out"), new / "said")
-        (new / "seconds").write_text(str(ended.seconds))
+        commands = warm.together(scenario.words(shared, new / "out"), new / "said", ranks)
+        ended = [command.wait() for command in commands]
+        assert all(one.code == 0 for one in ended), ended
+        (new / "seconds").write_text(str(ended[0].seconds))
 
     once(where, make)
     return scenario.outcome(where / "out"), float((where / "seconds").read_text())

@@ -6,6 +6,7 @@ Importing torch takes seconds; a trial often needs less. The server that forks i
 import atexit
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +15,11 @@ from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-_CONTEXT = get_context("forkserver")
+CONTEXT = get_context("forkserver")
 
 
-def _ensure_server() -> None:
-    _CONTEXT.set_forkserver_preload(["stress.preloaded"])
+def ensure_server() -> None:
+    CONTEXT.set_forkserver_preload(["stress.preloaded"])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # by which the server finds what it preloads
     try:
@@ -48,10 +49,10 @@ class Command:
         environment: Mapping[str, str] | None = None,
         before: Callable[[], None] | None = None,
     ) -> None:
-        _ensure_server()
+        ensure_server()
         self._said, self._began = said, time.monotonic()
         said.parent.mkdir(parents=True, exist_ok=True)
-        self._process: BaseProcess = _CONTEXT.Process(  # type: ignore[attr-defined]
+        self._process: BaseProcess = CONTEXT.Process(  # type: ignore[attr-defined]
             target=_run, args=(words, str(said), {**(environment or {})}, before)
         )
         self._process.start()
@@ -73,17 +74,44 @@ class Command:
             if self.is_running:
                 os.kill(self.pid, number)
 
+    def children(self) -> list[int]:
+        """The processes that it started: its readers."""
+        return [int(word) for word in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
     def wait(self, timeout: float = 120.0) -> Ended:
         """Raises AssertionError where it does not end by itself."""
         self._process.join(timeout)
         hangs = self._process.exitcode is None
         self.send(signal.SIGKILL)  # readers of a killed process leave by themselves, but only after some seconds
         self._process.join()
-        printed, errors = (self._said.with_suffix(end).read_text() for end in (".out", ".err"))
+        files = [self._said.with_suffix(end) for end in (".out", ".err")]
+        printed, errors = (
+            file.read_text() if file.exists() else "" for file in files
+        )  # or ended before its first word
         assert not hangs, f"does not end within {timeout:.0f} s: {errors[-500:]}"
         code = self._process.exitcode
         assert code is not None
         return Ended(code, printed, errors, time.monotonic() - self._began)
+
+
+def together(
+    words: list[str],
+    said: Path,
+    ranks: int,
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> list[Command]:
+    """One command, or as many as train together; they meet as those of torchrun do."""
+    if ranks == 1:
+        return [Command(words, said, environment, before)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {**(environment or {}), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        Command(words, said.with_name(f"{said.name}-{rank}"), {**shared, "RANK": str(rank)}, before)
+        for rank in range(ranks)
+    ]
 
 
 def run(words: list[str], said: Path, **options: object) -> Ended:

@@ -88,6 +88,16 @@ def test_damaged_and_later_ones_do_not_crowd_out_sound_ones(tmp_path):
     assert_is(Checkpoints(tmp_path).latest(), 25)
 
 
+def test_one_that_lost_its_manifest_is_replaced(tmp_path):
+    """Nobody else writes there, though it could not be told from a stranger's folder any more."""
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 10, 20)
+    (tmp_path / "step-00000020" / own.MANIFEST).unlink()
+    assert_is(checkpoints.latest(), 10)
+    save(checkpoints, 20)
+    assert_is(Checkpoints(tmp_path).latest(), 20)
+
+
 def test_none_whole_is_an_error_and_nothing_is_removed(tmp_path):
     save(Checkpoints(tmp_path), 1, 2)
     for folder in tmp_path.iterdir():

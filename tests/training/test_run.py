@@ -212,7 +212,10 @@ def test_a_log_whose_disk_is_full(tmp_path):
     """The kernel's own full disk, and its own refusal to bring a file to the disk."""
     with quiet(tmp_path) as run:
         run.metrics.symlink_to("/dev/full")
-        with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written \(No space left on device\)"):
+        with pytest.raises(
+            UserError,
+            match=r"metrics\.jsonl: cannot be written \(No space left on device: 12 bytes needed, [\d,]+ free\)",
+        ):
             run.log({"step": 1})
     run.metrics.unlink()
     with quiet(tmp_path) as run:
@@ -236,6 +239,21 @@ def test_training_goes_on_without_tensorboard(tmp_path, monkeypatch, capsys):
             run.log({"step": step, "loss": 0.5})
     assert len(run.rows()) == 2
     assert capsys.readouterr().err.count("nothing more is written for TensorBoard (No space left on device)") == 1
+
+
+@pytest.mark.parametrize("happens", ["moved", "another in its place"])
+def test_a_folder_that_vanishes_is_not_made_anew(tmp_path, happens):
+    with quiet(tmp_path / "run") as run:
+        run.save_checkpoint(1, TENSORS, {})
+        run.path.rename(tmp_path / "away")
+        if happens == "another in its place":
+            (run.path / "checkpoints").mkdir(parents=True)
+            (run.path / "lock").touch()
+        before = sorted(path.name for path in tmp_path.rglob("*"))
+        with pytest.raises(UserError, match="moved, removed or unmounted while the run wrote into it"):
+            run.save_checkpoint(2, TENSORS, {})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert quiet(tmp_path / "away").latest_checkpoint().step == 1
 
 
 def test_time_goes_on_over_a_resume(tmp_path):

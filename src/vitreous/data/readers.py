@@ -1,8 +1,13 @@
 """Worker processes that read: what a step needs of pictures which are not in memory, or not of one size."""
 
+import math
+import threading
+import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -18,7 +23,7 @@ from vitreous.data.images import BadPicture
 from vitreous.data.order import Order
 from vitreous.data.targets.base import Large
 from vitreous.data.transforms import Preprocessing, as_tensor
-from vitreous.errors import ReaderEndedError, UserError
+from vitreous.errors import ReaderEndedError, ReaderStalledError, UserError
 
 CHUNK = 16  # pictures of any size that a worker holds at once: a batch of photos as they come may not fit
 
@@ -163,15 +168,63 @@ def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
         # Python 3.12 warns of every fork in a process with threads, as torch's always is.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
         items = iter(loader)
+    watch = _Watch(getattr(items, "_workers", []))
     try:
-        yield from items
-    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        while True:
+            with watch:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item
+    except (ConnectionError, EOFError, FileNotFoundError, RuntimeError) as error:
+        if watch.gave_up:
+            watch.see_them_end()
+            raise ReaderStalledError(watch.patience_s) from error
         # So breaks off what a reader was handing over when it was ended. What a reader itself raised says where.
-        if loader.num_workers == 0 or "in DataLoader worker" in str(error):
+        if isinstance(error, RuntimeError) or loader.num_workers == 0 or "in DataLoader worker" in str(error):
             raise
         raise ReaderEndedError from error
     finally:
+        watch.end()
         del items  # which ends the workers at once, wherever the consumer stopped
+
+
+_END = object()
+
+
+class _Watch:
+    """Ends readers that are silent for too long while they are waited for (`with watch`). torch's own timeout does not
+    see one that is stopped while it hands a batch over; and one that is stopped heeds SIGKILL alone."""
+
+    def __init__(self, readers: Sequence[BaseProcess]) -> None:
+        self.patience_s, self.gave_up = platforms.reader_timeout_s(), False
+        self._readers, self._since, self._over = readers, math.inf, threading.Event()
+        if readers:
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._since = math.inf
+
+    def _look(self) -> None:
+        while not self._over.wait(self.patience_s / 8):
+            if time.monotonic() - self._since > self.patience_s:
+                self.gave_up = True
+                for reader in self._readers:
+                    reader.kill()
+                return
+
+    def see_them_end(self) -> None:
+        """All of them: torch raises the end of each, wherever the program is by then."""
+        for reader in self._readers:
+            while reader.is_alive():
+                with suppress(RuntimeError):
+                    reader.join(0.1)
+
+    def end(self) -> None:
+        self._over.set()
 
 
 def checked(item: Any) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous import platforms
-from vitreous.errors import UserError
+from vitreous.errors import UserError, first_line
 from vitreous.platforms import sync
 
 _OURS = re.compile(r"\.(?P<name>.+)\.vitreous-(?:old|(?:tmp|gone)-(?P<process>\d+))")
@@ -56,8 +56,7 @@ def write_bytes(content: bytes, path: Path) -> None:
         with placed(path) as new:
             new.write_bytes(content)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path}: cannot be written ({reason}); free some space or choose another place") from None
+        raise not_written(path, error, len(content)) from None
 
 
 def write_json(document: Any, path: Path) -> None:
@@ -72,6 +71,19 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise UserError(f"{path}: damaged, or not JSON ({error})") from None
+
+
+# As the system says it, and libraries pass it on among words of their own.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+
+
+def not_written(path: Path, error: Exception, num_bytes: int, advice: str | None = None) -> UserError:
+    """What to say of a file or folder of so many bytes; where a disk is full, how much it lacks."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+    if full := _FULL.search(reason):
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        reason = f"{full[0]}: {num_bytes:,} bytes needed, {shutil.disk_usage(there).free:,} free"
+    return UserError(f"{path}: cannot be written ({reason}); {advice or 'free some space or choose another place'}")
 
 
 # ---- clearing away

@@ -104,6 +104,8 @@ def store(folder: Path, loader: TrainLoader, ask: Ask, epochs: int, *, rank: int
                     predictions.append(ask(batch).cpu())
                     asked += len(batch)
                     bar.update(asked // loader.order.batch_size)
+            if stored.path(part).exists():  # damaged, so perhaps not to be known as ours any more
+                atomic.remove(stored.path(part))
             stored.write(part, torch.cat(predictions))
     return asked
 

@@ -58,6 +58,8 @@ class Checkpoints:
         return own.Draft(self._path(step), process)
 
     def finish(self, step: int, draft: own.Draft, files: own.Files, elapsed_s: float) -> None:
+        if self._path(step) in self._passed_over:  # damaged, so perhaps not to be known as ours any more
+            atomic.remove(self._path(step))
         draft.finish(files, {"step": step, "elapsed_s": elapsed_s})
         self._passed_over.discard(self._path(step))
         self._prune(step)

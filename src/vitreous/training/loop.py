@@ -351,7 +351,8 @@ class Loop:
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C are noted, so that the step can be finished; a second Ctrl-C ends at once."""
+    """What asks the run to end (platforms.STOPPING) is noted, so that the step can be finished; a second Ctrl-C ends at
+    once."""
 
     def __init__(self) -> None:
         self.received = 0  # the signal's number
@@ -359,12 +360,12 @@ class StopSignals:
 
     def stopped(self, where: str) -> StoppedError:
         number = self.received or signal.SIGTERM  # 0: it was another rank that received it
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         return StoppedError(f"{name}: stopped {where}; the same command goes on from there", number)
 
     def __enter__(self) -> Self:
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in platforms.STOPPING:
                 self._before[number] = signal.signal(number, self._note)
         except ValueError:  # not in the main thread, where signals cannot be caught
             pass

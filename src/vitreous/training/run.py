@@ -121,24 +121,23 @@ class RunDirectory:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl. It has a "step"; log all of a step before its checkpoint is saved."""
+        line = json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n"
         try:
             if self._log is None:
                 self._log = self.metrics.open("a", encoding="utf-8")
-            self._log.write(json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n")
+            self._log.write(line)
             self._log.flush()
         except OSError as error:
-            raise self._full(error) from None
+            raise self._full(error, len(line)) from None
         try:
             self._show(row)
         except OSError as error:  # a second view of what is in the log: training goes on without it
             print(f"{self.path}: nothing more is written for TensorBoard ({error.strerror})", file=sys.stderr)
             self._writer = False
 
-    def _full(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self.metrics}: cannot be written ({error.strerror}); free some space, and the same command goes on from "
-            "the last checkpoint"
-        )
+    def _full(self, error: OSError, num_bytes: int) -> UserError:
+        advice = "free some space, and the same command goes on from the last checkpoint"
+        return atomic.not_written(self.metrics, error, num_bytes, advice)
 
     def _show(self, row: Mapping[str, Any]) -> None:
         if self._writer is None and self._tensorboard:
@@ -184,11 +183,27 @@ class RunDirectory:
 
     def keep_log(self) -> None:
         """Bring it to the disk, so that it never ends before a checkpoint."""
+        self._check_there()
         try:
             if self._log:
                 os.fsync(self._log.fileno())
         except OSError as error:
-            raise self._full(error) from None
+            raise self._full(error, 0) from None
+
+    def _check_there(self) -> None:
+        """A folder that was moved, removed or unmounted is not made anew: on another disk perhaps, and without the rest
+        of the run."""
+        if self._lock is None:
+            return
+        try:
+            is_there = os.path.samestat((self.path / "lock").stat(), os.fstat(self._lock.fileno()))
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise UserError(
+                f"{self.path}: moved, removed or unmounted while the run wrote into it, so nothing is saved there any "
+                "more; where the folder still is, the same command with that --out goes on from its last checkpoint"
+            )
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """The newest whole one; its `notes` name those that were passed over."""

@@ -85,6 +85,7 @@ class Draft:
     def __init__(self, path: Path | str, process: int | None = None) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  # without following links: the name is what is replaced
         self._new = atomic.temporary(self.path, process)
+        self._num_bytes = 0  # of what this process adds
 
     def begin(self) -> None:
         with self._in_plain_words():
@@ -96,6 +97,8 @@ class Draft:
         """What the manifest says of these files, which are on the disk when this returns."""
         if "manifest" in documents:
             raise ValueError("the name manifest is taken")
+        self._num_bytes = sum(tensor.nbytes for named in tensors.values() for tensor in named.values())
+        self._num_bytes += sum(len(_json(document)) for document in documents.values())
         written = []
         with self._in_plain_words():
             for stem, named in tensors.items():
@@ -125,10 +128,7 @@ class Draft:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise UserError(
-                f"{self.path}: cannot be written ({reason}); free some space or choose another place"
-            ) from error
+            raise atomic.not_written(self.path, error, self._num_bytes) from error
 
 
 def _put_in_place(new: Path, path: Path) -> None:
