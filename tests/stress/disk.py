@@ -217,5 +217,5 @@ CAMPAIGN = Campaign(
     promise="full, read-only or vanished: the previous checkpoint stays; one line, with bytes needed and free",
     full=len(EVENTS),
     trial=trial,
-    short=(3, 8),
+    short=(4, 5, 8),
 )

@@ -16,8 +16,10 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -253,5 +255,19 @@ def _summary_writer(folder: Path, first_step: int | None) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
+    _say_it_once()
     # What an interrupted process showed of later steps is hidden.
     return SummaryWriter(str(folder), purge_step=first_step)
+
+
+@cache
+def _say_it_once() -> None:
+    """TensorBoard's thread raises a full disk for us, who say so in a line, and then as a traceback of its own."""
+    hook = threading.excepthook
+
+    def shown(found: threading.ExceptHookArgs) -> None:
+        is_theirs = type(found.thread).__module__.startswith("tensorboard.")
+        if not (is_theirs and issubclass(found.exc_type, OSError)):
+            hook(found)
+
+    threading.excepthook = shown
