@@ -14,7 +14,9 @@ import pytest
 import ranks_job
 import torch
 
+from vitreous.conversion.convert import convert
 from vitreous.training.run import RunDirectory
+from vitreous.weights import own
 from vitreous.weights.trained import Trained
 
 NAMES = ("plain", "resumed", "parts", "muon", "simclr", "hybrid", "dino", "partly", "scaled", "diverged")
@@ -92,6 +94,14 @@ def test_what_shares_leave_behind_is_a_plain_model(runs):
     images = torch.randn(8, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     one, two = (Trained.load(runs / size / name).task() for size, name in (("1", "plain"), ("2", "sharded")))
     assert (one.predict(images).logits - two.predict(images).logits).abs().max() < 1e-3
+
+
+def test_a_checkpoint_in_shares_becomes_a_plain_model(runs, tmp_path):
+    run = runs / "2" / "sharded"
+    convert(str(run / "checkpoints" / "step-00000050"), tmp_path / "model")
+    left, made = own.load_model(run / "model")[0], own.load_model(tmp_path / "model")[0]
+    assert left.keys() == made.keys()
+    assert all(torch.equal(made[name], tensor) for name, tensor in left.items())
 
 
 def test_every_rank_saves_its_rows(runs):

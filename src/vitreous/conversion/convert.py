@@ -12,6 +12,7 @@ from vitreous import platforms
 from vitreous.conversion.agreement import ROUNDING, Agreement, agree
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
+from vitreous.jobs.checkpoints import is_checkpoint, model_at
 from vitreous.models import ViTSettings
 from vitreous.models.vit import as_vit
 from vitreous.prediction.zero_shot import TEMPLATES, zero_shot
@@ -50,7 +51,7 @@ def convert(
     target = Path(out)
     chosen = None if to == "vitreous" else formats.named(to)
     _check_place(target, to, chosen)
-    trained = Trained.load(where, picture_px=picture_px, patch=patch, heads=heads)
+    trained = _opened(where, picture_px, patch, heads, verified)
     if classes:
         trained = zero_shot(trained, classes, templates)
     carried = None if chosen is None else _carried(trained, chosen, approximate)
@@ -81,6 +82,16 @@ def convert(
     lines += [f"note: {note}" for note in (*assumed, *notes)]
     lines += [f"Notes saved to {notes_path(target)}"] * bool(notes and carried)
     return "\n".join([*lines, f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), {done}"])
+
+
+def _opened(
+    where: str, picture_px: int | tuple[int, int] | None, patch: int | None, heads: int | None, verified: bool
+) -> Trained:
+    if not is_checkpoint(Path(where)):
+        return Trained.load(where, picture_px=picture_px, patch=patch, heads=heads)
+    if verified or picture_px or patch:
+        raise UserError(f"{where}: a checkpoint of a run; convert it to vitreous first, and then what comes of it")
+    return model_at(Path(where))
 
 
 def _check_place(target: Path, to: str, chosen: formats.Format | None) -> None:

@@ -1,0 +1,36 @@
+"""A checkpoint as a model: what its run would leave behind if it ended there."""
+
+import re
+from pathlib import Path
+
+from vitreous.errors import UserError
+from vitreous.jobs.build import build_objective
+from vitreous.jobs.train import trained
+from vitreous.recipes.recipe import read_recipe
+from vitreous.storage import atomic
+from vitreous.tasks import ImageTextSettings
+from vitreous.training.checkpoint import Checkpoints
+from vitreous.weights.trained import Trained
+
+NAME = re.compile(r"step-(\d+)")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    return NAME.fullmatch(folder.name) is not None and (folder.parents[1] / "recipe.json").is_file()
+
+
+def model_at(folder: Path) -> Trained:
+    """Of runs/x/checkpoints/step-00000123, saved by any number of ranks; averaged, where the run keeps averages."""
+    match, run = NAME.fullmatch(folder.name), folder.parents[1]
+    assert match is not None
+    saved = Checkpoints(folder.parent).read(int(match[1]))
+    recipe = read_recipe(run / "recipe.json").located()
+    if isinstance(recipe.objective, ImageTextSettings):
+        raise UserError(
+            f"{folder}: of a model with a text tower, which is whole at the end of its run only: let it end"
+        )
+    classes = tuple(atomic.read_json(run / "pictures.json")["train"]["classes"])
+    objective = build_objective(recipe, classes)
+    averages = {name: tensor for name, tensor in saved.tensors["average"].items() if name != "updates"}
+    objective.load_state_dict({**saved.tensors["objective"], **averages})
+    return trained(recipe, objective.eval(), classes, str(folder))
