@@ -6,7 +6,7 @@ import torch
 from vitreous.data.base import Subset
 from vitreous.data.names import Layout
 from vitreous.data.sources import open_sources
-from vitreous.data.targets.instances import covered, packed
+from vitreous.data.targets.instances import packed, unpacked
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Predictor
@@ -56,7 +56,8 @@ class ShapeOracle(Predictor):
             rng, one = np.random.default_rng(int(picture.sum())), torch.zeros(1, dtype=torch.int64)
             geometry = PREPROCESSING.geometry(one, *picture.shape[:2])
             bits = geometry.labels(torch.tensor(packed(shapes, picture.shape[:2]))[None], fill=0)
-            cells = covered(bits, max(1, len(shapes)))[0].float().numpy()
+            whole = np.array(unpacked(bits[0].numpy(), max(1, len(shapes))), np.float32)
+            cells = whole.reshape(-1, height // 4, 4, width // 4, 4).mean(axis=(2, 4))
             for number, label in enumerate(objects.classes.tolist()):
                 masks[at, 2 * number] = np.roll(18 * cells[number] - 9, int(rng.random() < 0.3), axis=1)
                 masks[at, 2 * number + 1] = np.roll(18 * cells[number] - 9, 9, axis=0)

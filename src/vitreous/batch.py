@@ -23,9 +23,9 @@ class Batch:
     -1 where none counts: in training of the view's pixels (B, h, w), in evaluation of the picture's own (B, H, W), the
     rows and columns beyond its `size` being -1 too. One of objects has `boxes` (B, M, 4) as x0 y0 x1 y1, `classes` (B,
     M) int64, -1 where there is no object, and `crowd` (B, M) bool, true of what is neither learned nor counted; in
-    pixels of the view, in training cut to what it shows. One of their exact shapes has `masks` too: in training the
-    share of each cell of 4 x 4 px of the view that an object covers (B, M, h / 4, w / 4) float16, in evaluation bits
-    of the picture's own pixels (B, H, W, M / 8) uint8 (see data/targets/instances.py).
+    pixels of the view, in training cut to what it shows. One of their exact shapes has `masks` too, as bits:
+    in training of the view's pixels (B, h, w, bytes) uint8, in evaluation of the picture's own; object m is bit m % 8
+    of byte m // 8.
     """
 
     views: tuple[Tensor, ...]  # (B, C, h, w) each, normalised; several for multi-crop, global crops first

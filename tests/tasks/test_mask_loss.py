@@ -11,7 +11,7 @@ from vitreous.batch import IGNORED, Batch
 from vitreous.errors import UserError
 from vitreous.nn.query_masks import QueryMasks, class_scores, logits_at, pixels_at, uncertain_first
 from vitreous.tasks.mask_loss import MaskWeights, Points, PointSettings, mask_losses, match, query_losses
-from vitreous.tasks.mask_targets import ClassMasks, MaskTargets, ObjectMasks, class_masks, object_masks
+from vitreous.tasks.mask_targets import ClassMasks, MaskTargets, ObjectMasks, PackedMasks, class_masks, object_masks
 from vitreous.weights.peers import imported
 
 LAYERS, BATCH, QUERIES, CLASSES, CHANNELS = 3, 2, 6, 4, 8
@@ -163,7 +163,7 @@ def test_crowds_and_gaps_are_no_targets():
     batch = Batch(
         (torch.zeros(1, 3, 8, 8),),
         {
-            "masks": torch.ones(1, 3, 2, 2, dtype=torch.bool),
+            "masks": torch.full((1, 2, 2, 1), 7, dtype=torch.uint8),
             "classes": torch.tensor([[1, IGNORED, 2]]),
             "crowd": torch.tensor([[False, False, True]]),
         },
@@ -171,6 +171,16 @@ def test_crowds_and_gaps_are_no_targets():
         KEYS[:1],
     )
     assert object_masks(batch).valid.tolist() == [[True, False, False]]
+
+
+def test_bits_are_read_at_the_pixel_that_holds_a_point():
+    generator = torch.Generator().manual_seed(3)
+    masks, points = torch.rand(2, 11, 6, 9, generator=generator) > 0.5, torch.rand(2, 40, 2, generator=generator)
+    weights = (masks.long() << (torch.arange(11) % 8)[:, None, None]).unbind(1)
+    bits = torch.stack([sum(weights[:8]), sum(weights[8:])], dim=-1).to(torch.uint8)
+    found = PackedMasks(torch.zeros(2, 11), torch.ones(2, 11, dtype=torch.bool), bits).at(points)
+    expected = F.grid_sample(masks.float(), (2 * points - 1)[:, :, None], "nearest", align_corners=False)[..., 0]
+    assert torch.equal(found, expected)
 
 
 def test_what_is_needed_is_named():

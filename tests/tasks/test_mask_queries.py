@@ -37,7 +37,7 @@ def batch_of(px: tuple[int, int], num: int = 2) -> Batch:
     images = torch.randn(num, 3, *px, generator=generator)
     targets = {
         "mask": torch.randint(-1, 3, (num, *px), generator=generator),
-        "masks": torch.rand(num, 2, px[0] // 4, px[1] // 4, generator=generator) > 0.5,
+        "masks": torch.randint(0, 4, (num, *px, 1), generator=generator, dtype=torch.uint8),
         "classes": torch.tensor([[0, 2], [1, -1]])[:num],
         "crowd": torch.zeros(num, 2, dtype=torch.bool),
     }

@@ -1,5 +1,6 @@
 """What queries are to draw: a mask per class of a picture, or per object; read at points, never at every pixel."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,22 +41,39 @@ class ClassMasks(MaskTargets):
 
     def _labels(self, points: Tensor) -> Tensor:
         """(B, P): of the pixel that each point lies in."""
-        height, width = self.labels.shape[-2:]
-        x = (points[..., 0] * width).long().clamp(0, width - 1)
-        y = (points[..., 1] * height).long().clamp(0, height - 1)
-        return self.labels.flatten(1).gather(1, y * width + x)
+        return self.labels.flatten(1).gather(1, _pixels(points, self.labels.shape[-2:]))
 
 
 @dataclass(frozen=True)
 class ObjectMasks(MaskTargets):
-    """One mask per object, which may be coarser than the picture: between its places it is interpolated."""
+    """One mask per object as a map, which may be coarser than the picture: between its places it is interpolated."""
 
     masks: Tensor  # (B, M, h, w), of any type
 
     def at(self, points: Tensor) -> Tensor:
         grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
-        # What touches the edge of the canvas does so up to the edge itself.
-        return F.grid_sample(self.masks.to(points.dtype), grid, padding_mode="border", align_corners=False)[..., 0]
+        return F.grid_sample(self.masks.to(points.dtype), grid, align_corners=False)[..., 0]
+
+
+@dataclass(frozen=True)
+class PackedMasks(MaskTargets):
+    """One mask per object, as bits of every pixel: as exact as the picture, in a byte per pixel for eight objects."""
+
+    bits: Tensor  # (B, H, W, bytes) uint8: object m is bit m % 8 of byte m // 8
+
+    def at(self, points: Tensor) -> Tensor:
+        place = _pixels(points, self.bits.shape[1:3])[..., None].expand(-1, -1, self.bits.shape[-1])
+        found = self.bits.flatten(1, 2).gather(1, place)  # (B, P, bytes)
+        flags = (found[..., None] >> torch.arange(8, dtype=torch.uint8, device=found.device)) & 1
+        return flags.flatten(2)[..., : self.classes.shape[1]].mT.to(points.dtype)
+
+
+def _pixels(points: Tensor, size: Sequence[int]) -> Tensor:
+    """(B, P, 2) -> (B, P) int64: the pixel that each point lies in, counted row by row."""
+    height, width = size
+    x = (points[..., 0] * width).long().clamp(0, width - 1)
+    y = (points[..., 1] * height).long().clamp(0, height - 1)
+    return y * width + x
 
 
 def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
@@ -70,7 +88,7 @@ def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
     return ClassMasks(classes, shown[:, 1:], labels)
 
 
-def object_masks(batch: Batch) -> ObjectMasks:
+def object_masks(batch: Batch) -> PackedMasks:
     """Of pictures with objects. Crowds are nothing to learn from."""
     if "masks" not in batch.targets:
         raise UserError("these pictures have no masks of objects, and instances are learned from nothing else")
@@ -78,4 +96,4 @@ def object_masks(batch: Batch) -> ObjectMasks:
     valid = classes != IGNORED
     if "crowd" in batch.targets:
         valid = valid & ~batch.targets["crowd"]
-    return ObjectMasks(torch.where(valid, classes, 0), valid, batch.targets["masks"])
+    return PackedMasks(torch.where(valid, classes, 0), valid, batch.targets["masks"])

@@ -1,8 +1,8 @@
 """Exact shapes of objects: boxes with a mask each.
 
 The masks of a picture are read with it as bits, (H, W, bytes): object number m is bit m % 8 of byte m // 8 of every
-pixel that it covers. So they go where the pixels go, all at once, and take a byte per pixel for eight objects. What a
-task learns from is the share of every cell of 4 x 4 pixels of the view that an object covers: finer than yes or no.
+pixel that it covers. So they go where the pixels go, all at once, and take a byte per pixel for eight objects: as much
+as a quarter of their places would in half precision, and every pixel of the view is exact.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ from vitreous.data.objects import BoxArray, Flags, Numbers
 from vitreous.data.targets.base import Digest, Indices, Large
 from vitreous.data.targets.boxes import Boxes
 
-CELL_PX = 4  # of the view, in both directions
 Bits = NDArray[np.uint8]  # (H, W, bytes)
 
 
@@ -109,18 +108,16 @@ class Instances(Boxes):
         return found | {"masks": F.pad(moved, (0, self.num_bytes - moved.shape[-1]))}
 
     def learned(self, small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`masks` (B, M, h / 4, w / 4) float16. An object of whose shape the view shows nothing is none."""
-        shares = covered(large["masks"], self.most)
-        is_seen = (shares > 0).flatten(2).any(dim=2)
+        """An object of whose shape the view shows nothing is none."""
+        is_seen = shown(large["masks"])[:, : self.most]
         return small | {
-            "masks": shares,
+            "masks": large["masks"],
             "classes": torch.where(is_seen, small["classes"], IGNORED),
             "boxes": torch.where(is_seen[..., None], small["boxes"], 0.0),
             "crowd": small["crowd"] & is_seen,
         }
 
     def judged(self, small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`masks` (B, H, W, bytes) uint8: of the pictures' own pixels, as they are read."""
         return small | large
 
 
@@ -137,18 +134,10 @@ def unpacked(bits: Bits, num: int) -> list[Flags]:
     return [(bits[..., number // 8] >> np.uint8(number % 8) & 1).astype(np.bool_) for number in range(num)]
 
 
-def covered(bits: Tensor, num: int) -> Tensor:
-    """(B, h, w, bytes) -> (B, num, h / 4, w / 4) float16, exact: the share of each cell that every object covers."""
-    height, width = bits.shape[1:3]
-    bits = F.pad(bits, (0, 0, 0, -width % CELL_PX, 0, -height % CELL_PX))
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    counts = []
-    for group in bits.unbind(-1):  # one by one: all bits of a large batch would need eight times its memory
-        flags = (group[..., None] >> places) & 1  # (B, h, w, 8)
-        cells = flags.view(len(flags), -1, CELL_PX, flags.shape[2] // CELL_PX, CELL_PX, 8)
-        counts.append(cells.sum(dim=(2, 4), dtype=torch.uint8))
-    shares = torch.cat(counts, dim=-1)[..., :num].permute(0, 3, 1, 2)
-    return (shares.to(torch.float16) / CELL_PX**2).contiguous()
+def shown(bits: Tensor) -> Tensor:
+    """(B, h, w, bytes) -> (B, 8 bytes) bool: which objects have a pixel."""
+    each = [(bits & (1 << place)).amax(dim=(1, 2)) for place in range(8)]  # (B, bytes)
+    return torch.stack(each, dim=-1).flatten(1) > 0
 
 
 def box_shape(box: BoxArray | Sequence[float], height: int, width: int) -> Flags:
