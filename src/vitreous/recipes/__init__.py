@@ -23,6 +23,7 @@ from vitreous.recipes.distill import cifar10_deit, cifar10_matching, deit_imagen
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
 from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
+from vitreous.recipes.instances import coco_small_instances
 from vitreous.recipes.masked import (
     cifar10_mae,
     cifar10_masked,
@@ -96,6 +97,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         voc_deformable,
         coco_detr,
         coco_deformable_detr,
+        coco_small_instances,
         rendered_clip,
         flickr8k_clip,
         flickr8k_siglip,
