@@ -6,8 +6,9 @@ Their model is saved by its own `save_pretrained` and read by us, so both have t
 to have as many parameters and, in float32 on the same pictures, masks and points, the same loss. Then each takes
 training steps in turn (forward, matching, losses of all layers at 12,544 points, backward, fused AdamW; bf16), or
 predicts in turn; the medians of the rounds are compared. Ours is the step of the real training loop, compiled, as one
-CUDA graph; theirs is eager, and compiled by torch.compile as it stands. Both get the same masks, at a quarter of the
-pictures' size. What fails is reported in its place, and the rest goes on. --tiny tries it out on any machine.
+CUDA graph; theirs is eager, and compiled by torch.compile as it stands. Theirs gets masks at a quarter of the pictures'
+size, ours bits of every pixel, as its loader has them. What fails is reported in its place, and the rest goes on.
+--tiny tries it out on any machine.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,10 +30,11 @@ from detr_step import VARIANTS, noted, timed
 from one_step import step_on
 from vitreous.batch import IGNORED, Batch
 from vitreous.cli import one_line_errors
+from vitreous.data.targets.instances import packed
 from vitreous.models.flops import num_parameters
 from vitreous.tasks.mask_loss import Points, query_losses
 from vitreous.tasks.mask_queries import MaskQueries
-from vitreous.tasks.mask_targets import object_masks
+from vitreous.tasks.mask_targets import ObjectMasks
 from vitreous.training.devices import GraphedStep
 from vitreous.training.environment import environment
 from vitreous.weights.peers import imported
@@ -51,6 +54,7 @@ class Work:
     """One input, as both sides want it."""
 
     batch: Batch
+    maps: Tensor  # (B, SLOTS, px / 4, px / 4): of all objects, and of those that are there
     masks: list[Tensor]
     classes: list[Tensor]
 
@@ -63,17 +67,24 @@ def work_of(batch_size: int, px: int, device: torch.device) -> Work:
     counts[-1] = SLOTS
     middles = torch.rand(batch_size, SLOTS, 2, 1, 1, generator=draw)
     radii = 0.05 + 0.2 * torch.rand(batch_size, SLOTS, 1, 1, generator=draw)
-    places = (torch.arange(px // 4) + 0.5) / (px // 4)
-    y, x = places[:, None], places[None, :]
-    discs = (y - middles[:, :, 0]) ** 2 + (x - middles[:, :, 1]) ** 2 < radii**2  # (B, SLOTS, px / 4, px / 4)
+
+    def discs(side: int) -> Tensor:
+        """(B, SLOTS, side, side)"""
+        places = (torch.arange(side) + 0.5) / side
+        y, x = places[:, None], places[None, :]
+        return (y - middles[:, :, 0]) ** 2 + (x - middles[:, :, 1]) ** 2 < radii**2
+
     classes = torch.randint(NUM_CLASSES, (batch_size, SLOTS), generator=draw)
     classes = torch.where(torch.arange(SLOTS) < counts[:, None], classes, IGNORED)
-    targets = {"masks": discs.half(), "classes": classes, "crowd": torch.zeros_like(classes, dtype=torch.bool)}
+    bits = torch.from_numpy(np.stack([packed(list(one), (px, px)) for one in discs(px).numpy()]))
+    targets = {"masks": bits, "classes": classes, "crowd": torch.zeros_like(classes, dtype=torch.bool)}
     ids = torch.arange(batch_size)
     batch = Batch((images,), targets, ids, 7919 * ids + 1).to(device)
+    maps = discs(px // 4).float().to(device)
     return Work(
         batch,
-        [batch.targets["masks"][i, :n].float() for i, n in enumerate(counts.tolist())],
+        maps,
+        [maps[i, :n] for i, n in enumerate(counts.tolist())],
         [batch.targets["classes"][i, :n] for i, n in enumerate(counts.tolist())],
     )
 
@@ -137,7 +148,9 @@ def check_equal(ours: MaskQueries, theirs: Any, work: Work) -> dict[str, float]:
     with torch.no_grad(), flags, dealt(points, numbers):
         other = theirs.eval()(work.batch.images, mask_labels=work.masks, class_labels=work.classes).loss
         said = ours.eval().decoded(work.batch.images)
-        mine = query_losses(said, object_masks(work.batch), points, ours.settings.weights)["loss"]
+        classes = work.batch.targets["classes"]
+        targets = ObjectMasks(classes.clamp(min=0), classes != IGNORED, work.maps)
+        mine = query_losses(said, targets, points, ours.settings.weights)["loss"]
     ours.train(), theirs.train()
     assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (float(mine), float(other))
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
