@@ -19,6 +19,7 @@ from vitreous.models.text import TextSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.prediction.zero_shot import AS_THEY_ARE, TEMPLATES, parse_classes, parse_templates, sentences, zero_shot
 from vitreous.recipes.words import flickr8k_siglip, rendered_clip
+from vitreous.serve.served_torch import TorchServed
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 from vitreous.words.pairs import train_tokenizer
@@ -114,6 +115,13 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     measured = json.loads(capsys.readouterr().out)["evaluation"]
     assert measured["scores"]["pictures"] == 12 and measured["validation_pictures"] == 12  # of train: calibrated on it
     assert 0 <= measured["scores"]["top1"]["value"] <= 1
+
+
+def test_without_words_it_is_an_encoder_like_any_other(run, folder):
+    """For whoever looks inside, embeds or probes."""
+    assert TorchServed(str(run), "cpu", 1).predictor is None
+    probed = evaluate(run, folder, probes=("knn",))
+    assert probed.evaluation is None and 0 <= probed.probes[0].knn[0].accuracy.value <= 1
 
 
 def test_retrieval_is_measured_with_its_intervals(run, tmp_path):

@@ -117,8 +117,9 @@ def evaluate(
         return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
-    if model.card.task.task_kind == "match":
-        return Assessment(evaluate_retrieval(model, source, world), probes=probed)
+    if not model.card.predicts:  # two towers find texts, where there are any; probes ask for labels alone
+        finds = source.targets.task == "match" or not probes
+        return Assessment(evaluate_retrieval(model, source, world) if finds else None, probes=probed)
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
     if measure := BY_PICTURE.get(model.card.task.task_kind):
         return Assessment(_by_picture(measure, model, held_out, source, world), probes=probed)

@@ -23,7 +23,7 @@ class TorchPredictor(Predictor):
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if trained.card.task is not None and trained.card.task.task_kind == "match":
+        if trained.card.task is not None and not trained.card.predicts:
             raise UserError(
                 f"{trained.where}: compares pictures with words, so it needs some: give --classes 'a cat,a dog', or "
                 "write a classifier of them first, with `vitreous convert MODEL OUT --classes ...`"

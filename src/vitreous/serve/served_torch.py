@@ -50,7 +50,7 @@ class TorchServed(Served):
             # Large batches bring a CPU little. Three places for each lane keep both busy; a longer queue would only
             # make everybody wait longer.
             self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 4, 6
-        self.predictor = None if self.card.task is None else TorchPredictor(trained, device)
+        self.predictor = TorchPredictor(trained, device) if self.card.predicts else None
         encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()
 

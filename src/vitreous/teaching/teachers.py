@@ -71,7 +71,7 @@ class Teacher(KnownTeacher):
     def load(cls, where: str, students: Preprocessing) -> Self:
         """From wherever weights can be loaded. `students`: how the student's pictures are made."""
         trained = Trained.load(where)
-        model = trained.encoder() if trained.card.task is None else trained.task()
+        model = trained.task() if trained.card.predicts else trained.encoder()
         return cls(model, trained.card.preprocessing, students, trained.card.classes, where)
 
     @property

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.weights.trained import Trained
 
     trained, device = Trained.load(options.start), World.join(options.device).device
-    task = None if trained.card.task is None else trained.task().to(device)
+    task = trained.task().to(device) if trained.card.predicts else None
     encoder = trained.encoder().eval().to(device) if task is None else task.encoder
     look = _look(options)
     if look is not None:

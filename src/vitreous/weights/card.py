@@ -37,6 +37,11 @@ class Card:
         raise UserError("this format holds encoders and classifiers, and the model does something else: keep ours")
 
     @property
+    def predicts(self) -> bool:
+        """Whether it says something of pictures by itself: an encoder alone does not, nor two towers without words."""
+        return self.task is not None and self.task.task_kind != "match"
+
+    @property
     def temperature(self) -> float:
         """What logits are divided by."""
         return 1.0 if self.calibration is None else self.calibration.temperature
