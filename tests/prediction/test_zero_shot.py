@@ -111,6 +111,14 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     np.testing.assert_allclose(written.probabilities, spoken.probabilities, atol=1e-6)
     assert said["probability"] == pytest.approx(max(written.probabilities), abs=1e-4)
 
+    named = ["--classes", ",".join(COLOURS), "--labelled", str(folder)]
+    main(["convert", str(run), str(tmp_path / "calibrated"), *named])
+    assert Trained.load(tmp_path / "calibrated").card.temperature != 1
+    capsys.readouterr()
+    main(["predict", str(run), str(picture), *named, "--coverage", "0.9", "--json"])
+    (sure,) = json.loads(capsys.readouterr().out)
+    assert sure["label"] == said["label"] and sure["probability"] != said["probability"]
+
     main(["evaluate", str(run), str(folder), "--zero-shot", "--templates", "a {} thing", "--json"])
     measured = json.loads(capsys.readouterr().out)["evaluation"]
     assert measured["scores"]["pictures"] == 12 and measured["validation_pictures"] == 12  # of train: calibrated on it

@@ -13,10 +13,12 @@ from vitreous.conversion.agreement import ROUNDING, Agreement, agree
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
 from vitreous.jobs.checkpoints import is_checkpoint, model_at
+from vitreous.jobs.matching import calibrated
 from vitreous.models import ViTSettings
 from vitreous.models.vit import as_vit
 from vitreous.prediction.zero_shot import TEMPLATES, zero_shot
 from vitreous.tasks import ImageTextSettings
+from vitreous.training.devices import World
 from vitreous.weights import formats
 from vitreous.weights.carrying import Carried, carry, model_difference, preprocessing_in_words, takers
 from vitreous.weights.describe import describe
@@ -35,13 +37,15 @@ def convert(
     heads: int | None = None,
     classes: Sequence[str] = (),
     templates: Sequence[str] = TEMPLATES,
+    labelled: str | None = None,
     approximate: bool = False,
     verified: bool = False,
     pictures: Sequence[str | Path] = (),
 ) -> str:
     """Write the model at `where` to `out` in the format `to`. Returns what was done, in a line, or in several.
 
-    With `classes`, a model of pictures and words becomes a classifier of these names, in sentences by `templates`.
+    With `classes`, a model of pictures and words becomes a classifier of these names, in sentences by `templates`,
+    calibrated on pictures that are `labelled` by them.
 
     What the format cannot carry is folded into the weights, refused, or named in a note beside the result. What was
     written is opened by the library that it is for, where that is installed, and its outputs are compared with the
@@ -54,6 +58,7 @@ def convert(
     trained = _opened(where, picture_px, patch, heads, verified)
     if classes:
         trained = zero_shot(trained, classes, templates)
+        trained = trained if labelled is None else calibrated(trained, labelled, World.join("cpu"))
     carried = None if chosen is None else _carried(trained, chosen, approximate)
     lines = _verified_source(trained, pictures, picture_px, heads) if verified else []
     with put_in_place(target) as place:

@@ -1,15 +1,17 @@
 """Measuring a model of pictures and words: by what it finds, or as a classifier of names that it was never taught."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from vitreous.data.base import Source, Subset
+from vitreous.data.base import Source, Subset, with_classes
 from vitreous.data.loader import EvalLoader
+from vitreous.data.sources import DataSettings
 from vitreous.data.splits import limited, strata
 from vitreous.data.targets import ClassLabels
 from vitreous.errors import UserError
-from vitreous.evaluation.full import ClassEvaluation, evaluate_classes
+from vitreous.evaluation.full import ClassEvaluation, evaluate_classes, fitted_calibration
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.retrieval import RetrievalEvaluation, evaluate_ranks
 from vitreous.jobs.data import AskedData
@@ -55,6 +57,20 @@ def evaluate_zero_shot(
     other = _other_part(asked, split, source)
     val = None if other is None else predicted(other)
     return evaluate_classes(val, predicted(source), coverages=coverages)
+
+
+def calibrated(classifier: Trained, data: str, world: World) -> Trained:
+    """A classifier of names with a temperature and prediction sets fitted on labelled pictures, under those names."""
+    settings = DataSettings(where=data)
+    parts = (settings.whole_part(name) for name in ("val", "train"))
+    source = next((part for part in parts if part is not None), None)
+    if source is None:
+        raise UserError(f"{data}: has neither val nor train pictures to calibrate on")
+    known = with_classes(_labelled(source), classifier.card.classes)
+    some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
+    task = classifier.task().to(world.device)
+    found = collect_logits(task, _batches(some, classifier, world), classifier.card.classes)
+    return replace(classifier, card=replace(classifier.card, calibration=fitted_calibration(found)))
 
 
 def _other_part(asked: AskedData, split: str, source: Source) -> Source | None:

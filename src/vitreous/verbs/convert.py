@@ -27,6 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
     )
+    parser.add_argument("--labelled", metavar="DATA", help="of --classes: pictures under these names, to calibrate on")
     parser.add_argument(
         "--approximate",
         action="store_true",
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> None:
             heads=options.heads,
             classes=parse_classes(options.classes) if options.classes else (),
             templates=parse_templates(options.templates),
+            labelled=options.labelled,
             approximate=options.approximate,
             verified=options.verify,
             pictures=options.picture,

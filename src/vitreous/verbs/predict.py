@@ -52,6 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
     )
+    parser.add_argument("--labelled", metavar="DATA", help="of --classes: pictures under these names, to calibrate on")
     parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
     parser.add_argument(
         "--out",
@@ -144,20 +145,24 @@ def _check(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} {getattr(options, name)}: it is between 0 and 1")
     if options.score is not None and options.precision is not None:
         raise UserError("--score and --precision each say which objects are told: give one of them")
-    if options.templates and options.classes is None:
-        raise UserError("--templates are sentences around --classes: give these too")
+    if (options.templates or options.labelled) and options.classes is None:
+        raise UserError("--templates and --labelled are about --classes: give these too")
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- stands alone: what it means comes from the standard input")
 
 
 def _by_words(options: argparse.Namespace) -> "Predictor":
     """Of a model with a text tower."""
+    from vitreous.jobs.matching import calibrated
     from vitreous.prediction.torch_predictor import TorchPredictor
     from vitreous.prediction.zero_shot import parse_classes, parse_templates, zero_shot
+    from vitreous.training.devices import World
     from vitreous.weights.trained import Trained
 
     templates = parse_templates(options.templates)
     classifier = zero_shot(Trained.load(options.start), parse_classes(options.classes), templates)
+    if options.labelled is not None:
+        classifier = calibrated(classifier, options.labelled, World.join(options.device))
     return TorchPredictor(classifier, options.device)
 
 
