@@ -95,6 +95,23 @@ def test_stochastic_depth_goes_by_the_samples_keys():
     assert network[1](torch.ones(7, 3)).shape == (7, 3)  # of nobody's: from torch's generator
 
 
+def test_blocks_of_all_rates_are_compiled_as_one():
+    """Apart from the first, which leaves nothing out: a deep network would soon be too much for the compiler."""
+    network, graphs = nn.ModuleList(block(stochastic_depth=rate) for rate in depth_rates(0.4, 5)), []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    draws, x = Draws(network), torch.randn(6, 3, 8)
+    with draws.of(K.sample_keys(0, 0, torch.arange(6)), 1):
+        for one in network:
+            plain = one(x)
+            one.forward = torch.compile(one.forward, backend=count, dynamic=False)
+            assert torch.equal(one(x), plain)
+    assert len(graphs) == 2
+
+
 def test_depth_rates_grow_linearly():
     assert depth_rates(0.2, 5) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
     assert depth_rates(0.2, 1) == [0]

@@ -21,23 +21,31 @@ class Draws:
     layers draw from torch's generator."""
 
     def __init__(self, network: nn.Module) -> None:
-        layers = [part for part in network.modules() if isinstance(part, StochasticDepth) and part.rate > 0]
-        self.num_layers = len(layers)
-        self.table: Tensor | None = None  # (layers, views, B) in [0, 1)
-        for number, layer in enumerate(layers):
-            layer.draws, layer.number = self, number
+        self.layers = [part for part in network.modules() if isinstance(part, StochasticDepth) and part.rate > 0]
+        self.rates = torch.tensor([layer.rate for layer in self.layers])[:, None, None]
+        self.scales = torch.tensor([1 / (1 - layer.rate) for layer in self.layers])[:, None, None]
 
     @contextmanager
     def of(self, keys: Tensor, num_views: int) -> Iterator[None]:
         """Inside, forwards and backwards (which may recompute), a network sees the views of these samples, one view of
         all samples after the other. Passes of several sizes each count from the first view."""
-        if self.num_layers:
-            drawn = K.uniform(keys, "stochastic depth", self.num_layers * num_views)
-            self.table = drawn.T.reshape(self.num_layers, num_views, len(keys))
+        for layer, factors in zip(self.layers, self._factors(keys, num_views), strict=True):
+            layer.factors = factors
         try:
             yield
         finally:
-            self.table = None
+            for layer in self.layers:
+                layer.factors = None
+
+    def _factors(self, keys: Tensor, num_views: int) -> list[Tensor]:
+        """Of every layer (views x B,)."""
+        if not self.layers:
+            return []
+        if self.rates.device != keys.device:
+            self.rates, self.scales = self.rates.to(keys.device), self.scales.to(keys.device)
+        drawn = K.uniform(keys, "stochastic depth", len(self.layers) * num_views)
+        drawn = drawn.T.reshape(len(self.layers), num_views, len(keys))
+        return list(((drawn >= self.rates) * self.scales).flatten(1).unbind())
 
 
 class StochasticDepth(nn.Module):
@@ -46,25 +54,23 @@ class StochasticDepth(nn.Module):
     The draw is a tensor operation: nothing is read back by the host, so a CUDA graph can hold it.
     """
 
-    draws: Draws | None = None
-    number: int = 0  # of this layer among those that draw
+    # Of the samples, by whoever knows them (Draws): a tensor, so that layers of all rates are compiled as one.
+    factors: Tensor | None = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, branch: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
+        if not self.training:
             return branch
-        keep = self._drawn(branch).view(-1, *(1,) * (branch.ndim - 1)) >= self.rate
-        return branch * (keep.to(branch.dtype) / (1 - self.rate))
-
-    def _drawn(self, branch: Tensor) -> Tensor:
-        """(rows,) in [0, 1)."""
-        table = None if self.draws is None else self.draws.table
-        if table is None:
-            return torch.rand(branch.shape[0], device=branch.device)
-        return table[self.number].flatten()[: branch.shape[0]]
+        factors = self.factors
+        if factors is None:
+            if self.rate == 0:
+                return branch
+            factors = (torch.rand(branch.shape[0], device=branch.device) >= self.rate) / (1 - self.rate)
+        factors = factors[: branch.shape[0]].to(branch.dtype)
+        return branch * factors.view(-1, *(1,) * (branch.ndim - 1))
 
     def extra_repr(self) -> str:
         return f"{self.rate:g}"
