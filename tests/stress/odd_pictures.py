@@ -181,6 +181,6 @@ CAMPAIGN = Campaign(
     promise="odd and mutated pictures: the process that reads them neither dies nor hangs; each within 2 s and 512 MB",
     full=20_000,
     trial=trial,
-    short=(0, 1),
+    short=(0,),
     per_trial=PER_TRIAL,
 )

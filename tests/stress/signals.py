@@ -59,5 +59,5 @@ CAMPAIGN = Campaign(
     promise="step finished and saved, out within 10 s, all ranks together; then bit-equal",
     full=60,
     trial=trial,
-    short=(2, 6, 4),
+    short=(2, 5),
 )
