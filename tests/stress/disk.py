@@ -20,6 +20,7 @@ from vitreous.training.checkpoint import Checkpoints
 
 DISK_BYTES = 8 * 2**20
 PAGE = 4096
+KEPT = 2  # checkpoints
 ENTERED = ("user", "mnt")
 
 
@@ -100,7 +101,7 @@ def full_later(disk: Disk, begun: "Begun", share: float) -> Ended:
 def full_at_the_end(disk: Disk, begun: "Begun") -> Ended:
     """After the last checkpoint, when the model is to be written."""
     command = begun.stopped_after(STEPS)
-    while (begun.outside / "model").exists():  # it was quicker than we
+    while any(begun.outside.glob("*model*")):  # it was quicker than we
         command.send(signal.SIGKILL)
         command.wait()
         shutil.rmtree(begun.outside)
@@ -180,11 +181,14 @@ class Begun:
         return sum(-(-file.stat().st_size // PAGE) for file in newest.iterdir())
 
     def stopped_after(self, step: int) -> Command:
-        """As soon as the checkpoint of a step, or of a later one, is in place."""
-        command = self.start()
-        while command.is_running and max(Checkpoints(self.outside / "checkpoints").paths(), default=0) < step:
+        """As soon as the checkpoint of a step, or of a later one, is in place, and older ones are gone."""
+        command, folder = self.start(), self.outside / "checkpoints"
+        while command.is_running:
+            if max(Checkpoints(folder).paths(), default=0) >= step and len(list(folder.iterdir())) <= KEPT:
+                break
             time.sleep(0.001)
         command.send(signal.SIGSTOP)
+        time.sleep(0.02)  # until it stands
         return command
 
 

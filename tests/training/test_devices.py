@@ -16,7 +16,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
-from vitreous.training.devices import GraphedStep, World, autocast, compiles
+from vitreous.training.devices import GraphedStep, World, autocast, compiles, is_of_ranks
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 
@@ -220,3 +220,16 @@ def test_streamed_pictures_fit_a_graph_too(tmp_path):
     eager, from_graph = rows
     assert len(eager) > 3
     assert from_graph == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_so"),
+    [
+        ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", True),
+        ("Application timeout caused pair closure", True),
+        ("Connection reset by peer", True),
+        ("size mismatch for head.weight", False),
+    ],
+)
+def test_what_torch_says_of_a_lost_rank(words, is_so):
+    assert is_of_ranks(RuntimeError(words)) == is_so

@@ -40,9 +40,13 @@ def rank_timeout_s() -> float:
     return seconds
 
 
+# Some of gloo's own words do not say whose they are.
+_OF_RANKS = ("gloo", "nccl", "c10d", "caused pair closure", "connection closed by peer", "connection reset by peer")
+
+
 def is_of_ranks(error: BaseException) -> bool:
     """Whether torch says of another rank that it is gone."""
-    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in ("gloo", "nccl", "c10d"))
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _OF_RANKS)
 
 
 @dataclass(frozen=True)
