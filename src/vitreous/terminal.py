@@ -80,6 +80,11 @@ class _Lasting:
         return getattr(self.stream, name)
 
 
+def printable(text: str) -> str:
+    """Names of files and classes come from anywhere: a terminal is to show them, not to obey them."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def duration(seconds: float) -> str:
     """3725 -> '1:02:05'."""
     minutes, seconds = divmod(round(seconds), 60)

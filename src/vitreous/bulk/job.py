@@ -1,6 +1,6 @@
 """The job: plan, compare with what is there, do what is missing, say that it is done."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -8,8 +8,9 @@ from typing import Any, BinaryIO
 from vitreous.bulk import engines
 from vitreous.bulk.engines import Pool
 from vitreous.bulk.output import Output, Plan, Written
+from vitreous.bulk.parts import Part
 from vitreous.bulk.places import is_url
-from vitreous.bulk.planner import plan
+from vitreous.bulk.planner import grown, plan
 from vitreous.bulk.work import Opened, Work
 from vitreous.bulk.worker import Job, Line
 from vitreous.errors import UserError
@@ -74,11 +75,32 @@ def _planned(request: Request, output: Output, opened: Opened) -> Plan:
         output.write_manifest({**about, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
         return planned
     _compare(output.where, there, about)
+    if request.work.grows:
+        return _grown(request, output, there, parts)
     planned = output.planned(parts)
     if planned.sha256 != there["plan"]["sha256"]:
         raise UserError(
             f"{output.where}: began with other pictures: some were added, taken away or changed; choose another --out"
         )
+    return planned
+
+
+def _grown(request: Request, output: Output, there: dict[str, Any], now: Iterable[Part]) -> Plan:
+    """The plan with what was added since, and without what is gone or has changed. A kill in between costs nothing: the
+    plan is written once no row is left that it does not speak of."""
+    if there["inputs"] != list(request.inputs):
+        raise UserError(f"{output.where}: began with {', '.join(there['inputs'])}; choose another --out")
+    before = list(output.parts())
+    after = grown(before, now, request.per_part)
+    planned = output.planned(after)
+    if planned.sha256 == there["plan"]["sha256"]:
+        return planned
+    output.write_manifest({**there, "done": None})
+    for number, one in output.written().items():
+        if before[number] != after[number]:
+            output.store.remove(one.name)
+    output.write_plan(after)
+    output.write_manifest({**there, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
     return planned
 
 

@@ -85,6 +85,11 @@ class Output:
         """What the plan would be; it is not written."""
         return _planned(parts, None)
 
+    def parts(self) -> Iterator[Part]:
+        """Of the plan that is written, in order."""
+        with self.store.reading(PLAN) as file:
+            yield from map(from_line, file)
+
     def part(self, start: int, end: int) -> Part:
         """The one whose line lies there."""
         return from_line(self.store.read(PLAN, start, end))

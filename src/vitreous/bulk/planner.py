@@ -3,7 +3,7 @@
 A plan is a function of the inputs: the same files by name and size give the same lines.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +42,37 @@ def plan(words: Sequence[str], per_part: int, root: Path, lines: BinaryIO | None
                 yield BrokenPart(found.name, str(error))
     if loose:
         yield FilesPart(tuple(one.name for one in loose), tuple(one.size for one in loose))
+
+
+def grown(before: Sequence[Part], now: Iterable[Part], per_part: int) -> list[Part]:
+    """The plan of an earlier time, brought up to what the inputs hold now.
+
+    A part keeps its number, so that its rows stay. Where one of its files is gone or has changed it is emptied, and
+    what is left of it comes again after the others.
+    """
+    loose: dict[str, int | None] = {}
+    shards: dict[Part, None] = {}
+    for part in now:
+        if isinstance(part, FilesPart):
+            loose.update(zip(part.names, part.sizes, strict=True))
+        else:
+            shards[part] = None
+    kept = [part if _still(part, loose, shards) else FilesPart((), ()) for part in before]
+    for part in kept:
+        if isinstance(part, FilesPart):
+            for name in part.names:
+                loose.pop(name, None)  # it may be named twice
+        else:
+            shards.pop(part, None)
+    names, sizes = tuple(loose), tuple(loose.values())
+    cuts = [slice(start, start + per_part) for start in range(0, len(names), per_part)]
+    return [*kept, *shards, *(FilesPart(names[cut], sizes[cut]) for cut in cuts)]
+
+
+def _still(part: Part, loose: Mapping[str, int | None], shards: Mapping[Part, None]) -> bool:
+    if not isinstance(part, FilesPart):
+        return part in shards
+    return all(name in loose and loose[name] == size for name, size in zip(part.names, part.sizes, strict=True))
 
 
 def _found(words: Iterable[str], root: Path, lines: BinaryIO | None) -> Iterator[Found]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ class Opened(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Work(ABC):
+    grows: ClassVar[bool] = False  # whether a rerun takes in pictures that were added, rather than refuse them
     model: str  # where it lies
 
     @property
@@ -59,6 +60,16 @@ class Embed(Work):
 
     def open(self, device: str) -> Opened:
         return OpenedEmbed(self, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index(Embed):
+    """Embeddings to search: of length 1, of a folder that may grow."""
+
+    grows = True
+    normalise: bool = True
+
+    verb = "index"
 
 
 class OpenedEmbed(Opened):

@@ -1,6 +1,7 @@
 """Embedder: pictures in, embeddings out: what an encoder makes of a whole picture."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -25,6 +26,7 @@ class Embedder:
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._tokenizer, self.where = replace(trained, weights={}).tokenizer, trained.where
         self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
         self._embed: Callable[[Tensor], Tensor]
         self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
@@ -55,3 +57,11 @@ class Embedder:
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
         images = self.preprocessing.normalised(resized.to(self.device))
         return np.asarray(self._embed(images).float().cpu().numpy())
+
+    @torch.inference_mode()
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(B, D) of length 1, to be compared with embeddings of pictures."""
+        if not isinstance(self.model, ImageText):
+            raise UserError(f"{self.where}: has no text tower, so it knows no words: give it a picture")
+        ids = torch.from_numpy(self._tokenizer()(texts)).to(self.device)
+        return np.asarray(self.model.embed_texts(ids).float().cpu().numpy())

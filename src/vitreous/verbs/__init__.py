@@ -19,6 +19,8 @@ VERBS = {
     "verify": "verify",
     "predict": "predict",
     "embed": "embed",
+    "index": "index",
+    "search": "search",
     "serve": "serve",
     "export": "export",
     "study": "study",

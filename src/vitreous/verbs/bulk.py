@@ -1,12 +1,14 @@
-"""What `vitreous predict` and `vitreous embed` share where pictures are many."""
+"""What `vitreous predict`, `vitreous embed` and `vitreous index` share where pictures are many."""
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
+    from vitreous.bulk.output import Output
     from vitreous.bulk.work import Work
 
 
@@ -19,8 +21,7 @@ def add_bulk(parser: argparse.ArgumentParser, default: str | None) -> None:
     group.add_argument("--cpus", type=int, default=1, metavar="N", help="per worker of ray without GPU (default: 1)")
 
 
-def run_bulk(options: argparse.Namespace, work: "Work", as_array: bool = False) -> None:
-    from vitreous.bulk.arrays import write_arrays
+def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Output], None] | None" = None) -> None:
     from vitreous.bulk.engines import Pool
     from vitreous.bulk.job import Request, run
     from vitreous.bulk.output import Output
@@ -42,8 +43,8 @@ def run_bulk(options: argparse.Namespace, work: "Work", as_array: bool = False) 
     )
     with quietly(options.quiet):
         result = run(request)
-        if as_array:
-            write_arrays(Output(result.out))
+        if finish is not None:
+            finish(Output(result.out))
     print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
     if result.failed == result.rows:
         raise UserError(f"not one of {result.rows:,} pictures could be read; column `error` says why")

@@ -26,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from vitreous.bulk.arrays import write_arrays
     from vitreous.bulk.work import Embed
 
-    run_bulk(options, Embed(model=options.start, normalise=options.normalise), as_array=options.npy)
+    run_bulk(options, Embed(model=options.start, normalise=options.normalise), write_arrays if options.npy else None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
+from vitreous.terminal import printable
 from vitreous.verbs import add_device, add_quiet
 from vitreous.verbs.bulk import add_bulk, run_bulk
 
@@ -235,16 +236,11 @@ def _table(records: "Records") -> Printers:
     def print_row(record: dict[str, Any]) -> None:
         picture = record["picture"]
         if "error" in record:
-            print(f"{'-':{records.width}}  {'':6}  {_shown(picture)}: {_shown(record['error'])}", flush=True)
+            print(f"{'-':{records.width}}  {'':6}  {printable(picture)}: {printable(record['error'])}", flush=True)
         else:
-            print(_shown(records.line(picture, record)), flush=True)
+            print(printable(records.line(picture, record)), flush=True)
 
     return print_row, _nothing
-
-
-def _shown(text: str) -> str:
-    """Names of files and classes come from anywhere: a terminal is to show them, not to obey them."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 FORMATS = {"table": _table, "json": _json, "jsonl": _json_lines, "csv": _csv}

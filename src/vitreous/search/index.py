@@ -1,0 +1,109 @@
+"""Index: a folder's embeddings, laid out to be searched.
+
+INDEX/manifest.json, plan.jsonl, rows/     as `vitreous embed` writes them (`bulk.output`), of length 1
+INDEX/vectors.npy                          (N, D) float32 of all pictures that could be read; memory-mapped
+INDEX/names.arrow                          their names, row for row; memory-mapped too
+
+The manifest says `searchable` once both files are written; a rerun that finds other pictures takes that back.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from vitreous.bulk.arrays import embeddings
+from vitreous.bulk.output import Output
+from vitreous.bulk.places import is_url
+from vitreous.data.images import BadPicture, read_picture
+from vitreous.errors import UserError
+from vitreous.prediction.embedder import Embedder
+from vitreous.search.nearest import Floats, Rows, duplicates, nearest, outliers
+
+VECTORS, NAMES = "vectors.npy", "names.arrow"
+SCHEMA = pa.schema([("name", pa.string())])
+
+
+class Hit(NamedTuple):
+    name: str
+    score: float
+
+
+def lay_out(output: Output) -> None:
+    """Rows that are complete, as two files that can be searched; part by part."""
+    about = output.manifest()
+    assert about is not None and about["done"]
+    store, num = output.store, about["done"]["rows"] - about["done"]["failed"]
+    if about.get("searchable") == about["plan"]["sha256"] and store.has(VECTORS) and store.has(NAMES):
+        return
+    header = {"descr": "<f4", "fortran_order": False, "shape": (num, about["width"])}
+    with store.writing(VECTORS) as values, store.writing(NAMES) as names, pa.ipc.new_file(names, SCHEMA) as lines:
+        np.lib.format.write_array_header_2_0(values, header)
+        for table in output.tables():
+            readable = table.filter(table["embedding"].is_valid())
+            for block in embeddings(readable, about["width"]):
+                values.write(block.astype("<f4").tobytes())
+            lines.write_table(readable.select(["name"]))
+    output.write_manifest({**about, "searchable": about["plan"]["sha256"]})
+
+
+@dataclass(frozen=True)
+class Index:
+    where: str
+    about: dict[str, Any]
+    vectors: Floats  # (N, D) of length 1
+    names: pa.ChunkedArray
+
+    @classmethod
+    def open(cls, where: str) -> "Index":
+        if is_url(where):
+            raise UserError(f"{where}: an index is searched on a disk of this machine; copy it here first")
+        about = Output(where).manifest()
+        if about is None or about["verb"] != "index":
+            raise UserError(f"{where}: not an index; `vitreous index FOLDER --model MODEL --out {where}` makes one")
+        if not about["done"] or about.get("searchable") != about["plan"]["sha256"]:
+            raise UserError(f"{where}: not complete; give the `vitreous index` command that began it again")
+        try:
+            vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
+            names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
+        except (OSError, ValueError, pa.ArrowInvalid) as error:
+            raise UserError(f"{where}: cannot be read ({error}); give the `vitreous index` command again") from None
+        if vectors.shape != (len(names), about["width"]):
+            raise UserError(f"{where}: its files do not fit together; remove {VECTORS}, and index again")
+        if not len(names):
+            raise UserError(f"{where}: holds no picture that could be read")
+        return cls(where, about, vectors, names)
+
+    def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
+        """That of the model it was made with, from where it lay, or lies now."""
+        found = Embedder.load(model or self.about["model"]["where"], device)
+        if found.fingerprint != self.about["model"]["fingerprint"]:
+            raise UserError(f"{found.where}: not the model that {self.where} was made with, or it has changed since")
+        return found
+
+    # ---- questions
+
+    def by_words(self, words: str, embedder: Embedder, num: int) -> list[Hit]:
+        return self._hits(*nearest(self.vectors, embedder.embed_texts([words])[0], num))
+
+    def by_picture(self, path: str, embedder: Embedder, num: int) -> list[Hit]:
+        try:
+            (vector,) = embedder.embed([read_picture(Path(path))])
+        except BadPicture as error:
+            raise UserError(f"{path}: {error}") from None
+        return self._hits(*nearest(self.vectors, vector / max(float(np.linalg.norm(vector)), 1e-12), num))
+
+    def duplicates(self, least: float, num: int) -> list[list[Hit]]:
+        """Groups, the largest first; the score of each picture is its likeness to the first of its group."""
+        groups = duplicates(self.vectors, least)[:num]
+        return [self._hits(rows, self.vectors[rows] @ self.vectors[rows[0]]) for rows in groups]
+
+    def outliers(self, num: int) -> list[Hit]:
+        if len(self.names) < 3:
+            raise UserError(f"{self.where}: {len(self.names)} pictures; what is unlike the others needs three")
+        return self._hits(*outliers(self.vectors, num))
+
+    def _hits(self, rows: Rows, scores: Floats) -> list[Hit]:
+        return [Hit(self.names[int(row)].as_py(), float(score)) for row, score in zip(rows, scores, strict=True)]

@@ -1,0 +1,75 @@
+"""Exact comparisons over an array of unit vectors, block by block: a product of two is their cosine.
+
+The array may be memory-mapped and larger than memory: what is held at a time is one block of it, or the product of two.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+BLOCK = 1 << 14  # rows at a time against one query
+SQUARE = 1 << 10  # rows at a time against each other
+NEIGHBOURS = 10  # that say how alone a picture is
+ROUNDING = 1e-6  # by which the cosine of equals may miss 1
+
+
+def nearest(vectors: Floats, query: Floats, num: int) -> tuple[Rows, Floats]:
+    """The rows most similar to `query` (D,), best first, with their cosines."""
+    rows, scores = np.empty(0, np.int64), np.empty(0, np.float32)
+    for start in range(0, len(vectors), BLOCK):
+        here = vectors[start : start + BLOCK] @ query
+        rows = np.concatenate([rows, np.arange(start, start + len(here))])
+        scores = np.concatenate([scores, here])
+        order = np.argpartition(-scores, num - 1)[:num] if num < len(scores) else np.arange(len(scores))
+        rows, scores = rows[order], scores[order]
+    order = np.lexsort((rows, -scores))  # of equals, the first row comes first
+    return rows[order], scores[order]
+
+
+def duplicates(vectors: Floats, least: float) -> list[Rows]:
+    """Groups of rows in which each has a cosine of at least `least` with another one; the largest first."""
+    leader = np.arange(len(vectors))  # the first row of the group that a row is in
+    for left in range(0, len(vectors), SQUARE):
+        for right, cosines in _against(vectors, left, from_row=left):
+            first, second = np.nonzero(cosines >= least - ROUNDING)
+            _join(leader, first + left, second + right)
+    order = np.argsort(leader, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(leader[order])) + 1)
+    return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
+
+
+def _join(leader: Rows, first: Rows, second: Rows) -> None:
+    """Makes one group of the two that each pair of rows is in. A leader leads itself, before and after."""
+    while (differ := leader[first] != leader[second]).any():
+        first, second = first[differ], second[differ]
+        one, other = leader[first], leader[second]
+        np.minimum.at(leader, np.maximum(one, other), np.minimum(one, other))
+        while (leader != leader[leader]).any():
+            leader[:] = leader[leader]
+
+
+def outliers(vectors: Floats, num: int) -> tuple[Rows, Floats]:
+    """The rows least like their nearest neighbours: lowest first, with their mean cosine to these."""
+    k = min(NEIGHBOURS, len(vectors) - 1)
+    likeness = np.empty(len(vectors), np.float32)
+    for left in range(0, len(vectors), SQUARE):
+        best = np.empty((len(vectors[left : left + SQUARE]), 0), np.float32)
+        for right, cosines in _against(vectors, left):
+            if left == right:
+                np.fill_diagonal(cosines, -np.inf)  # nobody's neighbour is himself
+            best = np.concatenate([best, cosines], axis=1)
+            best = np.partition(best, -k, axis=1)[:, -k:] if best.shape[1] > k else best
+        likeness[left : left + SQUARE] = best.mean(axis=1)
+    rows = np.argsort(likeness, kind="stable")[:num]
+    return rows, likeness[rows]
+
+
+def _against(vectors: Floats, left: int, from_row: int = 0) -> Iterator[tuple[int, Floats]]:
+    """Cosines of the rows of a block with those of every block: where that one begins, and (rows, its rows)."""
+    rows = np.array(vectors[left : left + SQUARE])
+    for right in range(from_row, len(vectors), SQUARE):
+        yield right, rows @ vectors[right : right + SQUARE].T

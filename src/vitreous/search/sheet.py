@@ -1,0 +1,42 @@
+"""The contact sheet: what was found, as one HTML page of thumbnails that needs no network and no script."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitreous.bulk.parts import Stored
+from vitreous.data.images import BadPicture
+from vitreous.display.html import Html, tag, together
+from vitreous.display.thumbnails import picture
+from vitreous.search.index import Hit
+from vitreous.storage import atomic
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+SIDE_PX = 192
+STYLE = f"""
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff }}
+.sheet {{ display: grid; gap: 1rem; margin: 1rem 0 2rem }}
+.sheet {{ grid-template-columns: repeat(auto-fill, minmax({SIDE_PX}px, 1fr)) }}
+figure {{ margin: 0; overflow-wrap: anywhere; font-size: 12px }}
+img {{ max-width: 100%; display: block }}
+.pixels {{ image-rendering: pixelated; width: {SIDE_PX // 2}px; height: auto }}
+"""
+
+
+def write_sheet(title: str, groups: Sequence[Sequence[Hit]], path: Path) -> None:
+    head = tag.head(
+        tag.meta(charset="utf-8"),
+        tag.meta(http_equiv="Content-Security-Policy", content=POLICY),
+        tag.meta(name="viewport", content="width=device-width"),
+        tag.title(title),
+        tag.style(Html(STYLE)),
+    )
+    sheets = [tag.div([_figure(hit) for hit in hits], class_="sheet") for hits in groups]
+    page = together(Html("<!doctype html>"), tag.html(head, tag.body(tag.h1(title), sheets), lang="en"))
+    atomic.write_bytes(page.markup.encode("utf-8", "backslashreplace"), path)
+
+
+def _figure(hit: Hit) -> Html:
+    """Of a picture that has moved since, or that lies in a shard, its name alone."""
+    found = Stored(hit.name, hit.name).read(Path())
+    shown = tag.p("no preview") if isinstance(found, BadPicture) else picture(found, hit.name, most_px=SIDE_PX)
+    return tag.figure(shown, tag.figcaption(tag.b(f"{hit.score:.3f} "), hit.name))

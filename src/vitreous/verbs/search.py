@@ -1,0 +1,82 @@
+"""vitreous search"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.errors import UserError
+from vitreous.terminal import printable
+from vitreous.verbs import add_device
+
+if TYPE_CHECKING:
+    from vitreous.search.index import Hit, Index
+
+HELP = "Find pictures of an index by words or by a picture; or those that are alike, or like no other."
+ALIKE = 0.98  # cosine from which two pictures count as duplicates
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("index", metavar="INDEX", help="what `vitreous index` made")
+    parser.add_argument("words", nargs="?", metavar="WORDS", help='"red shoe on grass": of a model with a text tower')
+    parser.add_argument("--picture", metavar="FILE", help="find what looks like it")
+    parser.add_argument("--duplicates", action="store_true", help="groups of pictures that are nearly the same")
+    parser.add_argument("--outliers", action="store_true", help="pictures that are least like any others")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="how many, or how many groups (default: 20)")
+    parser.add_argument(
+        "--alike", type=float, default=ALIKE, metavar="S", help=f"cosine of duplicates, at least (default: {ALIKE})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a contact sheet with thumbnails too")
+    parser.add_argument("--model", help="where the model lies now, if it was moved since")
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from vitreous.search.index import Index
+    from vitreous.search.sheet import write_sheet
+
+    _check(options)
+    title, groups = _found(Index.open(options.index), options)
+    if options.html:
+        write_sheet(title, groups, Path(options.html))
+    if options.json:
+        rows = [[{"picture": hit.name, "score": round(hit.score, 6)} for hit in hits] for hits in groups]
+        print(json.dumps(rows if options.duplicates else rows[0], indent=2))
+    else:
+        _print(groups)
+        if options.html:
+            print(f"Saved to {options.html}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    asked = [options.words is not None, options.picture is not None, options.duplicates, options.outliers]
+    if sum(asked) != 1:
+        raise UserError('give one of these: "some words", --picture FILE, --duplicates, --outliers')
+    if options.words is not None and not options.words.strip():
+        raise UserError("there are no words to search for")
+    if options.top < 1:
+        raise UserError(f"--top {options.top}: at least 1")
+    if not 0 < options.alike <= 1:
+        raise UserError(f"--alike {options.alike}: a cosine above 0 and at most 1")
+
+
+def _found(index: "Index", options: argparse.Namespace) -> "tuple[str, list[list[Hit]]]":
+    if options.duplicates:
+        return "Duplicates", index.duplicates(options.alike, options.top)
+    if options.outliers:
+        return "Outliers", [index.outliers(options.top)]
+    embedder = index.embedder(options.model, options.device)
+    if options.picture is not None:
+        return f"Like {options.picture}", [index.by_picture(options.picture, embedder, options.top)]
+    return options.words, [index.by_words(options.words, embedder, options.top)]
+
+
+def _print(groups: "list[list[Hit]]") -> None:
+    if not groups:
+        print("no duplicates")
+    for number, hits in enumerate(groups):
+        if number:
+            print()
+        for hit in hits:
+            print(f"{hit.score:6.3f}  {printable(hit.name)}")
