@@ -75,6 +75,10 @@ MODELS = {
     "resnet-basic": ResNetV1Settings(picture_px=(32, 48), unit="basic", depths=(1, 2), base_width=4),
     # Windows that do not fill the maps, which are padded and shift.
     "swin": SwinSettings(picture_px=(20, 28), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2),
+    # A last map that is smaller than a window, which shifts all the same.
+    "swin-fixed": SwinSettings(
+        picture_px=(8, 12), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2, fixed_windows=True
+    ),
     "convnext": ConvNeXtSettings(picture_px=(16, 24), patch=2, widths=(8, 12), depths=(2, 3), layer_scale=0.5),
     "pvt-v1": pvt(generation="v1"),
     "pvt-v2": pvt(),

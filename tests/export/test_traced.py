@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto
-from small_models import CLASSES, probabilities, random_trained
+from small_models import CLASSES, probabilities, random_trained, vit
 
 from test_conformance import MODELS
 from vitreous.errors import UserError
@@ -21,6 +21,7 @@ from vitreous.models import PixelsSettings, ResNetSettings, ViTSettings
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.weights.calibration import ClassCalibration
 
@@ -131,6 +132,17 @@ def test_a_segmenter_of_a_pyramid(tmp_path):
     random_trained(TRACED[family], task=task).save(tmp_path / "model")
     near = export(tmp_path / "model", num_checks=4, out=tmp_path / "a.onnx").certificate["agreement"]
     assert near["compared"] == "scaled_logits" and near["least_pixel_agreement"] > 0.99
+
+
+def test_queries_inside_a_vit(tmp_path):
+    """As a class per pixel: file, certificate and predictions are any segmenter's."""
+    task = MaskQuerySettings(decoder="eomt", queries=4, blocks=1)
+    random_trained(vit(picture_px=(16, 24), patch=8, depth=1), task=task).save(tmp_path / "model")
+    near = export(tmp_path / "model", num_checks=4, out=tmp_path / "a.onnx").certificate["agreement"]
+    assert near["compared"] == "scaled_logits" and near["least_pixel_agreement"] > 0.99
+    picture = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    ours, theirs = (Predictor.load(tmp_path / name)(picture) for name in ("model", "a.onnx"))
+    assert ours.labels.shape == (40, 50) and (ours.labels == theirs.labels).mean() > 0.99
 
 
 @pytest.mark.parametrize("name", ["pvt-v1", "mask-transformer"])

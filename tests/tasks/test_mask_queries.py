@@ -135,7 +135,7 @@ def test_promises(decoder, tmp_path):
         recipe,
         data=replace(recipe.data, where=str(write_boxes(tmp_path / "boxes", 48)), val_fraction=0.25),
         model=replace(VIT, depth=2),
-        objective=replace(SMALL, decoder=decoder, blocks=1),
+        objective=replace(SMALL, decoder=decoder, decoder_depth=1, blocks=1),
         training=replace(recipe.training, steps=30, batch_size=8, log_every_steps=10, workers=0),
     )
     rows = keep_promises(small, tmp_path, falls_to=0.8, finetune=False, probe=False)

@@ -155,7 +155,7 @@ def for_pixels(recipe: Recipe, card: Card) -> Recipe:
     """A recipe that fine-tunes, with a decoder in place of a head: that of the weights it starts from, or a new one."""
     return replace(
         recipe,
-        objective=card.task if isinstance(card.task, SegmentSettings) else SegmentSettings(),
+        objective=card.task if card.task is not None and card.task.task_kind == "segment" else SegmentSettings(),
         normalise=replace(recipe.normalise, crop="squash"),
         optimizer=AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.8),
         training=replace(recipe.training, batch_size=16),

@@ -100,7 +100,7 @@ def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: boo
     labels = torch.where(wanted == IGNORED, none, wanted)
     losses = logits.logsumexp(dim=-1) - logits.gather(2, labels[..., None])[..., 0]
     factors = torch.where(labels == none, no_object, 1.0)
-    return (losses * factors).sum(dim=1) / factors.sum()
+    return (losses * factors).sum(dim=1) / mean_over_ranks(factors.sum())
 
 
 def quality_loss(logits: Tensor, wanted: Tensor, overlaps: Tensor, num_objects: Tensor) -> Tensor:
