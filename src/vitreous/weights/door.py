@@ -27,6 +27,8 @@ MAX_CELLS = 65_536  # patches of one picture: 4096 x 4096 px in patches of 16
 MAX_MESSAGE = 400  # characters: what a file says is not repeated whole
 # Settings that count layers, each of which has tensors of its own.
 LAYERS = {"depth", "depths", "blocks", "residuals", "encoder_depth", "decoder_depth", "levels"}
+# Settings that no tensor grows with: a card refuses pictures that are too large; points of masks are for learning.
+NO_SIZES = {"picture_px", "number"}
 # What reading raises where shapes or a config make no sense.
 NONSENSE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
@@ -68,7 +70,7 @@ def _numbers(model: Any) -> Iterator[tuple[str, int | float]]:
         value = getattr(model, field.name)
         if dataclasses.is_dataclass(value):
             yield from _numbers(value)
-        elif field.name != "picture_px":  # bounded by itself: a card refuses pictures that are too large
+        elif field.name not in NO_SIZES:
             numbers = value if isinstance(value, tuple) else (value,)
             yield from ((field.name, number) for number in numbers if type(number) in (int, float))
 
