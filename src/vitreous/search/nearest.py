@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.terminal import track
+
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
@@ -33,7 +35,7 @@ def nearest(vectors: Floats, query: Floats, num: int) -> tuple[Rows, Floats]:
 def duplicates(vectors: Floats, least: float) -> list[Rows]:
     """Groups of rows in which each has a cosine of at least `least` with another one; the largest first."""
     leader = np.arange(len(vectors))  # the first row of the group that a row is in
-    for left in range(0, len(vectors), SQUARE):
+    for left in track(range(0, len(vectors), SQUARE), "comparing"):
         for right, cosines in _against(vectors, left, from_row=left):
             first, second = np.nonzero(cosines >= least - ROUNDING)
             _join(leader, first + left, second + right)
@@ -56,7 +58,7 @@ def outliers(vectors: Floats, num: int) -> tuple[Rows, Floats]:
     """The rows least like their nearest neighbours: lowest first, with their mean cosine to these."""
     k = min(NEIGHBOURS, len(vectors) - 1)
     likeness = np.empty(len(vectors), np.float32)
-    for left in range(0, len(vectors), SQUARE):
+    for left in track(range(0, len(vectors), SQUARE), "comparing"):
         best = np.empty((len(vectors[left : left + SQUARE]), 0), np.float32)
         for right, cosines in _against(vectors, left):
             if left == right:

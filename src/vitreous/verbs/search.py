@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
-from vitreous.terminal import printable
-from vitreous.verbs import add_device
+from vitreous.terminal import printable, quietly
+from vitreous.verbs import add_device, add_quiet
 
 if TYPE_CHECKING:
     from vitreous.search.index import Hit, Index
@@ -30,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a contact sheet with thumbnails too")
     parser.add_argument("--model", help="where the model lies now, if it was moved since")
     add_device(parser)
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -37,7 +38,8 @@ def run(options: argparse.Namespace) -> None:
     from vitreous.search.sheet import write_sheet
 
     _check(options)
-    title, groups = _found(Index.open(options.index), options)
+    with quietly(options.quiet):
+        title, groups = _found(Index.open(options.index), options)
     if options.html:
         write_sheet(title, groups, Path(options.html))
     if options.json:
