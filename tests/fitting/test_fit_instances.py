@@ -67,6 +67,7 @@ def test_shapes_are_fitted_as_asked_and_measured(fitted):
     assert found.scores == fitted.evaluation.scores and found.calibration == fitted.evaluation.calibration
 
 
+@pytest.mark.slow  # torch traces it
 def test_exported_with_a_certificate_of_its_masks(fitted, folder, tmp_path):
     made = export(fitted.out, check=str(folder), num_checks=6, out=tmp_path / "shapes.onnx")
     agreement = made.certificate["agreement"]
