@@ -260,6 +260,19 @@ def test_pixel_limit_is_checked_before_decoding(format, monkeypatch):
         read_picture(data, max_pixels=1_999_999)
 
 
+@pytest.mark.parametrize("kind", ["TIFF", "BMP", "PPM"])
+def test_more_pixels_than_the_file_has_bits_are_refused_before_there_is_room_for_them(kind, monkeypatch):
+    file = io.BytesIO()
+    Image.new("L", (40, 30)).save(file, kind)
+    tall = struct.pack("<I", 2_000_000)
+    height = {"TIFF": b"\x01\x01\x04\x00\x01\x00\x00\x00", "BMP": struct.pack("<I", 40), "PPM": b"P5\n40 "}[kind]
+    before, _, after = file.getvalue().partition(height)
+    data = before + height + (b"2000000" + after[2:] if kind == "PPM" else tall + after[4:])
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was made room for"))
+    with pytest.raises(BadPicture, match="truncated"):
+        read_picture(data)
+
+
 def test_bomb_is_refused_without_a_warning():
     bomb = saved(Image.new("1", (12000, 12000)), "PNG")
     with warnings.catch_warnings():

@@ -63,6 +63,7 @@ _READERS: dict[bytes, type[ImageFile]] = {
 }
 # Formats that keep pixels as they are; WebP does in one of its two ways.
 _EXACT = (PngImageFile, GifImageFile, BmpImageFile, TiffImageFile, PpmImageFile, WebPImageFile)
+_MAYBE_RAW = (BmpImageFile, TiffImageFile, PpmImageFile)
 _AVIF = {b"avif", b"avis"}
 _HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _QUIET = threading.Lock()
@@ -255,6 +256,10 @@ def _read_opened(reader: type[ImageFile], data: bytes, max_pixels: int, convert:
     except SyntaxError as error:  # Pillow's word for a header it does not understand
         raise BadPicture(f"damaged header ({error})") from None
     _check_size(*image.size, max_pixels)
+    # Stored as they are, pixels take a bit each at least. Pillow would make room for all that are claimed.
+    is_raw = reader in _MAYBE_RAW and all(tile[0] == "raw" for tile in image.tile)
+    if is_raw and image.width * image.height > 8 * len(data):
+        raise BadPicture("truncated")
     pixels = convert(image)
     # Pillow turns TIFF by itself.
     return pixels if reader is TiffImageFile else turned(pixels, exif_orientation(image.info.get("exif")))
