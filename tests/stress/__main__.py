@@ -6,6 +6,7 @@ those that did not hold. The summary is written to --out.
 
 import argparse
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -118,8 +119,13 @@ def _summed(campaign: Campaign, results: dict[tuple[str, int], Result]) -> dict[
         "longest_trial_s": max(seconds, default=0.0),
         "commits": sorted({one.commit for one in mine if one.commit}),
         "facts": _counted([one.facts for one in mine]),
-        "why": [f"{one.trial}: {one.why}" for one in mine if one.why],
+        "why": [f"{one.trial}: {_without_folders(one.why)}" for one in mine if one.why],
     }
+
+
+def _without_folders(why: str) -> str:
+    """Its end, without the names of this machine's folders."""
+    return re.sub(r"/[^\s'\"]*/", "", why)[-400:]
 
 
 def _counted(facts: list[Facts]) -> dict[str, Any]:
