@@ -1,8 +1,10 @@
 """Exact search over a memory-mapped array of made-up vectors: how long a question takes, and how much memory.
 
-    python benchmarks/search.py --out docs/results/search.json
+    OMP_NUM_THREADS=1 python benchmarks/search.py --out docs/results/search.json
+    OMP_NUM_THREADS=2 python benchmarks/search.py --out docs/results/search.json
 
-The array is written first, so it lies in the system's cache where memory allows.
+The array is written first, so it lies in the system's cache where memory allows. The file keeps one result per number
+of threads.
 """
 
 import argparse
@@ -73,10 +75,11 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
         }
-    text = json.dumps(found, indent=2) + "\n"
-    print(text, end="")
+    print(json.dumps(found, indent=2))
     if options.out:
-        options.out.write_text(text)
+        others = json.loads(options.out.read_text()) if options.out.exists() else {}
+        threads = os.environ.get("OMP_NUM_THREADS", "all")
+        options.out.write_text(json.dumps({**others, f"threads {threads}": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
