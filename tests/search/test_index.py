@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from bulk_inputs import picture, save_model, write_tar
+from vitreous.bulk.output import Output
+from vitreous.bulk.store import LocalStore
 from vitreous.cli import main
 from vitreous.data.images import read_picture
 from vitreous.data.transforms import Preprocessing
@@ -166,6 +168,37 @@ def test_a_rerun_takes_in_what_changed_and_nothing_else(folder, capsys):
     assert names == there | {"x.tar:m.png"}
     found = asked(capsys, folder / "index", "--picture", pictures / "06.png", "--top", 1)
     assert found[0]["picture"].endswith("06.png") and found[0]["score"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_a_stop_while_it_grows_costs_nothing(folder, monkeypatch, stop):
+    """At each of the writes and removals by which the plan changes; what comes after is as if it had never happened."""
+    (folder / "pictures" / "05.png").unlink()
+    (folder / "pictures" / "20.png").write_bytes(picture(20))
+    steps = iter(range(99))
+
+    def stopping(owner, name):
+        done = getattr(owner, name)
+
+        def step(*values):
+            if next(steps) == stop:
+                raise InterruptedError
+            return done(*values)
+
+        monkeypatch.setattr(owner, name, step)
+
+    with monkeypatch.context() as monkeypatch:
+        for owner, name in ((Output, "write_manifest"), (LocalStore, "remove"), (Output, "write_plan")):
+            stopping(owner, name)
+        with pytest.raises(InterruptedError):
+            index(folder)
+    index(folder)
+    found = Index.open(str(folder / "index"))
+    names = [Path(name).name for name in found.names.to_pylist()]
+    assert sorted(names) == sorted({path.name for path in (folder / "pictures").rglob("*.png")} - {"02.png"})
+    embedder = found.embedder()
+    for name in found.names.to_pylist():
+        assert found.by_picture(name, embedder, 2)[0].score == pytest.approx(1, abs=1e-5)
 
 
 def test_what_is_not_complete_is_not_searched(folder):
