@@ -23,7 +23,8 @@ from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
-from vitreous.training.optim import SGDSettings
+from vitreous.training.loop import MemorySettings
+from vitreous.training.optim import MuonSettings, SGDSettings
 from vitreous.weights.trained import Trained
 
 
@@ -47,6 +48,13 @@ def test_a_run_and_its_results(tmp_path):
     assert results["parameters"] == sum(p.numel() for p in Trained.load(tmp_path / "run").task().parameters())
     assert {"val", "test", "steps", "wall_s", "train_s"} <= results.keys()
     assert train(recipe, tmp_path / "run") == results
+
+
+def test_muon_needs_whole_matrices(tmp_path):
+    recipe = replace(tiny(), optimizer=MuonSettings())
+    recipe = replace(recipe, training=replace(recipe.training, memory=MemorySettings(shard=True)))
+    with pytest.raises(UserError, match="Muon moves whole matrices, which no rank has where they are sharded"):
+        train(recipe, tmp_path)
 
 
 def test_the_test_set_stays_unread_where_choices_are_made(tmp_path):

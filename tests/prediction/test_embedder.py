@@ -10,7 +10,6 @@ from vitreous.models import ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.prediction.embedder import Embedder
 from vitreous.prediction.predictor import Predictor
-from vitreous.prediction.records import Wanted, records
 from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -48,12 +47,12 @@ def test_of_two_towers():
     assert Embedder(Trained(trained.card, other, "here")).fingerprint != embedder.fingerprint
 
 
-def test_two_towers_predict_nothing(tmp_path):
+def test_two_towers_ask_for_words(tmp_path):
     task = ImageTextSettings(width=6, text=TextSettings(vocabulary=40, end=39, context=5, width=8, depth=1, heads=2))
     weights = task.build(MODEL.build(), ()).state_dict()
     Trained(Card(model=MODEL, task=task, preprocessing=PREPROCESSING), weights, "here").save(tmp_path / "model")
-    with pytest.raises(UserError, match="use `vitreous embed`"):
-        records(Predictor.load(tmp_path / "model").reading, Wanted())
+    with pytest.raises(UserError, match="compares pictures with words, so it needs some"):
+        Predictor.load(tmp_path / "model")
 
 
 def test_an_exported_model_has_none(tmp_path):
