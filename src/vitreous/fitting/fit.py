@@ -25,6 +25,7 @@ from vitreous.fitting.job import Job, task_of
 from vitreous.fitting.keep import TRAINED, keep_best
 from vitreous.fitting.kinds import fit_of
 from vitreous.fitting.plan import plan
+from vitreous.fitting.ranks import Ranks
 from vitreous.fitting.stages import Stages, say
 from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Found, Start, starting
@@ -53,24 +54,35 @@ def fit(
     """Check, split, make a first model at once, plan, train, keep the best, calibrate, evaluate, look inside. The same
     call again goes on where it stopped.
 
-    `minutes` count from `began`, a reading of `time.monotonic()`; without it from now.
+    `minutes` count from `began`, a reading of `time.monotonic()`; without it from now. Under torchrun, all processes
+    train; what else there is to do the first does alone, and the others end here.
     """
     request = Request(data=data, start=start, minutes=minutes, balance=balance, changes=tuple((changes or {}).items()))
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes {minutes:g}: a time budget is more than 0")
-    if World.join("cpu").size > 1:
-        raise UserError("fit is for one process; train its recipe.json with torchrun and `vitreous train` instead")
-    clock = Stages(began)
-    clock.begin("data", f"Looking at {data}")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
+    world = World.join(dict(request.changes).get("training.device", "auto"))
+    with world.together():
+        ranks = Ranks(world)
+        if not world.is_first:
+            ranks.follow(request, out)
+            raise SystemExit(0)
+        try:
+            return _led(request, out, Stages(began), ranks)
+        finally:
+            ranks.dismiss()
+
+
+def _led(request: Request, out: Path, clock: Stages, ranks: Ranks) -> Fitted[Any]:
+    clock.begin("data", f"Looking at {request.data}")
     RunDirectory(out).check_ours()  # before anything is read
-    kind, begun = fit_of(task_of(request), data), begun_before(out, request)
+    kind, begun = fit_of(task_of(request), request.data), begun_before(out, request)
     if begun is None:
         kind.drafts.check(wishes_of(request), hardware_of(request))
-    return _fitted(kind(Job.opened(request, out, begun, clock)), begun)
+    return _fitted(kind(Job.opened(request, out, begun, clock)), begun, ranks)
 
 
-def _fitted(task: TaskFit[Any], begun: Begun | None) -> Fitted[Any]:
+def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any]:
     """The stages after the data."""
     job = task.job
     if begun is None:
@@ -80,7 +92,7 @@ def _fitted(task: TaskFit[Any], begun: Begun | None) -> Fitted[Any]:
     job.clock.begin("first", "A first model at once, from frozen features")
     begins = _planned(task) if begun is None else begun
     job.clock.begin("train", f"Training on {job.report.num_train:,} pictures")
-    begins, results = _trained(job, begins, is_resumed=begun is not None)
+    begins, results = _trained(job, begins, ranks, is_resumed=begun is not None)
     job.clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
     kept = keep_best(task, begins, trained=bool(results["steps"]))
     # Noted before it is evaluated, so that a run that goes on keeps the same.
@@ -164,7 +176,7 @@ def _continued(task: TaskFit[Any], chosen: Plan, start: Found, first: FirstModel
 # ---- training
 
 
-def _trained(job: Job, begun: Begun, *, is_resumed: bool) -> tuple[Begun, dict[str, Any]]:
+def _trained(job: Job, begun: Begun, ranks: Ranks, *, is_resumed: bool) -> tuple[Begun, dict[str, Any]]:
     """With a budget, and from its start, the end of the run is aimed by the pace it has."""
     chosen = begun.plan
     if not chosen.trains:
@@ -176,9 +188,11 @@ def _trained(job: Job, begun: Begun, *, is_resumed: bool) -> tuple[Begun, dict[s
     course = _Recorded(job, begun) if is_aimed else None
     splits = job.parts.of(chosen.recipe)
     try:
-        results = train(
-            chosen.recipe, job.out, read_test=False, open_data=lambda _: splits, course=course, into=TRAINED
-        )
+        with ranks.training(chosen.recipe, is_aimed=is_aimed):
+            followed = None if course is None else ranks.course(course)
+            results = train(
+                chosen.recipe, job.out, read_test=False, open_data=lambda _: splits, course=followed, into=TRAINED
+            )
     except DivergedError as error:
         if not begun.first_models:
             raise

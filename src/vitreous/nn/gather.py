@@ -12,9 +12,26 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+class _Others:
+    """Whether the other ranks, if there are any, count."""
+
+    count = True
+
+
+def be_alone(is_alone: bool = True) -> None:
+    """From now on this process is a world of its own, whatever others there are; or, again, one of them."""
+    _Others.count = not is_alone
+
+
+def is_alone() -> bool:
+    return not _Others.count
+
+
 def world() -> tuple[int, int]:
     """(rank, number of ranks)"""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    if is_alone() or not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
 
 
 def gather(x: Tensor) -> Tensor:

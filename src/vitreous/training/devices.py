@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitreous.errors import UserError
+from vitreous.nn import gather
 
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto"] | bool
@@ -61,6 +62,8 @@ class World:
     def join(cls, device: str = "auto") -> Self:
         """Read what `torchrun` set, if it did; 'auto' takes the GPU where there is one. May be asked again."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        if gather.is_alone():
+            rank, size = 0, 1
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device is cuda, but this torch finds no GPU here; give cpu, or auto")

@@ -97,13 +97,14 @@ class Draft:
         """What the manifest says of these files, which are on the disk when this returns."""
         if "manifest" in documents:
             raise ValueError("the name manifest is taken")
-        self._num_bytes = sum(tensor.nbytes for named in tensors.values() for tensor in named.values())
+        separate = {stem: _separate(named) for stem, named in tensors.items()}
+        self._num_bytes = sum(tensor.nbytes for named in separate.values() for tensor in named.values())
         self._num_bytes += sum(len(_json(document)) for document in documents.values())
         written = []
         with self._in_plain_words():
-            for stem, named in tensors.items():
+            for stem, named in separate.items():
                 written.append(self._new / f"{stem}.safetensors")
-                save_file(_separate(named), written[-1])
+                save_file(named, written[-1])
             for stem, document in documents.items():
                 written.append(self._new / f"{stem}.json")
                 written[-1].write_text(_json(document), encoding="utf-8")
