@@ -198,7 +198,8 @@ def test_four_ranks_learn_as_one_and_resume_exactly(tmp_path):
     ranks_job.main(tmp_path / "1", names)
     finish(four)
     for name, alone in [*zip(names, names, strict=True), *shares.items()]:
-        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), abs=1e-5), name
+        # Relative: a batch cut into sixteen parts is summed in another order, and AdamW makes the most of it.
+        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), rel=1e-5), name
     for resumed, through in (("resumed", "plain"), ("sharded_resumed", "sharded")):
         assert losses(tmp_path / "4" / resumed) == losses(tmp_path / "4" / through)
         assert weights(tmp_path / "4" / resumed) == weights(tmp_path / "4" / through)
