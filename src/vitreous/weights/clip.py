@@ -37,7 +37,7 @@ from vitreous.weights.text_towers import (
     written_text,
 )
 from vitreous.weights.transformers import patches, positions, refuse_others, vit
-from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config
+from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config, config_in
 from vitreous.words import written
 from vitreous.words.tokenizer import Tokenizer
 
@@ -86,18 +86,11 @@ class TransformersClip(Format):
         return self if f"{self.start}pre_layrnorm.weight" in given.tensors else replace(self, start="")
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
-        document = given.documents.get(CONFIG)
-        if not isinstance(document, dict):
-            raise UserError(
-                f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the "
-                "number of heads and more"
-            )
+        document = config_in(given.documents, given.where)
         projection = given.tensors.get("visual_projection.weight")
         model = self._model(document, f"{given.where}: {CONFIG}", None if projection is None else len(projection))
-        preprocessing = replace(PREPROCESSING, size_px=model.picture_px, odd_margin="down", skip_fitting=False)
-        if isinstance(given.documents.get(processors.FILE), dict):
-            found = given.documents[processors.FILE]
-            preprocessing = processors.read_preprocessing(found, f"{given.where}: {processors.FILE}")
+        assumed = replace(PREPROCESSING, size_px=model.picture_px, odd_margin="down", skip_fitting=False)
+        preprocessing = processors.preprocessing_in(given.documents, given.where) or assumed
         return Card(model=model, task=self._task(given, document), preprocessing=preprocessing)
 
     def _task(self, given: Given, document: Mapping[str, Any]) -> ImageTextSettings | None:

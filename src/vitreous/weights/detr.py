@@ -18,11 +18,10 @@ from vitreous.weights.detr_rules import INSIDE, Names
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes
-from vitreous.weights.pyramids import CONFIG
 from vitreous.weights.resnet_v1 import Names as ResNetNames
 from vitreous.weights.resnet_v1 import read_resnet, resnet_config
 from vitreous.weights.rules import Rule, aside, prefixed
-from vitreous.weights.transformers_config import Config, class_names
+from vitreous.weights.transformers_config import CONFIG, Config, class_names, config_in
 
 CANVAS_PX = (800, 800)  # where nothing tells: both were tested on pictures whose shorter side has 800
 HEADS = 8  # of all published models
@@ -85,10 +84,8 @@ class DetrFormat(Format):
         start = self._start_in(given)
         if start is None:
             raise UserError(f"{given.where}: no {self.title}")
-        document = given.documents.get(CONFIG)
-        if self.library == "transformers" and not isinstance(document, Mapping):
-            raise UserError(f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it")
-        config = Config(document if isinstance(document, Mapping) else {}, DEFAULTS, f"{given.where}: {CONFIG}")
+        document = config_in(given.documents, given.where) if self.library == "transformers" else {}
+        config = Config(document, DEFAULTS, f"{given.where}: {CONFIG}")
         for name in ("activation_function", "position_embedding_type", "dilation"):
             config.demand(name, DEFAULTS[name])
         shapes = Shapes(given)

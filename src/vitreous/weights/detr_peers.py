@@ -12,7 +12,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.detr import DetrFormat
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import Outputs, Peer, from_transformers, title
-from vitreous.weights.pyramids import CONFIG
+from vitreous.weights.transformers_config import CONFIG
 
 
 def detr_peer(given: Given, format: DetrFormat, card: Card) -> Peer:

@@ -10,7 +10,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
 from vitreous.weights.mask_queries import MaskQueryFormat
 from vitreous.weights.peers import Outputs, Peer, from_transformers, title
-from vitreous.weights.pyramids import CONFIG
+from vitreous.weights.transformers_config import CONFIG
 
 
 def mask_peer(given: Given, format: MaskQueryFormat, card: Card) -> Peer:

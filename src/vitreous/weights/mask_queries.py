@@ -17,9 +17,8 @@ from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
 from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.published import Shapes
-from vitreous.weights.pyramids import CONFIG
 from vitreous.weights.rules import Rule, carried
-from vitreous.weights.transformers_config import Config, class_names
+from vitreous.weights.transformers_config import CONFIG, Config, class_names, config_in
 
 OUTPUT = "segmentation"  # a field of ours in their config: semantic, or instances
 PREPROCESSING = Preprocessing(
@@ -73,9 +72,7 @@ class MaskQueryFormat(Format):
         return all(name in given.tensors for name in self.telling)
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
-        document = given.documents.get(CONFIG)
-        if not isinstance(document, Mapping):
-            raise UserError(f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it")
+        document = config_in(given.documents, given.where)
         config, shapes = Config(document, DEFAULTS, f"{given.where}: {CONFIG}"), Shapes(given)
         classes = config.labels(shapes("class_predictor.weight", 2)[0] - 1)
         model = self.read_model(shapes, config)

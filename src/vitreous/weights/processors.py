@@ -36,6 +36,12 @@ ASSUMED: dict[str, Mapping[str, Any]] = {
 }
 
 
+def preprocessing_in(documents: Mapping[str, Any], where: str) -> Preprocessing | None:
+    """As the file beside a model says; None where there is none."""
+    found = documents.get(FILE)
+    return read_preprocessing(found, f"{where}: {FILE}") if isinstance(found, Mapping) else None
+
+
 def read_preprocessing(config: Mapping[str, Any], where: str) -> Preprocessing:
     """An error names the first field that asks for what we do not do."""
     kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "ViT")

@@ -13,7 +13,8 @@ from vitreous.weights import convnext, formats, swin
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import Outputs, Peer, fill, from_timm, from_transformers, imported, taken_by, title
-from vitreous.weights.pyramids import CONFIG, Pyramid
+from vitreous.weights.pyramids import Pyramid
+from vitreous.weights.transformers_config import CONFIG
 
 
 def pyramid_peer(given: Given, format: Pyramid, card: Card) -> Peer:

@@ -23,10 +23,9 @@ from vitreous.weights.published import Shapes
 from vitreous.weights.rules import Rule, aside, layer, prefixed
 from vitreous.weights.timm_config import Config as TimmConfig
 from vitreous.weights.timm_config import timm_document
-from vitreous.weights.transformers_config import Config, labels
+from vitreous.weights.transformers_config import CONFIG, Config, config_in, labels
 
 Library = Literal["timm", "transformers", "torchvision", "original"]
-CONFIG = "config.json"
 PREPROCESSING = Preprocessing(
     interpolation="bicubic",
     crop_fraction=0.875,
@@ -87,8 +86,8 @@ class Pyramid(Format):
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
         document = given.documents.get(CONFIG)
         config: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
-        if self.library == "transformers" and not config:
-            raise UserError(f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it")
+        if self.library == "transformers":
+            config = config_in(given.documents, given.where)
         start, shapes = self._start_in(given) or "", Shapes(given)
         model = self.read_model(shapes, start, config).changed(picture_px=picture_px or self._size(given, config))
         head = f"{self._head_start(start)}{self.head}.weight"
@@ -109,10 +108,7 @@ class Pyramid(Format):
         several = config.get("problem_type") == "multi_label_classification"
         task = ClassifySettings(loss="sigmoid" if several else "softmax") if assumed.classes else None
         classes = Config(config, {}, f"{given.where}: {CONFIG}").labels(len(assumed.classes))
-        found, where = given.documents.get(processors.FILE), f"{given.where}: {processors.FILE}"
-        if not isinstance(found, dict):
-            return replace(assumed, task=task, classes=classes)
-        preprocessing = processors.read_preprocessing(found, where)
+        preprocessing = processors.preprocessing_in(given.documents, given.where) or assumed.preprocessing
         return replace(assumed, task=task, classes=classes, preprocessing=preprocessing)
 
     def _size(self, given: Given, config: Mapping[str, Any]) -> tuple[int, int]:

@@ -11,8 +11,9 @@ from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetV1Settings
 from vitreous.weights.formats import Given
 from vitreous.weights.published import Shapes
-from vitreous.weights.pyramids import CONFIG, Pyramid, demand, depths_of, refusal, square
+from vitreous.weights.pyramids import Pyramid, demand, depths_of, refusal, square
 from vitreous.weights.rules import Rule, carried, same
+from vitreous.weights.transformers_config import CONFIG
 
 STATISTICS = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
 

@@ -29,7 +29,7 @@ from vitreous.weights.text_towers import (
     written_text,
 )
 from vitreous.weights.transformers import patches, positions, refuse_others, vit
-from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config
+from vitreous.weights.transformers_config import CONFIG, GELUS, WRITTEN_GELUS, Config, config_in
 from vitreous.words import written
 from vitreous.words.tokenizer import Tokenizer
 
@@ -75,18 +75,11 @@ class Siglip(Format):
         return self if f"{self.start}head.probe" in given.tensors else replace(self, start="")
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
-        document = given.documents.get(CONFIG)
-        if not isinstance(document, dict):
-            raise UserError(
-                f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the "
-                "number of heads and more"
-            )
+        document = config_in(given.documents, given.where)
         where = f"{given.where}: {CONFIG}"
         model = self._model(document.get("vision_config") or document, where)
-        preprocessing = replace(PREPROCESSING, size_px=model.picture_px)
-        if isinstance(given.documents.get(processors.FILE), dict):
-            found = given.documents[processors.FILE]
-            preprocessing = processors.read_preprocessing(found, f"{given.where}: {processors.FILE}")
+        assumed = replace(PREPROCESSING, size_px=model.picture_px)
+        preprocessing = processors.preprocessing_in(given.documents, given.where) or assumed
         task = None
         if {"text_model.head.weight", "logit_scale", "logit_bias"} <= set(given.tensors):
             text = self._text(document.get("text_config") or {}, where)

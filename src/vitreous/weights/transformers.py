@@ -27,6 +27,7 @@ from vitreous.weights.transformers_config import (
     DEFAULTS,
     DINO_DEFAULTS,
     Config,
+    config_in,
     different_field,
     is_dino,
     labels,
@@ -122,23 +123,16 @@ class Transformers(Format):
         return config.get("model_type") == self.model_type if isinstance(config, dict) else self.model_type == "vit"
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
-        if not isinstance(given.documents.get(CONFIG), dict):
-            raise UserError(
-                f"{given.where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the "
-                "number of heads and more"
-            )
-        config = Config(given.documents[CONFIG], DEFAULTS | self.defaults, f"{given.where}: {CONFIG}")
+        document = config_in(given.documents, given.where)
+        config = Config(document, DEFAULTS | self.defaults, f"{given.where}: {CONFIG}")
         model = read_model(self.model_type, config)
         if self.model_type == "beit" and "lm_head.weight" in given.tensors:  # pre-training has its norm on all tokens
             model = model.changed(pool_norm="before")
         self._check(given, model)
         task, classes = self._task(given, config)
-        preprocessing = self.preprocessing
-        if isinstance(given.documents.get(processors.FILE), dict):
-            found = given.documents[processors.FILE]
-            preprocessing = processors.read_preprocessing(found, f"{given.where}: {processors.FILE}")
-        elif preprocessing.size_px != model.picture_px:
-            preprocessing = resized(preprocessing, model.picture_px)
+        preprocessing = processors.preprocessing_in(given.documents, given.where)
+        if preprocessing is None:
+            preprocessing = resized(self.preprocessing, model.picture_px)
         return Card(model=model, task=task, classes=classes, preprocessing=preprocessing)
 
     def _check(self, given: Given, model: ViTSettings) -> None:

@@ -109,6 +109,17 @@ class Config:
 # ---- reading
 
 
+def config_in(documents: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The document that every model of transformers has beside its tensors."""
+    document = documents.get(CONFIG)
+    if not isinstance(document, Mapping) or not document:
+        raise UserError(
+            f"{where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the number of "
+            "heads and more"
+        )
+    return document
+
+
 def is_dino(model_type: str) -> bool:
     return model_type.startswith("dinov2")
 
