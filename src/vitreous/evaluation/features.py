@@ -1,18 +1,22 @@
 """Frozen features of every picture of a set, collected once, for probes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.evaluation.logits import device_of, labels_of, shown
 from vitreous.models.base import Encoder
+from vitreous.nn.graphed import Graphed
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify, TanhHead
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,14 @@ class FeatureSet:
 def pooled_features(encoder: Encoder, batches: Iterable[Batch], device: torch.device | str = "cpu") -> FeatureSet:
     """The encoder's pooled features of every picture; the encoder is moved to the device."""
     encoder.to(device)
-    return _collected(encoder, lambda images: encoder(images).pooled, batches)
+    return _collected(Graphed(encoder, lambda encoder, images: encoder(images).pooled), batches)
 
 
 def tanh_features(task: Task, batches: Iterable[Batch]) -> FeatureSet:
     """The hidden layer of a head that has one (paper 3.1), after its tanh, on the task's own device."""
     if not has_tanh_layer(task):
         raise UserError("this model's head has no hidden layer: probe the pooled features")
-    assert isinstance(task, Classify) and isinstance(task.head, TanhHead)
-    hidden = task.head.hidden
-    return _collected(task, lambda images: hidden(task.encoder(images).pooled).tanh(), batches)
+    return _collected(Graphed(task, lambda task, images: task.head.hidden(task.encoder(images).pooled).tanh()), batches)
 
 
 def has_tanh_layer(task: Task) -> bool:
@@ -55,10 +57,11 @@ def has_tanh_layer(task: Task) -> bool:
 
 
 @torch.no_grad()
-def _collected(module: torch.nn.Module, features: Callable[[Tensor], Tensor], batches: Iterable[Batch]) -> FeatureSet:
+def _collected(features: Graphed[M, Tensor], batches: Iterable[Batch]) -> FeatureSet:
     values: list[Tensor] = []
     labels: list[Tensor] = []
     ids: list[Tensor] = []
+    module = features.module
     device, was_training = device_of(module), module.training
     module.eval()
     try:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitreous.batch import Batch
 from vitreous.errors import UserError
+from vitreous.nn.graphed import Graphed
 from vitreous.tasks.base import Task
 from vitreous.tasks.class_metrics import mean_average_precision
 from vitreous.tasks.predictions import class_logits
@@ -74,10 +75,11 @@ def collect_logits(task: Task, batches: Iterable[Batch], classes: tuple[str, ...
     labels: list[Tensor] = []
     ids: list[Tensor] = []
     device, was_training = device_of(task), task.training
+    predict = Graphed(task, lambda task, images: class_logits(task.predict(images)))
     task.eval()
     try:
         for batch in shown(batches, "predicting"):
-            logits.append(class_logits(task.predict(batch.images.to(device))).float().cpu())
+            logits.append(predict(batch.images.to(device)).float().cpu())
             labels.append(labels_of(batch).cpu())
             ids.append(batch.ids.cpu())
     finally:

@@ -23,6 +23,7 @@ from vitreous.evaluation.retrieval import RetrievalEvaluation
 from vitreous.jobs.by_picture import BY_PICTURE, ByPicture
 from vitreous.jobs.data import AskedData, OpenData
 from vitreous.jobs.matching import evaluate_retrieval, evaluate_zero_shot
+from vitreous.nn.half import half_on_gpu
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import note
 from vitreous.training.devices import World
@@ -114,7 +115,8 @@ def evaluate(
     task, classes = model.task().to(world.device), model.card.classes
 
     def predicted(source: Source) -> LabelledLogits:
-        return collect_logits(task, _batches(source, model, world), classes)
+        with half_on_gpu(world.device):
+            return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
     if not model.card.predicts:  # two towers find texts, where there are any; probes ask for labels alone
@@ -185,14 +187,15 @@ def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes:
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]
     encoder = model.encoder()
-    kinds["pooled"] = (
-        pooled_features(encoder, parts[0], world.device),
-        pooled_features(encoder, parts[1], world.device),
-    )
-    if model.card.task is not None:
-        task = model.task().to(world.device)
-        if has_tanh_layer(task):
-            kinds["tanh"] = (tanh_features(task, parts[0]), tanh_features(task, parts[1]))
+    with half_on_gpu(world.device):
+        kinds["pooled"] = (
+            pooled_features(encoder, parts[0], world.device),
+            pooled_features(encoder, parts[1], world.device),
+        )
+        if model.card.task is not None:
+            task = model.task().to(world.device)
+            if has_tanh_layer(task):
+                kinds["tanh"] = (tanh_features(task, parts[0]), tanh_features(task, parts[1]))
     return tuple(
         Probed(
             features=name,

@@ -16,6 +16,8 @@ from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.retrieval import RetrievalEvaluation, evaluate_ranks
 from vitreous.jobs.data import AskedData
 from vitreous.jobs.words import encoded
+from vitreous.nn.graphed import Graphed
+from vitreous.nn.half import half_on_gpu
 from vitreous.prediction.zero_shot import zero_shot
 from vitreous.tasks.image_text import ImageText
 from vitreous.tasks.retrieval import RetrievalMetric
@@ -29,9 +31,10 @@ CALIBRATING = 2000  # labelled pictures that a temperature is fitted on, at most
 def evaluate_retrieval(model: Trained, source: Source, world: World) -> RetrievalEvaluation:
     task = model.task().to(world.device)
     assert isinstance(task, ImageText)
-    metric = RetrievalMetric(task.embed_texts)
+    metric, predict = RetrievalMetric(task.embed_texts), Graphed(task, lambda task, images: task.predict(images))
     for batch in _batches(encoded(source, model.tokenizer(), task.settings.text), model, world):
-        metric.update(task.predict(batch.images), batch)
+        with half_on_gpu(world.device):
+            metric.update(predict(batch.images), batch)
     if not metric.num:
         raise UserError(f"{source.name}: not one picture could be read")
     return evaluate_ranks(metric.ranks(), torch.cat(metric.owner))
@@ -52,7 +55,8 @@ def evaluate_zero_shot(
     task = classifier.task().to(world.device)
 
     def predicted(part: Source) -> LabelledLogits:
-        return collect_logits(task, _batches(part, classifier, world), classifier.card.classes)
+        with half_on_gpu(world.device):
+            return collect_logits(task, _batches(part, classifier, world), classifier.card.classes)
 
     other = _other_part(asked, split, source)
     val = None if other is None else predicted(other)
@@ -69,7 +73,8 @@ def calibrated(classifier: Trained, data: str, world: World) -> Trained:
     known = with_classes(_labelled(source), classifier.card.classes)
     some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
     task = classifier.task().to(world.device)
-    found = collect_logits(task, _batches(some, classifier, world), classifier.card.classes)
+    with half_on_gpu(world.device):
+        found = collect_logits(task, _batches(some, classifier, world), classifier.card.classes)
     return replace(classifier, card=replace(classifier.card, calibration=fitted_calibration(found)))
 
 

@@ -1,6 +1,6 @@
 """Embedder: pictures in, embeddings out: what an encoder makes of a whole picture."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -8,12 +8,16 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
+from vitreous.models.base import Encoder
+from vitreous.nn.graphed import Graphed
+from vitreous.nn.half import half_on_gpu
 from vitreous.prediction.predictor import exported_file
+from vitreous.tasks.base import Task
 from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
@@ -28,17 +32,16 @@ class Embedder:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer, self.where = replace(trained, weights={}).tokenizer, trained.where
         self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
-        self._embed: Callable[[Tensor], Tensor]
         self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
         if isinstance(trained.card.task, ImageTextSettings):
-            model: nn.Module = (towers := trained.task())
+            model: Task | Encoder = (towers := trained.task())
             assert isinstance(towers, ImageText)
-            self._embed, self.normalisation = towers.embed_pictures, "l2"
-            self.width = towers.settings.width or towers.encoder.width
+            self.width, self.normalisation = towers.settings.width or towers.encoder.width, "l2"
         else:
-            model = encoder = trained.encoder()
-            self._embed, self.width = lambda images: encoder(images).pooled, encoder.width
+            model = trained.encoder()
+            self.width = model.width
         self.model = model.to(self.device).eval()
+        self._forward = Graphed(self.model, self._embedded)
         self.fingerprint = fingerprint(self.model, settings.to_json(self.preprocessing))
 
     @classmethod
@@ -55,8 +58,15 @@ class Embedder:
         if not pictures:
             return np.zeros((0, self.width), np.float32)
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
-        images = self.preprocessing.normalised(resized.to(self.device))
-        return np.asarray(self._embed(images).float().cpu().numpy())
+        with half_on_gpu(self.device):
+            return np.asarray(self._forward(resized.to(self.device)).float().cpu().numpy())
+
+    def _embedded(self, model: Task | Encoder, resized: Tensor) -> Tensor:
+        images = self.preprocessing.normalised(resized)
+        if isinstance(model, ImageText):
+            return model.embed_pictures(images)
+        pooled: Tensor = model(images).pooled
+        return pooled
 
     @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -1,0 +1,179 @@
+"""Forward passes without gradients as a GPU takes them fastest: every kernel of a batch is launched by one call.
+
+A GPU is done with the kernels of a small model, or of a few pictures, before the host has launched the next one. So a
+pass over a batch size that comes again is recorded as a CUDA graph, which costs about as much as one pass.
+"""
+
+import sys
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import first_line
+from vitreous.nn.half import CastOnce
+from vitreous.nn.shards import is_sharded
+
+M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
+Inputs = tuple[Tensor | None, ...]
+
+PLAIN_CALLS = 2  # with a batch size before it is recorded: a pass must have run, and one batch alone needs no graph
+MOST_GRAPHS = 8  # of one object; the one that was not needed for longest goes first
+
+# Side by side, passes would only wait for each other on the GPU; and nothing may join one that is being recorded.
+_TURN = threading.RLock()
+
+
+class Graphed(Generic[M, T]):
+    """`forward(module, *inputs)`, of tensors (B, ...); an input may be None. It returns tensors (B, ...), alone or in
+    dataclasses, dicts and tuples, which the caller may keep.
+
+    Under autocast its weights are cast once, so they must stay as they are for as long as this lives. A batch that is
+    smaller than a recorded one is filled up to it and cut again. With gradients, on other devices, in training mode and
+    where weights are sharded, `forward` is called as it is.
+
+    compiled: kernels are fused, too. That takes most of a minute per batch size, for a tenth or two of the time.
+    """
+
+    def __init__(self, module: M, forward: Callable[..., T], compiled: bool = False) -> None:
+        self.module, self.forward, self.compiled = module, forward, compiled
+        self.refused: str | None = None  # why nothing can be recorded
+        self._is_whole = not any(map(is_sharded, module.parameters()))
+        self._casting = CastOnce()
+        self._asked: Counter[Any] = Counter()
+        self._graphs: OrderedDict[Any, _Graph[T]] = OrderedDict()  # by signature and batch size
+        self._pool: Any = None
+        self._fused: Callable[..., T] | None = None
+
+    def __call__(self, *inputs: Tensor | None) -> T:
+        if not self._is_served(inputs[0]):
+            return self.forward(self.module, *inputs)
+        with _TURN:
+            return self._pass(inputs)
+
+    def forget(self) -> None:
+        """Give back the memory of everything recorded."""
+        with _TURN:
+            self._graphs.clear()
+            self._asked.clear()
+            self._casting, self._pool, self._fused = CastOnce(), None, None
+
+    def _is_served(self, first: Tensor | None) -> bool:
+        on_gpu = first is not None and first.is_cuda and self._is_whole
+        return on_gpu and not (torch.is_grad_enabled() or self.module.training or torch.compiler.is_compiling())
+
+    def _pass(self, inputs: Inputs) -> T:
+        signature, num = _signature(inputs), _num(inputs)
+        sizes = [size for known, size in self._graphs if known == signature and size >= num]
+        size = min(sizes, default=None)
+        if self.refused is None and (size is None or 2 * num <= size):
+            self._asked[signature, num] += 1
+            if self._asked[signature, num] > PLAIN_CALLS:
+                size = self._record(signature, inputs) or size
+        if size is None:
+            return _on_the_side(lambda: self._forward(inputs))
+        self._graphs.move_to_end((signature, size))
+        return self._graphs[signature, size](inputs)
+
+    def _forward(self, inputs: Inputs) -> T:
+        if self._fused is not None:
+            return self._fused(*inputs)
+        with self._casting:
+            found = self.forward(self.module, *inputs)
+        if self.compiled:  # from the next pass on, and with the weights that were cast in this one
+            module, fused = self._casting.copied(self.module), torch.compile(self.forward, dynamic=False)
+            self._fused = lambda *given: fused(module, *given)
+        return found
+
+    def _record(self, signature: Any, inputs: Inputs) -> int | None:
+        """The size of a new graph; None where there can be none."""
+        while len(self._graphs) >= MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        num = _num(inputs)
+        try:
+            # All draw on one pool of memory: what a graph leaves there has been copied before another runs.
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._graphs[signature, num] = _Graph(self._forward, inputs, self._pool)
+        except RuntimeError as error:
+            self.refused = first_line(error)
+            print(f"its kernels are launched one by one: no CUDA graph of it ({self.refused})", file=sys.stderr)
+            return None
+        return num
+
+
+class _Graph(Generic[T]):
+    """A pass over one batch size, and where it reads and writes."""
+
+    def __init__(self, forward: Callable[[Inputs], T], inputs: Inputs, pool: Any) -> None:
+        self.inputs = tuple(None if one is None else one.clone() for one in inputs)
+        self.replay, self.found = recorded(lambda: forward(self.inputs), pool)
+
+    def __call__(self, inputs: Inputs) -> T:
+        num = _num(inputs)
+        for buffer, given in zip(self.inputs, inputs, strict=True):
+            if buffer is not None and given is not None:
+                buffer[:num].copy_(given, non_blocking=True)
+        self.replay()
+        return mapped(self.found, lambda tensor: tensor[:num].clone())
+
+
+def recorded(run: Callable[[], T], pool: Any) -> tuple[Callable[[], None], T]:
+    """What repeats the kernels of a pass, and the tensors into which it writes. Not by `torch.cuda.graph`, which first
+    empties the cache of all memory: in the midst of training that costs more than the graph brings."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(_side(torch.cuda.current_device())):
+        # Other threads may allocate and copy meanwhile: readers pin what they bring.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            found = run()
+        finally:
+            graph.capture_end()
+    return graph.replay, found
+
+
+@cache
+def _side(device: int) -> torch.cuda.Stream:
+    """One per GPU, beside the stream where nothing can be recorded: libraries keep work space for each."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _on_the_side(run: Callable[[], T]) -> T:
+    """Where it will be recorded, so that what libraries set up is there by then."""
+    side, here = _side(torch.cuda.current_device()), torch.cuda.current_stream()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        found = run()
+    here.wait_stream(side)
+    return found
+
+
+def _num(inputs: Inputs) -> int:
+    assert inputs[0] is not None
+    return len(inputs[0])
+
+
+def _signature(inputs: Inputs) -> Any:
+    """All that a graph depends on beside the size of the batch."""
+    shapes = tuple(None if one is None else (one.dtype, tuple(one.shape[1:])) for one in inputs)
+    return shapes, torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+
+
+def mapped(found: T, change: Callable[[Tensor], Tensor]) -> T:
+    """The same with every tensor changed; what is no tensor stays."""
+    made: Any = found
+    if isinstance(found, Tensor):
+        made = change(found)
+    elif is_dataclass(found) and not isinstance(found, type):
+        made = replace(found, **{field.name: mapped(getattr(found, field.name), change) for field in fields(found)})
+    elif isinstance(found, dict):
+        made = {name: mapped(one, change) for name, one in found.items()}
+    elif isinstance(found, tuple):
+        made = tuple(mapped(one, change) for one in found)
+    return made
