@@ -33,8 +33,8 @@ from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
 from vitreous.models.flops import num_parameters
 from vitreous.tasks.detect import Detect
-from vitreous.training.devices import GraphedStep
 from vitreous.training.environment import environment
+from vitreous.training.graph import GraphedStep
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 

@@ -35,8 +35,8 @@ from vitreous.models.flops import num_parameters
 from vitreous.tasks.mask_loss import Points, query_losses
 from vitreous.tasks.mask_queries import MaskQueries
 from vitreous.tasks.mask_targets import ObjectMasks
-from vitreous.training.devices import GraphedStep
 from vitreous.training.environment import environment
+from vitreous.training.graph import GraphedStep
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 

@@ -23,8 +23,9 @@ from vitreous.jobs.data import OpenData
 from vitreous.recipes import Recipe, find_recipe
 from vitreous.studies.grid import DecodedOnce
 from vitreous.terminal import table
-from vitreous.training.devices import WARM_UP_STEPS, World
+from vitreous.training.devices import World
 from vitreous.training.environment import environment
+from vitreous.training.graph import WARM_UP_STEPS
 
 STEPS = 20  # that are profiled
 SHOWN = 25  # kernels

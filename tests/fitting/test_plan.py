@@ -26,7 +26,7 @@ from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.build import build_loop
 from vitreous.models import ResNetSettings, ViTSettings
 from vitreous.models.shapes import shapes_only
-from vitreous.training.devices import WARM_UP_STEPS
+from vitreous.training.graph import WARM_UP_STEPS
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained

@@ -8,7 +8,7 @@ import torch
 from vitreous.batch import Batch
 from vitreous.models import ResNetV1Settings
 from vitreous.tasks.detect import Detect, DetectSettings
-from vitreous.training.devices import GraphedStep
+from vitreous.training.graph import GraphedStep
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from vitreous.batch import Batch
 from vitreous.models import ResNetV1Settings, ViTSettings
 from vitreous.tasks.mask_loss import PointSettings
 from vitreous.tasks.mask_queries import MaskQueries, MaskQuerySettings, PixelSettings
-from vitreous.training.devices import GraphedStep
+from vitreous.training.graph import GraphedStep
 
 pytestmark = pytest.mark.gpu
 

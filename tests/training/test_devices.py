@@ -16,7 +16,8 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
-from vitreous.training.devices import GraphedStep, World, autocast, compiles, is_of_ranks
+from vitreous.training.devices import World, autocast, compiles, is_of_ranks
+from vitreous.training.graph import GraphedStep
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
 

@@ -12,7 +12,8 @@ from vitreous.data.sources import Splits
 from vitreous.evaluation.probes import SHOTS
 from vitreous.jobs.build import build_loop, build_objective
 from vitreous.recipes.recipe import Recipe
-from vitreous.training.devices import WARM_UP_STEPS, World, autocast
+from vitreous.training.devices import World, autocast
+from vitreous.training.graph import WARM_UP_STEPS
 
 FIGURES_S = 7.0  # few-shot fits, drawing and writing the report, which depend little on the data
 PROBED = 4 * max(SHOTS)  # training pictures of a class, at most, that few-shot probes draw from

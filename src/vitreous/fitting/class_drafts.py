@@ -153,7 +153,7 @@ def _from_scratch(
         normalise=Preprocessing(crop=_crop(report), mean=report.mean, std=report.std),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.2 if on_cpu else 0.5, adam_lr=2e-3 if on_cpu else 1e-3),
         schedule=_schedule(0.05),
-        training=_training(batch, epochs, report, data, hardware),
+        training=_training(batch, epochs, hardware),
     )
 
 
@@ -173,7 +173,7 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
         normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=_suited(model),
         schedule=_schedule(0.1),
-        training=replace(_training(batch, epochs, report, data, hardware), precision=start.precision),
+        training=replace(_training(batch, epochs, hardware), precision=start.precision),
     )
 
 
@@ -198,17 +198,11 @@ def _schedule(warmup: float) -> ScheduleSettings:
     return ScheduleSettings(warmup_fraction=warmup, decay="constant", cooldown_fraction=COOLDOWN)
 
 
-def _training(
-    batch: int, epochs: float, report: DataReport, data: DataSettings, hardware: Hardware
-) -> TrainingSettings:
+def _training(batch: int, epochs: float, hardware: Hardware) -> TrainingSettings:
     plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
     if hardware.kind == "cpu":
         return plain
-    (low_h, _, height), (low_w, _, width) = report.heights, report.widths
-    gb = sum(part.pictures for part in report.parts) * 3 * height * width / 1e9
-    # Small models wait for the launch of their kernels, unless a step is one graph; it needs pictures on the device.
-    on_device = low_h == height and low_w == width and gb <= data.keep_gb
-    return replace(plain, precision="bf16", cuda_graph=on_device, workers=min(8, os.cpu_count() or 1))
+    return replace(plain, precision="bf16", workers=min(8, os.cpu_count() or 1))
 
 
 def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Augmentation:

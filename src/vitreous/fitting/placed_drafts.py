@@ -67,8 +67,8 @@ class PlacedDrafts(Drafts):
         batch = batch_for(self.report.num_train, BATCH[kind])
         training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
         if kind == "cuda":
-            # One graph: without, these models wait for the launch of their kernels. To compile would take too long.
-            training = replace(training, precision="bf16", cuda_graph=True, workers=min(8, os.cpu_count() or 1))
+            # Not compiled, which would take too long: as one CUDA graph a step does not wait for launches either.
+            training = replace(training, precision="bf16", workers=min(8, os.cpu_count() or 1))
         return Recipe(
             name=f"fit-{short_name(data.where)}",
             data=data,

@@ -13,6 +13,7 @@ class Objective(nn.Module):
 
     encoder: Encoder  # what remains when training ends (may be a property: DINO returns its teacher)
     across_samples: bool = False  # a sample's loss depends on the others of its batch, so batches cannot be cut
+    on_device: bool = True  # a step waits for nothing on the host, so that a CUDA graph can hold it
 
     @property
     def learner(self) -> Encoder:

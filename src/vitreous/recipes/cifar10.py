@@ -163,6 +163,6 @@ def small_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
         schedule=ScheduleSettings(warmup_fraction=0.03),
         average=AverageSettings(kind="ema", factor=0.999),
         training=TrainingSettings(
-            epochs=epochs, batch_size=256, precision="auto", compile="auto", cuda_graph=True, evaluate_every_epochs=0
+            epochs=epochs, batch_size=256, precision="auto", compile="auto", evaluate_every_epochs=0
         ),
     )

@@ -59,8 +59,7 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
     training = TrainingSettings(
         epochs=epochs or 120.0,
         batch_size=32,
-        precision="auto",
-        cuda_graph=True,  # to compile would take as long as all steps do
+        precision="auto",  # and not compiled, which would take as long as all steps do
         evaluate_every_epochs=40,
     )
     # Twice as large, as the encoder knows pictures: boxes are told more finely.
@@ -115,7 +114,6 @@ def voc_deformable(
             clip=0.5,
             precision="auto",
             compile="auto",
-            cuda_graph=True,
             evaluate_every_epochs=10,
             workers=14,
         ),
@@ -186,9 +184,7 @@ def _on_coco(name: str, start: str, data: str, encoder: ModelSettings, head: Det
         normalise=PREPROCESSING,
         augmentation=Augmentation(crop=CropSettings(method="zoom", zoom=(0.6, 1.25))),
         optimizer=AdamWSettings(lr=1e-4, weight_decay=1e-4, encoder_rate=0.1),
-        training=TrainingSettings(
-            clip=0.1, precision="auto", compile="auto", cuda_graph=True, evaluate_every_epochs=10, workers=16
-        ),
+        training=TrainingSettings(clip=0.1, precision="auto", compile="auto", evaluate_every_epochs=10, workers=16),
     )
 
 

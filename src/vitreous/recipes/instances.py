@@ -39,7 +39,7 @@ def coco_small_instances(
     )
     training = TrainingSettings(steps=steps, batch_size=min(8, pictures), evaluate_every_epochs=0, log_every_steps=50)
     if gpu:
-        training = replace(training, precision="bf16", cuda_graph=True)
+        training = replace(training, precision="bf16")
     return Recipe(
         name="coco_small_instances",
         data=DataSettings(

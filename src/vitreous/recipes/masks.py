@@ -185,7 +185,6 @@ def _on_a_gpu(epochs: float, batch_size: int) -> TrainingSettings:
         clip=1.0,
         precision="auto",
         compile="auto",
-        cuda_graph=True,
         evaluate_every_epochs=max(1.0, epochs / 10),
         workers=8,
     )

@@ -122,7 +122,6 @@ def _on_a_gpu(
             batch_size=16,
             precision="auto",
             compile="auto",
-            cuda_graph=True,
             evaluate_every_epochs=max(1.0, epochs / 10),
             workers=4,
         ),

@@ -82,7 +82,6 @@ def unlabelled(
             batch_size=batch_size,
             precision="auto",
             compile="auto",
-            cuda_graph=True,
             evaluate_every_epochs=0,
         ),
     )

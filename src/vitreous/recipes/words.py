@@ -53,7 +53,6 @@ def rendered_clip(epochs: float = 40.0) -> Recipe:
             batch_size=256,
             precision="auto",
             compile="auto",
-            cuda_graph=True,
             evaluate_every_epochs=5,
         ),
     )
@@ -125,7 +124,6 @@ def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: 
             batch_size=512,
             precision="auto",
             compile="auto",
-            cuda_graph=True,
             evaluate_every_epochs=5,
             workers=8,
         ),

@@ -133,7 +133,6 @@ class Study:
     def recipe(self, name: str, model: ModelSettings, seed: int, leave_out: str = "") -> Recipe:
         """The same for every model, so that only the model differs."""
         recipe = small_pictures(name, model, epochs=1)
-        on_cpu = self.device == "cpu"
         return replace(
             recipe,
             data=DataSettings(
@@ -153,7 +152,6 @@ class Study:
                 seed=seed,
                 precision=self.precision,
                 compile=self.compile,
-                cuda_graph=not on_cpu,
                 device=self.device,
             ),
         )

@@ -162,7 +162,6 @@ class Transfer(Study):
                     seed=seed,
                     precision=self.precision,
                     device=self.device,
-                    cuda_graph=self.device != "cpu",
                 ),
                 keeps_sides=task.group == "structured",
             ),

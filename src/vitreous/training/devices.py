@@ -1,9 +1,9 @@
-"""Where a run computes: device, precision, ranks, and one CUDA graph for a whole step."""
+"""Where a run computes: device, precision and ranks."""
 
 import atexit
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,8 +18,6 @@ from vitreous.nn import gather
 
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto"] | bool
-WARM_UP_STEPS = 3  # before a CUDA graph is captured: compilation, autotuning and lazy state happen in them
-
 
 TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the variable that changes how long ranks wait for each other
 
@@ -163,37 +161,3 @@ def is_half(device: torch.device, precision: Precision) -> bool:
 def compiles(device: torch.device, wanted: Compile) -> bool:
     """auto: on a GPU only. On a CPU it gains little, and there may be no compiler."""
     return device.type == "cuda" if wanted == "auto" else wanted
-
-
-class GraphedStep:
-    """A step whose every kernel is launched by one call.
-
-    Small models are bound by launching kernels one by one. The step's Python runs a few times in full, then once
-    more to be recorded; from then on only its kernels run. It must be pure device work on tensors of fixed shape,
-    with its state (weights, moments, counters) changed in place.
-    """
-
-    def __init__(self, step: Callable[..., None]) -> None:
-        self.step = step
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.inputs: tuple[Tensor, ...] = ()
-
-    def __call__(self, *inputs: Tensor) -> None:
-        if self.calls < WARM_UP_STEPS:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                self.step(*inputs)
-            torch.cuda.current_stream().wait_stream(self.stream)
-        else:
-            if self.graph is None:
-                self.inputs = tuple(tensor.clone() for tensor in inputs)
-                self.graph = torch.cuda.CUDAGraph()
-                # Readers pin what they bring in a thread of their own meanwhile, which is no part of the step.
-                with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-                    self.step(*self.inputs)
-            for buffer, tensor in zip(self.inputs, inputs, strict=True):
-                buffer.copy_(tensor, non_blocking=True)
-            self.graph.replay()
-        self.calls += 1

@@ -26,7 +26,8 @@ from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
 from vitreous.training.checkpoint import Checkpoint
-from vitreous.training.devices import Compile, GraphedStep, Precision, World, autocast, compiles, is_of_ranks
+from vitreous.training.devices import Compile, Precision, World, autocast, compiles, is_of_ranks
+from vitreous.training.graph import Graph, GraphedStep
 from vitreous.training.meter import Meter
 from vitreous.training.optim import Optimizer
 from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
@@ -63,7 +64,7 @@ class TrainingSettings:
     clip: float | None = 1.0  # largest global norm of the gradient
     precision: Precision = "fp32"  # bf16: activations in bfloat16, weights and their sums in float32; auto: on a GPU
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
-    cuda_graph: bool = False  # launch each step as one CUDA graph: small models and batches are bound by launching
+    cuda_graph: Graph = "auto"  # launch each step as one CUDA graph; auto: on one GPU, wherever the step allows it
     memory: MemorySettings = field(default_factory=MemorySettings)  # how to do with less of it
     keep: Literal["last", "best"] = "last"  # which weights: best on the validation part is early stopping
     evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
@@ -154,11 +155,27 @@ class Loop:
         is_compiled = compiles(world.device, settings.compile)
         self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
+        self.ungraphed = False  # whether a step turned out not to fit into a CUDA graph
         self.run_step = self._step_to_run()
 
     def _step_to_run(self) -> Callable[..., None]:
-        use_graph = self.settings.cuda_graph and self.world.device.type == "cuda" and self.world.size == 1
-        return GraphedStep(self.step) if use_graph else self.step
+        wanted, world = self.settings.cuda_graph, self.world
+        if not wanted or self.ungraphed or world.device.type != "cuda" or world.size > 1:
+            return self.step
+        if wanted is True:
+            return GraphedStep(self.step)
+        if not self.objective.on_device:
+            return self._without_graph(f"{type(self.objective).__name__} has work for the host in it")
+        if self.settings.memory.recompute and not compiles(world.device, self.settings.compile):
+            return self._without_graph("torch keeps random numbers on the host to compute activations again")
+        return GraphedStep(self.step, give_up=self._without_graph)
+
+    def _without_graph(self, reason: str) -> Callable[..., None]:
+        """Each kernel of a step is launched by itself from now on."""
+        self.ungraphed = True
+        self.optimizer.zero_grad()  # of a capture that failed, they lie in memory that nothing was written to
+        print(f"note: steps are not launched as one CUDA graph: {reason}", file=sys.stderr, flush=True)
+        return self.step
 
     # ---- one step
 
