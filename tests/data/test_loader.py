@@ -1,6 +1,9 @@
 """Batches: the same for any number of workers, from any step on, in any number of parts."""
 
 import multiprocessing
+import os
+import signal
+import sys
 from itertools import islice
 
 import numpy as np
@@ -172,6 +175,29 @@ def test_workers_leave_when_a_run_stops_early():
     assert len(workers) == 2
     batches.close()
     assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="nothing is forked here")
+def test_a_reader_killed_while_others_are_started_is_raised_where_readers_are_awaited(monkeypatch: pytest.MonkeyPatch):
+    """And not in the hooks of that fork, where Python prints an error and drops it."""
+    doomed, dropped = [], []
+
+    def kill():
+        while doomed:
+            number = doomed.pop()
+            os.kill(number, signal.SIGKILL)
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+
+    os.register_at_fork(before=kill)
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+    before = set(multiprocessing.active_children())
+    batches = train_loader(Made(50), workers=2).batches(0, 100)
+    next(batches)
+    doomed += [reader.pid for reader in set(multiprocessing.active_children()) - before]
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed"):
+        list(EvalLoader(Made(40), SIZE, 8, workers=1))
+    assert not doomed and not dropped
+    batches.close()
 
 
 @pytest.mark.parametrize("batch_size", [0, 51])

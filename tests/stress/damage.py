@@ -9,9 +9,11 @@ import torch
 
 from stress import warm
 from stress.campaign import Campaign, Facts
-from stress.scenarios import SCENARIOS, model, reference
+from stress.scenarios import SCENARIOS, bulk_words, model, once, reference
+from vitreous.bulk.output import Output
 from vitreous.errors import UserError
 from vitreous.export.runtime import ExportedPredictor
+from vitreous.search.index import Index
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.weights.trained import Trained
 
@@ -50,11 +52,16 @@ WAYS = (flipped, truncated, empty, missing, swapped)
 
 
 def damaged_file(folder: Path, other: Path, way: Callable[..., None], draws: random.Random) -> Path:
-    files = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    files = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size}
+    there = {path: other / path.relative_to(folder) for path in files}
     if way is swapped:  # a small file may be the same in both
-        files = {path: content for path, content in files.items() if content != (other / path.name).read_bytes()}
+        files = {
+            path: content
+            for path, content in files.items()
+            if there[path].is_file() and there[path].read_bytes() != content
+        }
     path, before = draws.choice(list(files.items()))
-    way(path, draws, other / path.name)
+    way(path, draws, there[path])
     assert not path.exists() or path.read_bytes() != before
     return path
 
@@ -116,7 +123,37 @@ def stored_predictions(folder: Path, shared: Path, way: Callable[..., None], dra
     return ", 0 of them asked about now" not in ended.printed
 
 
-KINDS = (checkpoint, model_folder, exported, stored_predictions)
+def index(folder: Path, shared: Path, way: Callable[..., None], draws: random.Random) -> bool:
+    """A search refuses; the command that made the index makes it whole again, or refuses too."""
+    reference(shared, "index")
+    source, where = shared / "reference" / "index" / "out" / "rows", folder / "index" / "rows"
+    shutil.copytree(source, where)
+    damaged_file(where, _another_index(shared), way, draws)
+    noticed, before = False, _vectors(source)
+    for read in (_vectors, _rows):
+        try:
+            assert read(where) == read(source)
+        except UserError as error:
+            assert str(where) in str(error), error
+            noticed = True
+    ended = warm.Command(SCENARIOS["index"].words(shared, where.parent), folder / "again").wait()
+    if ended.code == 0:
+        assert _vectors(where) == before
+        return noticed
+    assert ended.code == 2 and ended.errors.count("\n") == 1 and str(where) in ended.errors, ended
+    return True
+
+
+def _vectors(where: Path) -> dict[str, bytes]:
+    found = Index.open(str(where))
+    return {name: vector.tobytes() for name, vector in zip(found.names.to_pylist(), found.vectors, strict=True)}
+
+
+def _rows(where: Path) -> list[list[object]]:
+    return [table.to_pylist() for table in Output(str(where)).tables()]
+
+
+KINDS = (checkpoint, model_folder, exported, stored_predictions, index)
 
 
 def trial(number: int, folder: Path, shared: Path) -> Facts:
@@ -131,9 +168,17 @@ def _equal(one: dict[str, dict[str, torch.Tensor]], two: dict[str, dict[str, tor
     )
 
 
+def _another_index(shared: Path) -> Path:
+    """Of fewer pictures, by the same model."""
+
+    def make(new: Path) -> None:
+        warm.run(bulk_words("index", ["--model"], "train")(shared, new), shared / "said" / "another-index")
+
+    return once(shared / "another-index", make) / "rows"
+
+
 def _another_export(shared: Path) -> Path:
     """Of another model, under the same name."""
-    from stress.scenarios import once
 
     def make(new: Path) -> None:
         source = shared / "reference" / "fit" / "out"
@@ -147,5 +192,5 @@ CAMPAIGN = Campaign(
     promise="a damaged file is noticed before a weight is used, and named; the last good checkpoint is used",
     full=400,
     trial=trial,
-    short=(0, 16, 35),
+    short=(0, 19, 21, 40),
 )

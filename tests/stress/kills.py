@@ -12,8 +12,9 @@ from stress.warm import Command, run
 
 # Most runs are training runs; every command that writes has its turn.
 TURNS = [
-    *("supervised", "mae", "dino", "segmentation", "supervised", "read_by_workers", "mae", "dino", "segmentation"),
-    *("fit", "supervised", "teach", "mae", "dino", "segmentation", "convert", "supervised", "export", "fit", "study"),
+    *("supervised", "mae", "dino", "segmentation", "towers", "read_by_workers", "mae", "dino", "segmentation", "fit"),
+    *("supervised", "teach", "mae", "dino", "segmentation", "convert", "supervised", "export", "fit", "study"),
+    *("towers", "embed", "supervised", "index", "index"),
 ]
 WRITE_S = 0.008  # so long, about, a checkpoint is being written here
 PATIENCE_S = 60.0

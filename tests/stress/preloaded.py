@@ -4,6 +4,7 @@ import contextlib
 
 import torch._dynamo  # by every optimizer
 
+import vitreous.bulk.job
 import vitreous.cli
 import vitreous.conversion.convert
 import vitreous.export.job
@@ -11,6 +12,7 @@ import vitreous.export.onnx_file
 import vitreous.fitting.fit
 import vitreous.jobs.teach
 import vitreous.jobs.train
+import vitreous.search.index
 import vitreous.studies.study  # noqa: F401
 
 with contextlib.suppress(ImportError):

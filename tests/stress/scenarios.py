@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from boxes import write_boxes
+from captions import draw_captions, shrunk_words
 from stress import warm
 from vitreous import settings
 from vitreous.data.augmentation import MixSettings
@@ -22,6 +23,7 @@ from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.multicrop import cifar10_dino
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.segment import rendered_segmenter
+from vitreous.recipes.words import rendered_clip
 from vitreous.storage import atomic
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.averages import AverageSettings
@@ -132,14 +134,21 @@ def segmentation(shared: Path) -> Recipe:
     )
 
 
+def towers(shared: Path) -> Recipe:
+    """Of pictures and words, whose tokenizer is learned from the captions."""
+    table = once(shared / "captions", lambda new: draw_captions(new, (("train", 40), ("val", 8)))) / "captions.csv"
+    recipe = shrunk_words(rendered_clip(), table)
+    training = replace(recipe.training, steps=12, batch_size=8, checkpoint_every_s=0.02, log_every_steps=3)
+    return replace(recipe, training=replace(training, device="cpu"))
+
+
 def student(shared: Path) -> Recipe:
     recipe = small(cifar10_deit(teacher=str(model(shared))), pictures(shared))
     return replace(recipe, model=replace(recipe.model, num_prefix=2))
 
 
-RECIPES: dict[str, Callable[[Path], Recipe]] = {
-    one.__name__: one for one in (supervised, read_by_workers, longer, longer_read, mae, dino, segmentation, student)
-}
+_TRAINED = (supervised, read_by_workers, longer, longer_read, mae, dino, segmentation, towers, student)
+RECIPES: dict[str, Callable[[Path], Recipe]] = {one.__name__: one for one in _TRAINED}
 
 
 def recipe_file(shared: Path, name: str) -> Path:
@@ -206,6 +215,14 @@ def export_outcome(out: Path) -> dict[str, Any]:
     return {"files": files_below(out, "*.onnx"), "result": certificate["result"]}
 
 
+def bulk_words(verb: str, flag: list[str], inside: str = "") -> Callable[[Path, Path], list[str]]:
+    """Of all pictures, below the `inside` of them."""
+    common = [*("--part", "16", "--batch", "8", "--device", "cpu", "--quiet")]
+    return lambda shared, out: [
+        *(verb, *flag, str(model(shared)), str(pictures(shared) / inside), *common, "--out", str(out / "rows"))
+    ]
+
+
 QUICK_FIT = [
     *("--from", "none", "--model.width", "16", "--model.depth", "1", "--model.heads", "2"),
     *("--training.steps", "12", "--training.checkpoint_every_s", "0.02"),
@@ -236,6 +253,8 @@ SCENARIOS = {
         lambda shared, out: ["export", str(model(shared)), "--quiet", "--out", str(out / "model.onnx")],
         export_outcome,
     ),
+    "embed": Scenario(bulk_words("embed", []), lambda out: files_below(out / "rows", "*.*")),
+    "index": Scenario(bulk_words("index", ["--model"]), lambda out: files_below(out / "rows", "*.*")),
 }
 
 

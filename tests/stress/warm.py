@@ -107,7 +107,7 @@ def together(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {**(environment or {}), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(environment or {}), "WORLD_SIZE": str(ranks)}
     return [
         Command(words, said.with_name(f"{said.name}-{rank}"), {**shared, "RANK": str(rank)}, before)
         for rank in range(ranks)

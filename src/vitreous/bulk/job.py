@@ -77,12 +77,7 @@ def _planned(request: Request, output: Output, opened: Opened) -> Plan:
     _compare(output.where, there, about)
     if request.work.grows:
         return _grown(request, output, there, parts)
-    planned = output.planned(parts)
-    if planned.sha256 != there["plan"]["sha256"]:
-        raise UserError(
-            f"{output.where}: began with other pictures: some were added, taken away or changed; choose another --out"
-        )
-    return planned
+    return output.write_plan(parts, like=there["plan"]["sha256"])
 
 
 def _grown(request: Request, output: Output, there: dict[str, Any], now: Iterable[Part]) -> Plan:
@@ -90,18 +85,28 @@ def _grown(request: Request, output: Output, there: dict[str, Any], now: Iterabl
     plan is written once no row is left that it does not speak of."""
     if there["inputs"] != list(request.inputs):
         raise UserError(f"{output.where}: began with {', '.join(there['inputs'])}; choose another --out")
-    before = list(output.parts())
-    after = grown(before, now, request.per_part)
+    before, after = _brought_up(output, there, list(now), request.per_part)
     planned = output.planned(after)
-    if planned.sha256 == there["plan"]["sha256"]:
+    if planned.sha256 == there["plan"]["sha256"] and output.has_plan(planned.sha256):
         return planned
     output.write_manifest({**there, "done": None})
     for number, one in output.written().items():
-        if before[number] != after[number]:
+        if number >= len(before) or before[number] != after[number]:
             output.store.remove(one.name)
     output.write_plan(after)
     output.write_manifest({**there, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
     return planned
+
+
+def _brought_up(output: Output, there: dict[str, Any], now: list[Part], per_part: int) -> tuple[list[Part], list[Part]]:
+    """The plan as it was and as it will be. One that cannot be read is as it is now, if no picture has changed; if one
+    has, nothing tells whose the rows are, and all are written again."""
+    try:
+        before = list(output.parts())
+        return before, grown(before, now, per_part)
+    except (OSError, ValueError, KeyError, TypeError):
+        before = now if output.planned(now).sha256 == there["plan"]["sha256"] else []
+        return before, grown(before, now, per_part)
 
 
 def _about(request: Request, opened: Opened) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Output: rows in a folder, as they come and once they are complete.
 
-OUT/manifest.json                  whose rows of what they are; with `done` once none is missing
+OUT/manifest.json                  whose rows of what they are, with its own sha256; and `done` once none is missing
 OUT/plan.jsonl                     the parts, one per line (`parts`)
 OUT/rows/part-00000012-rows-4096-failed-3.parquet      the rows of one part, in the order of the pictures
 
@@ -61,24 +61,45 @@ class Output:
             return None
         with self.store.reading(MANIFEST) as file:
             try:
-                found = json.load(file)
+                found = dict(json.load(file))
+                digest = found.pop("sha256", None)  # earlier versions wrote none
+                if digest is not None and digest != _digest(found):
+                    raise ValueError
                 if found["format"] != FORMAT:
                     raise UserError(
                         f"{self.where}/{MANIFEST}: format {found['format']}, and this version reads {FORMAT}"
                     )
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{self.where}/{MANIFEST}: damaged; choose another --out") from None
-        return dict(found)
+        return found
 
     def write_manifest(self, about: Mapping[str, Any]) -> None:
+        document = {"format": FORMAT, **about}
         with self.store.writing(MANIFEST) as file:
-            file.write((json.dumps({"format": FORMAT, **about}, indent=2) + "\n").encode())
+            file.write((json.dumps({**document, "sha256": _digest(document)}, indent=2) + "\n").encode())
 
     # ---- the plan
 
-    def write_plan(self, parts: Iterable[Part]) -> Plan:
+    def write_plan(self, parts: Iterable[Part], like: str | None = None) -> Plan:
+        """`like`: the digest of the plan that was written before; another one is refused, and takes no one's place."""
         with self.store.writing(PLAN) as file:
-            return _planned(parts, file)
+            planned = _planned(parts, file)
+            if like is not None and planned.sha256 != like:
+                raise UserError(
+                    f"{self.where}: began with other pictures: some were added, taken away or changed; choose another "
+                    "--out"
+                )
+        return planned
+
+    def has_plan(self, sha256: str) -> bool:
+        """Whether this one lies there, whole."""
+        if not self.store.has(PLAN):
+            return False
+        with self.store.reading(PLAN) as file:
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest() == sha256
 
     @staticmethod
     def planned(parts: Iterable[Part]) -> Plan:
@@ -107,10 +128,12 @@ class Output:
                 found[one.part] = one
         return found
 
-    def write(self, part: int, table: pa.Table) -> Written:
-        done = Written(part, table.num_rows, table.num_rows - table["error"].null_count)
+    def write(self, number: int, table: pa.Table, part: Part, fingerprint: str) -> Written:
+        """`fingerprint`: of the model whose results they are."""
+        done = Written(number, table.num_rows, table.num_rows - table["error"].null_count)
+        marked = table.replace_schema_metadata({"of": _mark(part, fingerprint)})
         with self.store.writing(done.name) as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+            pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         return done
 
     # ---- parts that their workers do not survive
@@ -145,15 +168,30 @@ class Output:
         written = self.written()
         if lost := about["plan"]["parts"] - len(written):
             raise UserError(f"{self.where}: {lost} of its files are gone; give the command that began it again")
-        for _, one in sorted(written.items()):
+        if not self.has_plan(about["plan"]["sha256"]):
+            raise UserError(f"{self.where}/{PLAN}: damaged; the command that began it writes it again")
+        for number, part in enumerate(self.parts()):
+            one = written[number]
             with self.store.reading(one.name) as file:
                 try:
                     table = pq.ParquetFile(file, page_checksum_verification=True).read()
+                    of = (table.schema.metadata or {}).get(b"of")  # earlier versions wrote none
+                    if of is not None and of.decode() != _mark(part, about["model"]["fingerprint"]):
+                        raise ValueError("rows of another part, or of another model")
                 except Exception as error:  # pyarrow raises nearly anything
                     raise UserError(
                         f"{self.where}/{one.name}: damaged ({error}); remove it, and give the command again"
                     ) from None
             yield table
+
+
+def _mark(part: Part, fingerprint: str) -> str:
+    """By which a file that took the place of another is noticed."""
+    return hashlib.sha256(f"{fingerprint} {to_line(part)}".encode()).hexdigest()[:16]
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _planned(parts: Iterable[Part], file: BinaryIO | None) -> Plan:

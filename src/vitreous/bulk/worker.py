@@ -53,7 +53,7 @@ class Worker:
 
     def __call__(self, line: Line) -> Written:
         part = self.output.part(line.start, line.end)
-        return self.output.write(line.part, self.table(part))
+        return self.output.write(line.part, self.table(part), part, self.job.fingerprint)
 
     def table(self, part: Part) -> pa.Table:
         """One row per picture. Batches never cross parts, so that every engine sees the same ones."""

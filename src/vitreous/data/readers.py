@@ -1,13 +1,15 @@
 """Worker processes that read: what a step needs of pictures which are not in memory, or not of one size."""
 
 import math
+import signal
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -169,9 +171,11 @@ def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
         items = iter(loader)
     watch = _Watch(getattr(items, "_workers", []))
+    if loader.num_workers:
+        _ENDS.take_over()
     try:
         while True:
-            with watch:
+            with watch, _ENDS.awaited():
                 item = next(items, _END)
             if item is _END:
                 return
@@ -179,6 +183,8 @@ def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
     except (ConnectionError, EOFError, FileNotFoundError, RuntimeError) as error:
         if watch.gave_up:
             watch.see_them_end()
+        _ENDS.forget()
+        if watch.gave_up:
             raise ReaderStalledError(watch.patience_s) from error
         # So breaks off what a reader was handing over when it was ended. What a reader itself raised says where.
         if isinstance(error, RuntimeError) or loader.num_workers == 0 or "in DataLoader worker" in str(error):
@@ -190,6 +196,52 @@ def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
 
 
 _END = object()
+
+
+class _Ends:
+    """The ends of readers. torch raises them in whatever line the main thread is at: in the midst of a step, or in a
+    hook of `fork` while other readers are started, where Python prints the error and drops it. Here they are raised
+    where readers are waited for, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._theirs: Callable[[int, FrameType | None], Any] | None = None
+        self._is_awaited = False  # by the main thread, in which Python handles signals
+
+    def take_over(self) -> None:
+        """From torch, which has a handler once it has readers."""
+        number = platforms.CHILD_ENDED
+        if number is None or threading.current_thread() is not threading.main_thread():
+            return
+        found = signal.getsignal(number)
+        if callable(found) and found != self._handle:
+            self._theirs = found
+            signal.signal(number, self._handle)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._is_awaited |= is_main
+        try:
+            self._raise()  # what ended since the last time
+            yield
+        finally:
+            self._is_awaited &= not is_main
+
+    def forget(self) -> None:
+        """What has been said: torch keeps it until it has raised it."""
+        with suppress(RuntimeError):
+            self._raise()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_awaited:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._theirs is not None and platforms.CHILD_ENDED is not None:
+            self._theirs(platforms.CHILD_ENDED, None)
+
+
+_ENDS = _Ends()
 
 
 class _Watch:
@@ -217,11 +269,8 @@ class _Watch:
                 return
 
     def see_them_end(self) -> None:
-        """All of them: torch raises the end of each, wherever the program is by then."""
         for reader in self._readers:
-            while reader.is_alive():
-                with suppress(RuntimeError):
-                    reader.join(0.1)
+            reader.join()
 
     def end(self) -> None:
         self._over.set()

@@ -4,9 +4,11 @@ INDEX/manifest.json, plan.jsonl, rows/     as `vitreous embed` writes them (`bul
 INDEX/vectors.npy                          (N, D) float32 of all pictures that could be read; memory-mapped
 INDEX/names.arrow                          their names, row for row; memory-mapped too
 
-The manifest says `searchable` once both files are written; a rerun that finds other pictures takes that back.
+The manifest says of which plan the two files are, and their sha256, once they are written: `searchable`. A rerun that
+finds other pictures takes that back, and one that finds a damaged file writes it anew.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from vitreous.bulk.arrays import embeddings
-from vitreous.bulk.output import Output
+from vitreous.bulk.output import MANIFEST, Output
 from vitreous.bulk.places import is_url
 from vitreous.data.images import BadPicture, read_picture
 from vitreous.errors import UserError
@@ -31,12 +33,18 @@ class Hit(NamedTuple):
     score: float
 
 
+def is_index(where: str) -> bool:
+    """Whether it is one, complete or not."""
+    path = Path(where, MANIFEST)
+    return not is_url(where) and path.is_file() and (Output(where).manifest() or {}).get("verb") == "index"
+
+
 def lay_out(output: Output) -> None:
     """Rows that are complete, as two files that can be searched; part by part."""
     about = output.manifest()
     assert about is not None and about["done"]
     store, num = output.store, about["done"]["rows"] - about["done"]["failed"]
-    if about.get("searchable") == about["plan"]["sha256"] and store.has(VECTORS) and store.has(NAMES):
+    if _is_searchable(about) and _damaged(output.where, about) is None:
         return
     header = {"descr": "<f4", "fortran_order": False, "shape": (num, about["width"])}
     with store.writing(VECTORS) as values, store.writing(NAMES) as names, pa.ipc.new_file(names, SCHEMA) as lines:
@@ -46,7 +54,29 @@ def lay_out(output: Output) -> None:
             for block in embeddings(readable, about["width"]):
                 values.write(block.astype("<f4").tobytes())
             lines.write_table(readable.select(["name"]))
-    output.write_manifest({**about, "searchable": about["plan"]["sha256"]})
+    files = {name: _sha256(Path(output.where, name)) for name in (VECTORS, NAMES)}
+    output.write_manifest({**about, "searchable": {"plan": about["plan"]["sha256"], "files": files}})
+
+
+def _is_searchable(about: dict[str, Any]) -> bool:
+    found = about.get("searchable")
+    return bool(about["done"]) and isinstance(found, dict) and found.get("plan") == about["plan"]["sha256"]
+
+
+def _damaged(where: str, about: dict[str, Any]) -> str | None:
+    """The file, and what is wrong with it. All of both is read."""
+    for name, expected in about["searchable"]["files"].items():
+        path = Path(where, name)
+        if not path.is_file():
+            return f"{path}: missing"
+        if _sha256(path) != expected:
+            return f"{path}: damaged (its sha256 is not the one in {MANIFEST})"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -63,15 +93,12 @@ class Index:
         about = Output(where).manifest()
         if about is None or about["verb"] != "index":
             raise UserError(f"{where}: not an index; `vitreous index FOLDER --model MODEL --out {where}` makes one")
-        if not about["done"] or about.get("searchable") != about["plan"]["sha256"]:
+        if not _is_searchable(about):
             raise UserError(f"{where}: not complete; give the `vitreous index` command that began it again")
-        try:
-            vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
-            names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
-        except (OSError, ValueError, pa.ArrowInvalid) as error:
-            raise UserError(f"{where}: cannot be read ({error}); give the `vitreous index` command again") from None
-        if vectors.shape != (len(names), about["width"]):
-            raise UserError(f"{where}: its files do not fit together; remove {VECTORS}, and index again")
+        if (damage := _damaged(where, about)) is not None:
+            raise UserError(f"{damage}; the `vitreous index` command that made it writes it anew")
+        vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
+        names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
         if not len(names):
             raise UserError(f"{where}: holds no picture that could be read")
         return cls(where, about, vectors, names)
@@ -86,14 +113,18 @@ class Index:
     # ---- questions
 
     def by_words(self, words: str, embedder: Embedder, num: int) -> list[Hit]:
-        return self._hits(*nearest(self.vectors, embedder.embed_texts([words])[0], num))
+        return self.by_vector(embedder.embed_texts([words])[0], num)
 
     def by_picture(self, path: str, embedder: Embedder, num: int) -> list[Hit]:
         try:
             (vector,) = embedder.embed([read_picture(Path(path))])
         except BadPicture as error:
             raise UserError(f"{path}: {error}") from None
-        return self._hits(*nearest(self.vectors, vector / max(float(np.linalg.norm(vector)), 1e-12), num))
+        return self.by_vector(vector / max(float(np.linalg.norm(vector)), 1e-12), num)
+
+    def by_vector(self, vector: Floats, num: int) -> list[Hit]:
+        """(D,) of length 1."""
+        return self._hits(*nearest(self.vectors, vector, num))
 
     def duplicates(self, least: float, num: int) -> list[list[Hit]]:
         """Groups, the largest first; the score of each picture is its likeness to the first of its group."""
