@@ -400,6 +400,3 @@ class StopSignals:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        # A signal to all processes of a run ends its readers. torch would raise that in the midst of the step.
-        if platforms.CHILD_ENDED is not None:
-            self._before.setdefault(platforms.CHILD_ENDED, signal.signal(platforms.CHILD_ENDED, signal.SIG_DFL))
