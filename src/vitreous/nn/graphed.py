@@ -176,4 +176,4 @@ def mapped(found: T, change: Callable[[Tensor], Tensor]) -> T:
         made = {name: mapped(one, change) for name, one in found.items()}
     elif isinstance(found, tuple):
         made = tuple(mapped(one, change) for one in found)
-    return made
+    return made  # type: ignore[no-any-return]
