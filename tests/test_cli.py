@@ -130,7 +130,7 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["trian"], "Did you mean train?"),
+        (["trian"], "Did you mean train or selftrain?"),
         (["--verison"], "Did you mean --version?"),
         (["list", "recipe"], "invalid choice: 'recipe'"),
         (["train"], "train needs a recipe"),

@@ -18,7 +18,8 @@ class Batch:
     """Some samples, seen through one or more views.
 
     `targets` holds what is known of a sample, by name. Plain classification has `label` (B,) int64; Mixup and CutMix
-    add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of the first. A source of
+    add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of the first; where a model has
+    labelled some of the pictures, `probabilities` (B, K) stand beside `label`, mixed too. A source of
     several labels per picture has `labels` (B, K) in place of `label`. One of labels per pixel has `mask` int64, with
     -1 where none counts: in training of the view's pixels (B, h, w), in evaluation of the picture's own (B, H, W), the
     rows and columns beyond its `size` being -1 too. One of objects has `boxes` (B, M, 4) as x0 y0 x1 y1, `classes` (B,

@@ -2,7 +2,7 @@
 
 `SortedEpochs` sorts the samples by their keys. `PermutedEpochs` looks each place up in a permutation that is computed
 entry by entry: neither time nor memory grows with the number of samples. `StreamedEpochs` does so inside fixed ranges
-of the samples. `BalancedEpochs` shows every class equally often.
+of the samples. `BalancedEpochs` shows every class equally often, or groups by weights.
 """
 
 from abc import ABC, abstractmethod
@@ -49,12 +49,12 @@ class SortedEpochs(_Listed):
 class BalancedEpochs(_Listed):
     is_balanced = True
 
-    def __init__(self, seed: int, labels: Tensor) -> None:
+    def __init__(self, seed: int, labels: Tensor, weights: Tensor | None = None) -> None:
         super().__init__()
-        self.seed, self.labels = seed, labels
+        self.seed, self.labels, self.weights = seed, labels, weights
 
     def _listed(self, epoch: int, device: torch.device) -> Tensor:
-        return balanced_order(self.seed, epoch, self.labels).to(device)
+        return balanced_order(self.seed, epoch, self.labels, self.weights).to(device)
 
 
 class PermutedEpochs(Epochs):
@@ -105,17 +105,19 @@ def _key(seed: int, epoch: int, about: Tensor, purpose: str) -> Tensor:
     return K.mix(K.sample_keys(seed, epoch, about) ^ K.purpose_code(purpose))
 
 
-def balanced_order(seed: int, epoch: int, labels: Tensor) -> Tensor:
-    """(N,) int64: an epoch in which every class comes equally often. A large class shows another part of itself in
-    every epoch; the pictures of a small one come equally often, give or take one. Copy c of sample i is called i + c N,
-    so that copies have keys of their own and are cropped and coloured differently.
+def balanced_order(seed: int, epoch: int, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """(N,) int64: an epoch in which every class comes equally often, or as often as its weight says. A large class
+    shows another part of itself in every epoch; the pictures of a small one come equally often, give or take one. Copy
+    c of sample i is called i + c N, so that copies have keys of their own and are cropped and coloured differently.
 
     How often a picture may come again has no limit: one would make the rarest classes rare again, for which balancing
     is there. Which classes have too few pictures to learn from is for the data check to say."""
     classes, label, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    # What N samples leave over after equal shares goes to other classes in every epoch.
+    # What N samples leave over after whole shares goes to other classes in every epoch.
     rank = K.epoch_order(seed, epoch, len(classes)).argsort()
-    shares = len(labels) // len(classes) + (rank < len(labels) % len(classes)).long()
+    parts = torch.ones(len(classes), dtype=torch.float64) if weights is None else weights[classes]
+    shares = (len(labels) * parts / parts.sum()).long()
+    shares += (rank < len(labels) - shares.sum()).long()
     copies = -(-shares // counts)[label]  # of every sample
     sample = torch.arange(len(labels)).repeat_interleave(copies)
     first = (copies.cumsum(0) - copies).repeat_interleave(copies)

@@ -22,7 +22,6 @@ from vitreous.data.base import Source
 from vitreous.data.geometry import Geometry, together
 from vitreous.data.order import OrderSettings
 from vitreous.data.readers import EvalSteps, TrainSteps, checked, note, running, workers
-from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Preprocessing, as_tensor
 from vitreous.data.views import check_places
 from vitreous.errors import UserError
@@ -65,12 +64,12 @@ class TrainLoader:
         # Mixing needs one sample beyond the rank's own share.
         part = slice(rank * share, (rank + 1) * share + int(self.mixer.active and world > 1))
         order_device = self.device if in_memory else torch.device("cpu")  # where the ids are looked up
-        if order.balance and not isinstance(source.targets, ClassLabels):
+        shares = source.targets.shares if order.balance else None
+        if order.balance and shares is None:
             raise UserError(
                 f"{source.name}: only one label per picture can be balanced; set --data.order.balance false"
             )
-        labels = as_tensor(source.labels) if order.balance else None
-        whole = order.build(len(source), batch_size, seed, world, labels)
+        whole = order.build(len(source), batch_size, seed, world, shares)
         self.order = whole.narrowed(part, order_device)
         if order.streams:
             own = order.streams // world

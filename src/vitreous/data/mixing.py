@@ -87,11 +87,12 @@ class Mixer:
 
     @staticmethod
     def targets(mix: Mix, targets: dict[str, Tensor], partners: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One label gains `partner` and `weight`; several labels (B, K) are mixed in place."""
+        """One label gains `partner` and `weight`; several labels, or probabilities, (B, K) are mixed in place."""
         mixed = dict(targets)
         if "label" in targets:
             mixed |= {"partner": partners["label"], "weight": mix.weight}
-        if "labels" in targets:
-            share = mix.weight[:, None]
-            mixed["labels"] = targets["labels"] * share + partners["labels"] * (1 - share)
+        share = mix.weight[:, None]
+        for name in ("labels", "probabilities"):
+            if name in targets:
+                mixed[name] = targets[name] * share + partners[name] * (1 - share)
         return mixed

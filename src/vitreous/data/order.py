@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous.data.epochs import BalancedEpochs, Epochs, PermutedEpochs, SortedEpochs, StreamedEpochs
+from vitreous.data.targets import Shares
 from vitreous.errors import UserError
 
 SORTED_UP_TO = 2**24  # samples: beyond, sorting them in every process takes seconds and gigabytes
@@ -34,8 +35,8 @@ class OrderSettings:
                 "--data.order.balance false, or --data.order.streams 0."
             )
 
-    def build(self, num: int, batch_size: int, seed: int, world: int, labels: Tensor | None) -> "Order":
-        """Of whole batches. `labels`: to balance, where that is asked for."""
+    def build(self, num: int, batch_size: int, seed: int, world: int, shares: Shares | None) -> "Order":
+        """Of whole batches. `shares`: of groups to balance, where that is asked for."""
         self.check()
         if self.streams % world:
             raise UserError(
@@ -47,13 +48,14 @@ class OrderSettings:
                 f"batch_size is {batch_size:,}, of which {self.streams:,} streams cannot give equal parts: set "
                 "--training.batch_size to a multiple of --data.order.streams."
             )
-        return Order(self._epochs(num, batch_size, seed, labels), num, batch_size, seed)
+        return Order(self._epochs(num, batch_size, seed, shares), num, batch_size, seed)
 
-    def _epochs(self, num: int, batch_size: int, seed: int, labels: Tensor | None) -> Epochs:
+    def _epochs(self, num: int, batch_size: int, seed: int, shares: Shares | None) -> Epochs:
         if self.streams:
             return StreamedEpochs(seed, num, batch_size, streams=self.streams, run=self.run, window=self.window)
-        if labels is not None:
-            return BalancedEpochs(seed, labels)
+        if shares is not None:
+            weights = None if shares.weights is None else torch.from_numpy(shares.weights)
+            return BalancedEpochs(seed, torch.tensor(shares.groups), weights)
         if self.version == 1 or num <= SORTED_UP_TO:
             return SortedEpochs(seed, num)
         return PermutedEpochs(seed, num)

@@ -19,7 +19,13 @@ from vitreous.recipes.cifar10 import (
 )
 from vitreous.recipes.contrastive import cifar10_byol, cifar10_mocov3, cifar10_simclr, mocov3_imagenet
 from vitreous.recipes.detect import coco_deformable_detr, coco_detr, rendered_detr, voc_deformable
-from vitreous.recipes.distill import cifar10_deit, cifar10_matching, deit_imagenet
+from vitreous.recipes.distill import (
+    cifar10_deit,
+    cifar10_matching,
+    cifar10_noisy_student,
+    deit_imagenet,
+    tiny_imagenet_noisy_student,
+)
 from vitreous.recipes.fashion import fashion_finetune, fashion_vit
 from vitreous.recipes.finetune import finetune, paper_finetune
 from vitreous.recipes.igpt import cifar10_igpt, igpt_imagenet
@@ -80,6 +86,8 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         cifar10_tuned,
         cifar10_deit,
         cifar10_matching,
+        cifar10_noisy_student,
+        tiny_imagenet_noisy_student,
         deit_imagenet,
         tiny_imagenet_vit,
         tiny_imagenet_hybrid,

@@ -1,14 +1,16 @@
-"""Distillation (Touvron et al. 2021, DeiT): a ViT that learns from labels and from a convolutional teacher."""
+"""From teachers: distillation (Touvron et al. 2021, DeiT), function matching, and Noisy Student (Xie et al. 2020)."""
 
 from dataclasses import replace
+from typing import Any
 
 from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import model_settings
-from vitreous.models.vit import as_vit
-from vitreous.recipes.cifar10 import small_pictures
+from vitreous.models.vit import ViTSettings, as_vit
+from vitreous.recipes.cifar10 import plain_vit, small_pictures
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.tiny_imagenet import tiny_pictures
 from vitreous.recipes.unlabelled import small_vit
 from vitreous.tasks.distill import DistillSettings
 from vitreous.tasks.matching import FunctionMatchingSettings
@@ -46,6 +48,41 @@ def cifar10_matching(teacher: str = "vitreous-s", picture_px: int = 32, epochs: 
         data=replace(recipe.data, need_labels=False),
         objective=FunctionMatchingSettings(match="features"),
         teacher=teacher,
+    )
+
+
+def cifar10_noisy_student(labels: int = 4000, steps: int = 12_000) -> Recipe:
+    """Few labels and many pictures, for `selftrain`: a plain ViT, noised by augmentation, dropout and stochastic depth.
+
+    Command:  vitreous selftrain cifar10_noisy_student --data.val_fraction 0
+              for labels and pictures of your own: --data.where LABELLED --data.train_limit none --unlabelled FOLDER
+    Cost:     not measured
+    Score:    not measured
+    Section:  Xie et al. 2020, algorithm 1; the recipe is that of cifar10_vit
+    """
+    return _noised(small_pictures("cifar10_noisy_student", _noisy(plain_vit()), 1), steps, train_limit=labels)
+
+
+def tiny_imagenet_noisy_student(share: float = 0.1, steps: int = 8000) -> Recipe:
+    """Tiny ImageNet with the labels of a tenth of its pictures, for `selftrain`.
+
+    Command:  vitreous selftrain tiny_imagenet_noisy_student --data.val_fraction 0
+    Cost:     not measured
+    Score:    not measured
+    Section:  Xie et al. 2020, algorithm 1; the recipe is that of tiny_imagenet_vit
+    """
+    model = _noisy(replace(plain_vit(), picture_px=(64, 64), patch=8))
+    return _noised(tiny_pictures("tiny_imagenet_noisy_student", model, 1), steps, train_fraction=share)
+
+
+def _noisy(model: ViTSettings) -> ViTSettings:
+    return replace(model, stochastic_depth=0.2, dropout=0.1)
+
+
+def _noised(recipe: Recipe, steps: int, **limits: Any) -> Recipe:
+    """In steps, not epochs: a student sees many more pictures than its teacher, and is to train no longer."""
+    return replace(
+        recipe, data=replace(recipe.data, **limits), training=replace(recipe.training, epochs=1, steps=steps)
     )
 
 

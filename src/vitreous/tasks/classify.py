@@ -223,7 +223,8 @@ class Classify(Task):
 def softmax_loss(
     logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0, class_weights: Tensor | None = None
 ) -> Tensor:
-    """(B,) cross-entropies, by the weights of their labels; of a mixed picture, the mean of both by their shares."""
+    """(B,) cross-entropies, by the weights of their labels; of a mixed picture, the mean of both by their shares. Where
+    there are probabilities, they are what is learned (mixed already), and the label is the likeliest class."""
     if "labels" in targets:
         raise UserError("the pictures have several labels each: set --objective.loss sigmoid")
     if "label" not in targets:
@@ -234,6 +235,9 @@ def softmax_loss(
         plain = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
         return plain if class_weights is None else plain * class_weights[labels]
 
+    if "probabilities" in targets:
+        wanted = targets["probabilities"].to(logits.dtype)
+        return F.cross_entropy(logits, wanted, class_weights, reduction="none", label_smoothing=smoothing)
     if "partner" not in targets:
         return losses(targets["label"])
     return torch.lerp(losses(targets["partner"]), losses(targets["label"]), targets["weight"])

@@ -14,6 +14,7 @@ VERBS = {
     "train": "train",
     "finetune": "finetune",
     "teach": "teach",
+    "selftrain": "selftrain",
     "evaluate": "evaluate",
     "inspect": "inspect",
     "verify": "verify",

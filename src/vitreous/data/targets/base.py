@@ -6,7 +6,7 @@ picture, and go where its pixels go.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,13 @@ Indices = NDArray[np.int64]
 Large = Mapping[str, NDArray[Any]]  # of one picture, by name
 
 
+class Shares(NamedTuple):
+    """Groups of pictures that are shown equally often, or in proportion to weights, whatever their sizes."""
+
+    groups: Indices  # (N,)
+    weights: NDArray[np.float64] | None = None  # by group
+
+
 class Digest(Protocol):
     """What hashlib gives."""
 
@@ -33,6 +40,7 @@ class Targets(ABC):
     task: ClassVar[TaskKind | None] = None  # what a model of such pictures does; None: nothing is asked of it
     least_classes: ClassVar[int] = 2  # that training pictures must have
     may_miss_classes: ClassVar[bool] = False  # whether training pictures may lack a class that others have
+    are_known: ClassVar[bool] = True  # whether a model may be measured by them
     has_places = False  # whether they lie somewhere in the picture, and so must move with its pixels
     large: tuple[str, ...] = ()  # names of those that are read with the picture
     beyond: ClassVar[int] = IGNORED  # what large ones have where a batch has room for a larger picture
@@ -55,6 +63,11 @@ class Targets(ABC):
     @property
     def strata(self) -> Indices | None:
         """(N,) groups that every part of a split should hold in proportion, where there are any."""
+        return None
+
+    @property
+    def shares(self) -> Shares | None:
+        """What training is balanced by, where that is asked for; None: these cannot be balanced."""
         return None
 
     def described(self, index: int, classes: Sequence[str]) -> str:

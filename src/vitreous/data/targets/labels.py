@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.kinds import TaskKind
-from vitreous.data.targets.base import Digest, Indices, Targets
+from vitreous.data.targets.base import Digest, Indices, Shares, Targets
 
 
 class ClassLabels(Targets):
@@ -38,6 +38,11 @@ class ClassLabels(Targets):
     def strata(self) -> Indices:
         return self.labels
 
+    @property
+    def shares(self) -> Shares:
+        """Every class equally often."""
+        return Shares(self.labels)
+
     def described(self, index: int, classes: Sequence[str]) -> str:
         return classes[int(self.labels[index])]
 
@@ -46,6 +51,53 @@ class ClassLabels(Targets):
 
     def small(self) -> dict[str, Tensor]:
         return {"label": torch.tensor(self.labels)}
+
+
+class PseudoLabels(ClassLabels):
+    """One class per picture, of some by a model's word: what is learned are its probabilities (Xie et al. 2020).
+
+    `label` is the likeliest class. Balanced, `ratio` pictures that a model labelled come for each of the others, every
+    class of them equally often.
+    """
+
+    are_known: ClassVar[bool] = False
+
+    def __init__(self, probabilities: Any, known: Any, ratio: float) -> None:
+        self.probabilities: NDArray[np.float16] = np.asarray(probabilities, dtype=np.float16)  # (N, K)
+        self.known: NDArray[np.bool_] = np.asarray(known, dtype=np.bool_)  # (N,) whether a person gave the label
+        self.ratio = ratio
+        super().__init__(self.probabilities.argmax(axis=1))
+
+    def take(self, indices: Indices) -> "PseudoLabels":
+        return PseudoLabels(self.probabilities[indices], self.known[indices], self.ratio)
+
+    def relabelled(self, numbers: Indices, num_classes: int) -> "PseudoLabels":
+        moved, there = np.zeros((len(self), num_classes), dtype=np.float16), np.flatnonzero(numbers >= 0)
+        moved[:, numbers[there]] = self.probabilities[:, there]
+        return PseudoLabels(moved, self.known, self.ratio)
+
+    def update(self, digest: Digest) -> None:
+        digest.update(repr((self.probabilities.shape, self.ratio)).encode())
+        for part in (self.probabilities, self.known):
+            digest.update(np.ascontiguousarray(part).data)
+
+    @property
+    def shares(self) -> Shares:
+        """What people labelled is one group, as it is; what a model did is one per class."""
+        named = np.unique(self.labels[~self.known])
+        weights = np.zeros(1 + self.probabilities.shape[1])
+        weights[0], weights[1 + named] = 1.0, self.ratio / max(1, len(named))
+        return Shares(np.where(self.known, 0, 1 + self.labels), weights)
+
+    def described(self, index: int, classes: Sequence[str]) -> str:
+        likeliest = super().described(index, classes)
+        return likeliest if self.known[index] else f"{likeliest}, says a model ({self.probabilities[index].max():.0%})"
+
+    def small(self) -> dict[str, Tensor]:
+        return super().small() | {"probabilities": torch.tensor(self.probabilities)}
+
+    def learned(self, small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, Tensor]:
+        return super().learned(small, large) | {"probabilities": small["probabilities"].float()}
 
 
 class ManyLabels(Targets):

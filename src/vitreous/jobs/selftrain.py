@@ -1,0 +1,124 @@
+"""Self-train: a teacher labels pictures without labels, a noised student learns from both and is the next teacher
+(Xie et al. 2020, Noisy Student, algorithm 1).
+
+OUT/selftrain.json     what was asked for
+OUT/teacher/           the run on the labels alone, where no teacher was given
+OUT/labels-1/          what the teacher says, as a set of data (data/joined)
+OUT/student-1/         the run on it; then labels-2/, student-2/, and so on
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitreous import settings
+from vitreous.data.joined import ABOUT, is_joined
+from vitreous.data.sources import DataSettings, Splits
+from vitreous.errors import UserError
+from vitreous.jobs.data import OpenData
+from vitreous.jobs.train import train
+from vitreous.recipes.recipe import Recipe
+from vitreous.storage import atomic, locks
+from vitreous.tasks.classify import ClassifySettings
+from vitreous.teaching.pseudo import PseudoLabelled, PseudoSettings, ask, believed
+from vitreous.teaching.sets import Sets, on_joined
+from vitreous.training.devices import World, autocast
+from vitreous.weights.trained import Trained
+
+
+def selftrain(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    unlabelled: str | None = None,
+    teacher: str | None = None,
+    rounds: int = 3,
+    pseudo: PseudoSettings | None = None,
+    read_test: bool = True,
+    open_data: OpenData = DataSettings.build,
+    told: Callable[[str, dict[str, Any]], None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """So many rounds; the same call again goes on where it stopped, and more rounds may follow later. Results by the
+    name of each run; `told` hears of each as it ends."""
+    pseudo, out = pseudo or PseudoSettings(), Path(out)
+    if not isinstance(recipe.objective, ClassifySettings) or recipe.objective.loss != "softmax":
+        raise UserError(f"{recipe.name} does not learn one class per picture, which a teacher's labels are")
+    world = World.join(recipe.training.device)
+    out.mkdir(parents=True, exist_ok=True)
+    lock = locks.take(out / "lock") if world.is_first else None
+    if world.is_first and lock is None:
+        raise UserError(f"{out}: in use by {locks.holder(out / 'lock')}; wait for it to end, or choose another --out")
+    try:
+        if world.is_first:
+            _claim(out, recipe, unlabelled, teacher, pseudo)
+        sets, results = Sets.opened(recipe.data, unlabelled, open_data), {}
+
+        def trained(name: str, one: Recipe, splits: Splits) -> str:
+            found = train(one, out / name, read_test=read_test, open_data=lambda _: splits)
+            results[name] = found
+            if told is not None:
+                told(name, found)
+            return str(out / name)
+
+        where = trained("teacher", recipe, sets.splits) if teacher is None else teacher
+        for number in range(1, rounds + 1):
+            folder = out / f"labels-{number}"
+            if world.is_first and not is_joined(folder):
+                sets.write(folder, _labelled(where, sets, recipe, pseudo, world), pseudo.ratio)
+            world.wait()
+            where = trained(f"student-{number}", on_joined(recipe, folder), sets.joined(folder))
+        return results
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _labelled(where: str, sets: Sets, recipe: Recipe, pseudo: PseudoSettings, world: World) -> PseudoLabelled:
+    places, probabilities = ask(
+        Trained.load(where),
+        sets.splits.train.classes,
+        sets.rest,
+        device=world.device,
+        within=lambda: autocast(world.device, recipe.training.precision),
+        workers=recipe.training.workers,
+    )
+    found = believed(places, probabilities, pseudo)
+    if not len(found.taken):
+        raise UserError(
+            f"{where} is sure of none of {found.shown:,} pictures without labels: give --confidence less than "
+            f"{pseudo.confidence:g}"
+        )
+    print(f"{len(found.taken):,} of {found.shown:,} pictures labelled by {where}", flush=True)
+    return found
+
+
+def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | None, pseudo: PseudoSettings) -> None:
+    """The folder is about one thing: the same goes on with it, another is refused."""
+    path, here = (
+        out / "selftrain.json",
+        {
+            "recipe": settings.to_json(recipe.located()),
+            "unlabelled": unlabelled,
+            "teacher": teacher,
+            "pseudo": settings.to_json(pseudo),
+        },
+    )
+    if path.is_file():
+        there = atomic.read_json(path)
+        differing = [name for name in here if not isinstance(there, dict) or there.get(name) != here[name]]
+        if differing:
+            raise UserError(f"{out}: begun with another {' and '.join(differing)}; give the same, or another --out")
+        return
+    if names := atomic.strangers(out):
+        raise UserError(f"{out}: holds {names[0]!r} already; choose another --out")
+    atomic.write_json(here, path)
+
+
+def account_of(run: str | Path) -> dict[str, Any] | None:
+    """Of the labels that a run learned from: how many, of which class, how sure; None where a person gave them all."""
+    recipe = Path(run) / "recipe.json"
+    folder = Path(atomic.read_json(recipe)["data"]["where"]) if recipe.is_file() else None
+    if folder is None or not is_joined(folder):
+        return None
+    account: dict[str, Any] = atomic.read_json(folder / ABOUT)["account"]
+    return account

@@ -1,0 +1,97 @@
+"""Sets: pictures with labels and pictures without, side by side, and what a teacher made of the latter."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitreous import settings
+from vitreous.data.base import Labels, Source
+from vitreous.data.duplicates import overlaps
+from vitreous.data.joined import joined, read_joined, write_joined
+from vitreous.data.sources import DataSettings, Splits, parse_numbers, same_data, without, written_numbers
+from vitreous.errors import UserError
+from vitreous.recipes.recipe import Recipe
+from vitreous.teaching.pseudo import PseudoLabelled
+from vitreous.terminal import note
+
+OpenData = Callable[[DataSettings], Splits]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Pictures with labels and pictures without, and the settings that find them again."""
+
+    labelled: DataSettings
+    unlabelled: DataSettings
+    splits: Splits
+    rest: Source
+
+    @classmethod
+    def opened(cls, labelled: DataSettings, where: str | None, open_data: OpenData = DataSettings.build) -> "Sets":
+        """`where` the pictures without labels are; None: the training pictures that a limit leaves over."""
+        labelled = labelled.located()
+        splits = open_data(labelled)
+        if where is None or same_data(where, labelled.where):
+            return cls(labelled, *_left_over(labelled, splits, open_data))
+        unlabelled = DataSettings(
+            where=where, need_labels=False, val_fraction=0.0, test_fraction=0.0, keep_gb=labelled.keep_gb
+        ).located()
+        rest = open_data(unlabelled).train
+        leaked = leaks(rest, splits)
+        if len(leaked):
+            note(f"{where}: {len(leaked):,} pictures that are in the validation or test part too are left out")
+            unlabelled = replace(unlabelled, leave_out=written_numbers(leaked.tolist()))
+            rest = without(rest, leaked.tolist())
+        return cls(labelled, unlabelled, splits, rest)
+
+    def write(self, folder: Path, labels: PseudoLabelled, ratio: float) -> None:
+        by_class = labels.by_class(self.splits.train.classes)
+        write_joined(
+            folder,
+            labelled=settings.to_json(self.labelled),
+            unlabelled=settings.to_json(self.unlabelled),
+            classes=self.splits.train.classes,
+            pictures=len(self.rest),
+            taken=labels.taken,
+            probabilities=labels.probabilities,
+            ratio=ratio,
+            account={"shown": labels.shown, "by_class": settings.to_json(by_class)},
+        )
+
+    def joined(self, folder: Path) -> Splits:
+        """As `--data.where FOLDER` finds them, from what is open already."""
+        about, taken, probabilities = read_joined(folder)
+        return replace(self.splits, train=joined(self.splits.train, self.rest, taken, probabilities, about.ratio))
+
+
+def leaks(rest: Source, splits: Splits) -> Labels:
+    """The numbers of pictures that a model is measured by, as they are or nearly so: whoever learned from them would be
+    measured by what it has seen."""
+    known = [part for part in (splits.val, splits.test) if part is not None]
+    found = [np.empty(0, dtype=np.int64), *overlaps(rest, known)]
+    return rest.numbers(np.unique(np.concatenate(found)))
+
+
+def _left_over(labelled: DataSettings, splits: Splits, open_data: OpenData) -> tuple[DataSettings, Splits, Source]:
+    used: Labels = splits.train.numbers(np.arange(len(splits.train)))
+    whole = replace(labelled, train_fraction=1.0, train_limit=None)
+    opened = open_data(whole).train
+    if len(opened) <= len(used):
+        raise UserError(
+            f"{labelled.where}: all of its training pictures are learned from with their labels; name others with "
+            "--unlabelled, or learn from fewer labels with --data.train_limit"
+        )
+    given = parse_numbers(labelled.leave_out) if labelled.leave_out else []
+    unlabelled = replace(whole, leave_out=written_numbers([*given, *used.tolist()]))
+    return unlabelled, splits, without(opened, used.tolist())
+
+
+def on_joined(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe on a joined set: balanced, so that pictures with labels come as often as the ratio says."""
+    order = replace(recipe.data.order, balance=True)
+    data = DataSettings(
+        where=str(folder.absolute()), val_fraction=0.0, test_fraction=0.0, order=order, keep_gb=recipe.data.keep_gb
+    )
+    return replace(recipe, data=data)

@@ -1,0 +1,76 @@
+"""vitreous selftrain"""
+
+import argparse
+
+from vitreous.errors import UserError
+from vitreous.verbs import add_device, add_quiet, with_device
+from vitreous.verbs.train import SETTINGS_HELP, print_recipe
+
+HELP = "Few labels and many pictures: a teacher labels, a noised student learns, rounds (Noisy Student); resumes."
+TAKES_SETTINGS = True
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Teacher, labels and students lie in --out; more --rounds may follow later. Without --unlabelled, the training "
+        f"pictures that --data.train_limit leaves over are learned from without their labels. {SETTINGS_HELP}"
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
+    parser.add_argument("--unlabelled", metavar="DATA", help="pictures without labels: a folder, or any data set")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of labelling and learning (default: 3)")
+    parser.add_argument(
+        "--teacher", metavar="RUN", help="the first teacher (default: the recipe on the labels alone, trained first)"
+    )
+    parser.add_argument(
+        "--labels",
+        choices=("soft", "hard"),
+        default="soft",
+        help="what is learned: a teacher's probabilities, or its decisions (default: soft)",
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.3, metavar="P", help="from which a label is believed (default: 0.3)"
+    )
+    parser.add_argument("--per-class", type=int, metavar="N", help="at most so many pictures of each class, the surest")
+    parser.add_argument(
+        "--ratio", type=float, default=3.0, metavar="R", help="pictures without labels per labelled one (default: 3)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where all runs lie (default: runs/RECIPE-rounds)")
+    add_device(parser)
+    add_quiet(parser)
+
+
+def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
+    if options.recipe is None:
+        if not options.help:
+            raise UserError("selftrain needs the recipe of the student; `vitreous list recipes` shows them")
+        options.parser.print_help()
+        return
+    changes = with_device(changes, options)
+    if options.help:
+        print_recipe(options.recipe, changes)
+        return
+    if options.rounds < 1:
+        raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
+    from vitreous.jobs.selftrain import selftrain
+    from vitreous.recipes import find_recipe
+    from vitreous.teaching.pseudo import PseudoSettings
+    from vitreous.terminal import quietly
+    from vitreous.training.devices import World
+    from vitreous.verbs.evaluate import scores_line
+
+    recipe = find_recipe(options.recipe, changes)
+    out = options.out or f"runs/{recipe.name}-rounds"
+    pseudo = PseudoSettings(
+        labels=options.labels, confidence=options.confidence, per_class=options.per_class, ratio=options.ratio
+    )
+    with quietly(options.quiet):
+        results = selftrain(
+            recipe, out, unlabelled=options.unlabelled, teacher=options.teacher, rounds=options.rounds, pseudo=pseudo
+        )
+    if not World.join(recipe.training.device).is_first:
+        return
+    for name, found in results.items():
+        for part in ("val", "test"):
+            if part in found:
+                print(f"{name:10} {part:5} {scores_line(found[part])}")
+    print(f"Saved to {out}: the teacher, the labels, and the student of every round")
