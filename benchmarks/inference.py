@@ -101,19 +101,9 @@ def logits(task: Task, images: Tensor) -> Tensor:
     return found
 
 
-def graphed(task: Task, **compiling: Any) -> Way:
-    """As predictors do it; `compiling`: what torch.compile is told, where it is asked at all."""
-    forward = Graphed(task, torch.compile(logits, dynamic=False, **compiling) if compiling else logits)
-
-    def way(images: Tensor) -> Tensor:
-        with half_on_gpu(images.device):
-            return forward(images)
-
-    return way
-
-
-def compiled(task: Task) -> Way:
-    forward = Graphed(task, logits, compiled=True)
+def graphed(task: Task, compiled: str | None = None) -> Way:
+    """As predictors do it."""
+    forward = Graphed(task, logits, compiled)
 
     def way(images: Tensor) -> Tensor:
         with half_on_gpu(images.device):
@@ -152,13 +142,13 @@ def ways_of(name: str, device: torch.device, options: argparse.Namespace) -> tup
     half = pair(name, device, options.tiny)[1].to(torch.bfloat16)
     ways: dict[str, Way] = {"ours": graphed(ours), "timm": theirs(half)}
     if not options.eager:
-        ways |= {"ours compiled": compiled(ours), "timm compiled": theirs(half, mode="default")}
+        ways |= {"ours compiled": graphed(ours, "default"), "timm compiled": theirs(half, mode="default")}
         ways["timm overhead"] = theirs(half, mode="reduce-overhead")
     if options.autotune:
-        ways["ours autotuned"] = graphed(ours, mode="max-autotune-no-cudagraphs")
+        ways["ours autotuned"] = graphed(ours, "max-autotune-no-cudagraphs")
     if options.fp8:
         eighth = in_8_bits(pair(name, device, options.tiny)[0].to(device))
-        ways["ours fp8"] = graphed(eighth) if options.eager else compiled(eighth)
+        ways["ours fp8"] = graphed(eighth, None if options.eager else "default")
     return ways, ours, other
 
 

@@ -88,7 +88,7 @@ def test_in_half_precision_it_is_as_near_as_autocast(name):
 
 
 def test_compiled_and_recorded():
-    task, forward = built("classify"), Graphed(built("classify"), predict, compiled=True)
+    task, forward = built("classify"), Graphed(built("classify"), predict, compiled="default")
     with half_on_gpu(torch.device("cuda")):
         for seed in range(5):
             found = forward(images(4, seed)).logits.float()

@@ -38,10 +38,11 @@ class Graphed(Generic[M, T]):
     smaller than a recorded one is filled up to it and cut again. With gradients, on other devices, in training mode and
     where weights are sharded, `forward` is called as it is.
 
-    compiled: kernels are fused, too. That takes most of a minute per batch size, for a tenth or two of the time.
+    compiled: a mode of torch.compile, by which kernels are fused, too. That takes most of a minute per batch size, for
+    a tenth or two of the time: it pays for millions of pictures.
     """
 
-    def __init__(self, module: M, forward: Callable[..., T], compiled: bool = False) -> None:
+    def __init__(self, module: M, forward: Callable[..., T], compiled: str | None = None) -> None:
         self.module, self.forward, self.compiled = module, forward, compiled
         self.refused: str | None = None  # why nothing can be recorded
         self._is_whole = not any(map(is_sharded, module.parameters()))
@@ -87,7 +88,8 @@ class Graphed(Generic[M, T]):
         with self._casting:
             found = self.forward(self.module, *inputs)
         if self.compiled:  # from the next pass on, and with the weights that were cast in this one
-            module, fused = self._casting.copied(self.module), torch.compile(self.forward, dynamic=False)
+            module = self._casting.copied(self.module)
+            fused = torch.compile(self.forward, dynamic=False, mode=self.compiled)
             self._fused = lambda *given: fused(module, *given)
         return found
 
