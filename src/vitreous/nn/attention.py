@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.nn.attend import attend
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 
 AttentionBias = Literal["all", "none", "no-key"]
@@ -75,7 +76,7 @@ class Attention(nn.Module):
         bias: (B or 1, heads or 1, N, N), added to the logits: a table that layers share, or a mask of -inf.
         """
         q, k, v = self._queries_keys_values(x)
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added(q, pairs, bias), is_causal=self.causal)
+        x = attend(q, k, v, self._added(q, pairs, bias), causal=self.causal)
         x = x.transpose(1, 2).flatten(2)  # (B, N, D)
         out: Tensor = self.dropout(self.project_out(x))
         return out
