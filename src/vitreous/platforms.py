@@ -3,6 +3,7 @@
 Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
 """
 
+import functools
 import math
 import os
 import signal
@@ -65,6 +66,17 @@ def full_precision(device: "torch.device") -> "AbstractContextManager[object]":
     import torch
 
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it. Others take many times as long as in float32. Known of Linux on x86
+    alone (the names in /proc/cpuinfo); elsewhere nobody has tried."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        return False
+    return bool(words & {"avx512_bf16", "amx_bf16"})
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:

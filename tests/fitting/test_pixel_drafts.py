@@ -39,7 +39,7 @@ def test_more_time_means_larger_pictures_in_their_proportions():
     for height, width in sizes:
         assert height % 8 == width % 8 == 0 and width / height == pytest.approx(4 / 3, rel=0.1)
     on_gpu = planned(by_area(0.1), GPU, seconds=300).recipe.training
-    assert on_gpu.precision == "bf16" and on_gpu.cuda_graph
+    assert on_gpu.precision == "auto" and on_gpu.cuda_graph
 
 
 def test_without_a_first_model_there_is_always_some_training():

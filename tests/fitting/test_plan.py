@@ -445,14 +445,13 @@ def test_trained_weights_are_fine_tuned_at_a_pace_that_is_known(tmp_path):
         why="as you asked",
         digest="0123456789abcdef",
         picture_px=(32, 32),
-        precision="bf16",
         picture_s=0.001,
         is_chosen=False,
     )
     found = planned(found=start, measure=never, seconds=100.0)
     assert found.recipe.model == replace(model, picture_px=(32, 32)) and found.recipe.start == str(tmp_path)
     assert isinstance(found.recipe.optimizer, AdamWSettings) and found.recipe.optimizer.layer_decay < 1
-    assert found.recipe.training.precision == "bf16"
+    assert found.recipe.training.precision == "auto"
     assert found.recipe.normalise == replace(card.preprocessing, crop="squash")
     assert found.choices[1].value == f"{tmp_path} (sha256 0123456789ab)"
     assert isinstance(found.budget, Budget) and found.budget.pace.step_s > 3 * 32 * 0.001

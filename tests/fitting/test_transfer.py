@@ -40,7 +40,7 @@ def encoders(tmp_path, monkeypatch):
 
 def start(data, monkeypatch, picture_s, **wishes):
     """As if a picture of 64 px took so long."""
-    monkeypatch.setattr(transfer, "_timed", lambda trained, hardware: transfer._Timed(picture_s[trained.where], "fp32"))
+    monkeypatch.setattr(transfer, "_timed", lambda trained, hardware: picture_s[trained.where])
     return starting(data, CPU, Wishes(**{"changes": {}, **wishes}), 0.0, print)
 
 
@@ -81,8 +81,7 @@ def test_however_large_the_test_part_is_an_encoder_is_tried(picture_s, encoders,
 def test_time_for_a_part_of_the_training_pictures_takes_a_part(encoders, tmp_path, monkeypatch, capsys):
     """As if a picture took 50 ms: 40 % of the time that is left is not enough for all."""
     root = write_scenes(tmp_path / "pictures", {"dark": 150, "light": 150}, size=(20, 20))
-    timed = transfer._timed
-    monkeypatch.setattr(transfer, "_timed", lambda *given: timed(*given)._replace(seconds=0.05))
+    monkeypatch.setattr(transfer, "_timed", lambda *given: 0.05)
     monkeypatch.setattr(transfer, "LEAST_EMBEDDED", 20)
     monkeypatch.setattr("vitreous.fitting.stages.Stages.__call__", lambda clock: 40.0)
     monkeypatch.setattr("vitreous.fitting.class_first.MOST_S", 0.2)
@@ -103,7 +102,7 @@ def test_what_the_user_says_goes(encoders, monkeypatch):
 
 def test_features_that_tell_no_more_than_pixels_are_no_start():
     encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", picture_s=0.01, is_chosen=True
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.01, is_chosen=True
     )
     assert isinstance(reconsidered(encoder, 0.86, 0.85, report(), 900.0), Scratch)
     assert reconsidered(encoder, 0.95, 0.85, report(), 900.0) is encoder
@@ -115,7 +114,7 @@ def test_features_that_tell_no_more_than_pixels_are_no_start():
 
 def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
     encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), precision="fp32", picture_s=0.003, is_chosen=True
+        where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.003, is_chosen=True
     )
     clothes = (0.871, 0.821, report(num=10_800))
     assert isinstance(reconsidered(encoder, *clothes, 180.0), Scratch), "not two passes"

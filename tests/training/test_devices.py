@@ -11,6 +11,7 @@ import torch
 from tiny import Points, Regress, make_loop, weights
 
 import vitreous
+from vitreous import platforms
 from vitreous.data.augmentation import MixSettings
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
@@ -193,16 +194,17 @@ def test_a_cuda_graph_is_for_gpus_only(tmp_path):
     assert [row["step"] for row in directory.rows()] == [3]
 
 
-@pytest.mark.parametrize(("kind", "is_gpu"), [("cpu", False), ("cuda", True)])
-def test_precision_and_compilation_choose_themselves_by_the_device(kind, is_gpu, monkeypatch):
-    device = torch.device(kind)
+@pytest.mark.parametrize(("kind", "can"), [("cpu", False), ("cpu", True), ("cuda", True), ("mps", True)])
+def test_precision_and_compilation_choose_themselves_by_the_device(kind, can, monkeypatch):
+    monkeypatch.setattr(platforms, "multiplies_bfloat16", lambda: can)
+    device, is_gpu = torch.device(kind), kind == "cuda"
     assert compiles(device, "auto") is is_gpu
     assert compiles(device, True) and not compiles(device, False)
     made = []
     monkeypatch.setattr(torch, "autocast", lambda _, dtype, enabled: made.append(enabled))
     for precision in ("auto", "fp32", "bf16"):
         autocast(device, precision)
-    assert made == [is_gpu, False, True]
+    assert made == [can and kind != "mps", False, True]
 
 
 @pytest.mark.gpu

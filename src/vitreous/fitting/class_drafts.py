@@ -173,7 +173,7 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
         normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=_suited(model),
         schedule=_schedule(0.1),
-        training=replace(_training(batch, epochs, hardware), precision=start.precision),
+        training=_training(batch, epochs, hardware),
     )
 
 
@@ -199,10 +199,10 @@ def _schedule(warmup: float) -> ScheduleSettings:
 
 
 def _training(batch: int, epochs: float, hardware: Hardware) -> TrainingSettings:
-    plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
+    plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=20)
     if hardware.kind == "cpu":
         return plain
-    return replace(plain, precision="bf16", workers=min(8, os.cpu_count() or 1))
+    return replace(plain, workers=min(8, os.cpu_count() or 1))
 
 
 def _augmentation(model: ModelSettings, report: DataReport, strong: bool) -> Augmentation:

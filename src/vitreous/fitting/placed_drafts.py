@@ -65,10 +65,10 @@ class PlacedDrafts(Drafts):
         data, kind = self.data(), self.hardware.kind
         epochs = min(max(self.usual_seen[kind] / self.report.num_train, 5.0), 200.0)
         batch = batch_for(self.report.num_train, BATCH[kind])
-        training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, log_every_steps=20)
+        training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=20)
         if kind == "cuda":
             # Not compiled, which would take too long: as one CUDA graph a step does not wait for launches either.
-            training = replace(training, precision="bf16", workers=min(8, os.cpu_count() or 1))
+            training = replace(training, workers=min(8, os.cpu_count() or 1))
         return Recipe(
             name=f"fit-{short_name(data.where)}",
             data=data,

@@ -13,7 +13,7 @@ from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
 from vitreous.fitting.budget import FIGURES_S, TRAINING_PASSES, least_after_s
 from vitreous.fitting.starts import Work, best_start
 from vitreous.fitting.wishes import DEFAULT_S, Hardware, Wishes
-from vitreous.training.devices import Precision, World, autocast
+from vitreous.training.devices import World, autocast
 from vitreous.weights.shipped import shipped
 from vitreous.weights.trained import Trained
 
@@ -40,7 +40,6 @@ class Start:
     why: str
     digest: str  # sha256 of its tensors, by name
     picture_px: tuple[int, int]
-    precision: Precision  # the faster one here
     picture_s: float  # that a picture takes at that size
     is_chosen: bool  # not given by the user: another may be better
 
@@ -122,7 +121,7 @@ def _shipped(
     needs_s = 0.0
     for name in reversed(names):
         trained = Trained.load(name, picture_px=TIMED_PX)
-        timed_s = _timed(trained, hardware).seconds
+        timed_s = _timed(trained, hardware)
         for px in sizes:
             picture_s = timed_s * (px / TIMED_PX) ** 2
             is_least = (name, px) == (names[0], sizes[-1])
@@ -151,43 +150,26 @@ def _prepared(trained: Trained, why: str, hardware: Hardware, wishes: Wishes) ->
     if wishes.gives("model.picture_px"):
         given = [int(side) for side in wishes.changes["model.picture_px"].split(",")]
         size = (given[0], given[-1])
-    timed = _timed(trained.resized(size), hardware)
     return Start(
         where=trained.where,
         why=why,
         digest=_digest(trained),
         picture_px=size,
-        precision=timed.precision,
-        picture_s=timed.seconds,
+        picture_s=_timed(trained.resized(size), hardware),
         is_chosen=wishes.start is None,
     )
 
 
-class _Timed(NamedTuple):
-    seconds: float  # a picture
-    precision: Precision
-
-
-def _timed(trained: Trained, hardware: Hardware) -> _Timed:
-    """On a few pictures of noise; a CPU may be faster in bfloat16 or slower, so both are tried."""
+@torch.no_grad()
+def _timed(trained: Trained, hardware: Hardware, rounds: int = 2) -> float:
+    """Seconds that a picture takes, on a few pictures of noise."""
     device = World.join(hardware.kind).device
     encoder = trained.encoder().to(device).eval()
     images = torch.randn(TIMED_PICTURES, 3, *trained.card.preprocessing.size_px, device=device)
-    if hardware.kind == "cuda":
-        return _Timed(_seconds(encoder, images, "bf16"), "bf16")
-    exact_s = _seconds(encoder, images, "fp32")
-    # Without instructions for it, bfloat16 takes many times as long: a few pictures show that.
-    if _seconds(encoder, images[: TIMED_PICTURES // 4], "bf16", rounds=1) > 2 * exact_s:
-        return _Timed(exact_s, "fp32")
-    short_s = _seconds(encoder, images, "bf16")
-    return _Timed(short_s, "bf16") if short_s < exact_s else _Timed(exact_s, "fp32")
 
-
-@torch.no_grad()
-def _seconds(encoder: torch.nn.Module, images: torch.Tensor, precision: Precision, rounds: int = 2) -> float:
     def once() -> float:
         began = time.perf_counter()
-        with autocast(images.device, precision):
+        with autocast(device, "auto"):
             encoder(images)
         if images.is_cuda:
             torch.cuda.synchronize()

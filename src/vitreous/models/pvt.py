@@ -19,6 +19,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import PVT_SIZES
+from vitreous.nn.attend import attend
 from vitreous.nn.blocks import Mlp, Repeated, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.channels_last import depthwise, patchwise
 from vitreous.nn.resizing import Resizing, resize_table
@@ -48,7 +49,7 @@ class ReducedAttention(nn.Module):
         """(B, P + h*w, D) -> (B, P + h*w, D)."""
         q = self._heads_apart(self.queries(x))
         k, v = (self._heads_apart(part) for part in self.keys_values(self._reduced(x, grid)).chunk(2, dim=-1))
-        attended = F.scaled_dot_product_attention(q, k, v)
+        attended = attend(q, k, v)
         out: Tensor = self.project_out(attended.transpose(1, 2).flatten(2))
         return out
 

@@ -21,6 +21,7 @@ from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, 
 from vitreous.models.layout import AttentionLayer, Layout
 from vitreous.models.names import SWIN_SIZES
 from vitreous.nn import window_attention
+from vitreous.nn.attend import attend
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
 from vitreous.nn.relative import BiasTable
@@ -115,7 +116,7 @@ class WindowAttention(Attention):
         # Projected before cutting, so that windows and heads become one axis in the only copy: what is added to the
         # logits is then the same for every picture, and is never repeated for a batch.
         q, k, v = self._cut(self.project_in(windows.rolled(x)), windows)  # (B, windows * heads, N, d) each
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=self._added_in(windows, q))
+        attended = attend(q, k, v, self._added_in(windows, q))
         return windows.unrolled(self._joined(attended, windows))
 
     def windows(self, grid: tuple[int, int]) -> Windows:

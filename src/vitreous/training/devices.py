@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.errors import UserError
 from vitreous.nn import gather
 
@@ -150,12 +151,15 @@ def _leave() -> None:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 on a GPU only."""
+    """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 where the device
+    has instructions for it."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_half(device, precision))
 
 
 def is_half(device: torch.device, precision: Precision) -> bool:
-    return device.type == "cuda" if precision == "auto" else precision == "bf16"
+    if precision != "auto":
+        return precision == "bf16"
+    return device.type == "cuda" or (device.type == "cpu" and platforms.multiplies_bfloat16())
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:
