@@ -110,6 +110,34 @@ def test_evaluation_agrees_with_the_cpu(in_memory):
         torch.testing.assert_close(a.images.cpu(), b.images)
 
 
+def test_copies_arrive_whole_while_the_gpu_is_busy():
+    """Each is compared where it is used, behind much other work of the same stream."""
+    busy = torch.randn(2048, 2048, device="cuda")
+    gpu, cpu = (loader(PLAIN, device, in_memory=False, workers=2) for device in ("cuda", "cpu"))
+    wrong = torch.zeros((), device="cuda")
+    expected = [tuple(tensor.cuda() for tensor in inputs) for inputs in cpu.inputs(0, 12)]
+    for inputs, wanted in zip(gpu.inputs(0, 12), expected, strict=True):
+        for _ in range(20):
+            busy = torch.nn.functional.normalize(busy @ busy)
+        for one, other in zip(inputs, wanted, strict=True):
+            wrong += (one != other).sum()
+        del inputs, one
+    assert float(wrong) == 0
+
+
+def test_the_host_is_few_steps_ahead():
+    from vitreous.data.arriving import MOST_AHEAD, Arriving
+
+    arriving, ends, x = Arriving(torch.device("cuda")), [], torch.randn(4096, 4096, device="cuda")
+    for _ in range(12):
+        for _ in range(20):
+            x = torch.nn.functional.normalize(x @ x)
+        ends.append(torch.cuda.Event())
+        ends[-1].record()
+        arriving.keep_pace()
+        assert sum(not end.query() for end in ends) <= MOST_AHEAD
+
+
 # ---- Masks
 
 

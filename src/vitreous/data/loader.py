@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from vitreous import keys as K
 from vitreous import platforms
 from vitreous.batch import Batch
+from vitreous.data.arriving import Arriving
 from vitreous.data.augmentation import View
 from vitreous.data.base import Source
 from vitreous.data.geometry import Geometry, together
@@ -104,15 +105,17 @@ class TrainLoader:
 
     def inputs(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         """What `prepare` makes the batches of the steps in [start, stop) of, on the device."""
+        arriving = Arriving(self.device)
         with closing(self._draw(start, stop) if self._pictures is not None else self._read(start, stop)) as found:
             while True:
                 began = time.perf_counter()
                 inputs = next(found, None)
                 if inputs is None:
                     return
-                moved = tuple(platforms.moved(tensor, self.device) for tensor in inputs)
+                arrived = arriving.begin(inputs).arrived()
                 self.waited_s += time.perf_counter() - began
-                yield moved
+                yield arrived
+                arriving.keep_pace()
 
     def _draw(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         for step in range(start, stop):
@@ -214,13 +217,13 @@ class EvalLoader:
     def __iter__(self) -> Iterator[Batch]:
         source, stacked = self._source, self._source.targets.stacked()
         is_held = source.pictures is not None and stacked is not None
-        for found in self._cut_in_memory() if is_held else self._read():
-            ids, size, images, *large = (platforms.moved(tensor, self.device) for tensor in found)
-            extent = self.preprocessing.extents(found[1].tolist())
+        on_their_way = Arriving(self.device).one_ahead(self._cut_in_memory() if is_held else self._read())
+        for (_, sides, *_), (ids, size, images, *large) in on_their_way:
+            extent = self.preprocessing.extents(sides.tolist())
             yield Batch(
                 views=(self.preprocessing.normalised(images),),
                 targets=source.targets.judged(
-                    self._targets_of(ids, found[1]), dict(zip(source.targets.large, large, strict=True))
+                    self._targets_of(ids, sides), dict(zip(source.targets.large, large, strict=True))
                 ),
                 ids=ids,
                 keys=K.sample_keys(0, 0, ids),
