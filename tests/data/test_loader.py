@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -295,6 +297,32 @@ def test_evaluation_workers_stay_and_agree():
             assert_equal(a, b)
     assert len(list(islice(helped, 1))) == 1  # left in the middle, then whole again
     assert len(list(helped)) == 5
+
+
+STOPPED = """
+import multiprocessing, os, signal
+from test_loader import SIZE, EvalLoader, Made
+helped = EvalLoader(Made(40), SIZE, 8, workers=2)
+list(helped)
+os.kill(multiprocessing.active_children()[0].pid, signal.SIGSTOP)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
+@pytest.mark.parametrize(("then", "code"), [("list(helped)", 1), ("", 0)])
+def test_an_idle_reader_that_was_stopped_is_waited_for_no_longer_than_stated(then: str, code: int):
+    """Neither by the next evaluation, nor by the end of the program."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED + then],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"VITREOUS_READER_TIMEOUT_S": "2"},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert ("ReaderStalledError: no pictures came" in ended.stderr) == (code == 1)
 
 
 # ---- Compilation

@@ -33,15 +33,14 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     who, what = KINDS[number % len(KINDS)]
     draws, ranks, out = random.Random(number), 1 if who == "reader" else 2, folder / "out"
     name = "longer_read" if who == "reader" else "longer"
-    scenario, (expected, takes_s) = SCENARIOS[name], reference(shared, name, ranks)
+    scenario, (expected, _) = SCENARIOS[name], reference(shared, name, ranks)
     words, environment = scenario.words(shared, out), dict.fromkeys(STATED, str(STALL_S))
     with _between(who) as hosts:
         there: dict[str, Any] = {"environment": environment}
         if hosts is not None:
             there = {"environment": environment | hosts.environment(), "before": hosts.enter}
         commands = together(words, folder / "lost", ranks, **there)
-        wait_for_a_checkpoint(out, commands[0])
-        time.sleep(draws.uniform(0, takes_s / 8))
+        wait_for_a_checkpoint(out, commands[0], of_step=draws.randrange(1, 15))
         left = _lost(who, what, commands, draws, hosts)
         began = time.monotonic()
         ended = [command.wait(timeout=STALL_S + SLACK_S) for command in left]

@@ -1,16 +1,18 @@
 """Worker processes that read: what a step needs of pictures which are not in memory, or not of one size."""
 
+import atexit
 import math
 import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -166,14 +168,10 @@ def workers(
 
 
 def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
-    with warnings.catch_warnings():
-        # Python 3.12 warns of every fork in a process with threads, as torch's always is.
-        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
-        items = iter(loader)
-    watch = _Watch(getattr(items, "_workers", []))
-    if loader.num_workers:
-        _ENDS.take_over()
+    items: Iterator[Any] = iter(())
+    watch = _Watch()
     try:
+        items = _begun(loader, watch)
         while True:
             with watch, _ENDS.awaited():
                 item = next(items, _END)
@@ -196,6 +194,21 @@ def running(loader: DataLoader[Any]) -> Generator[Any, None, None]:
 
 
 _END = object()
+
+
+def _begun(loader: DataLoader[Any], watch: "_Watch") -> Iterator[Any]:
+    stayed = getattr(loader, "_iterator", None)
+    if stayed is not None:  # all its readers must say that they begin anew
+        with watch.over(stayed._workers), _ENDS.awaited():
+            return iter(loader)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of every fork in a process with threads, as torch's always is.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        items = iter(loader)
+    if loader.num_workers:
+        watch.over(getattr(items, "_workers", ()))
+        _ENDS.take_over()
+    return items
 
 
 class _Ends:
@@ -248,11 +261,16 @@ class _Watch:
     """Ends readers that are silent for too long while they are waited for (`with watch`). torch's own timeout does not
     see one that is stopped while it hands a batch over; and one that is stopped heeds SIGKILL alone."""
 
-    def __init__(self, readers: Sequence[BaseProcess]) -> None:
+    def __init__(self) -> None:
         self.patience_s, self.gave_up = platforms.reader_timeout_s(), False
-        self._readers, self._since, self._over = readers, math.inf, threading.Event()
-        if readers:
-            threading.Thread(target=self._look, daemon=True).start()
+        self._readers: Sequence[BaseProcess] = ()
+        self._since, self._is_over = math.inf, threading.Event()
+
+    def over(self, readers: Sequence[BaseProcess]) -> Self:
+        self._readers = readers
+        _STARTED.update(readers)
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
@@ -261,7 +279,7 @@ class _Watch:
         self._since = math.inf
 
     def _look(self) -> None:
-        while not self._over.wait(self.patience_s / 8):
+        while not self._is_over.wait(self.patience_s / 8):
             if time.monotonic() - self._since > self.patience_s:
                 self.gave_up = True
                 for reader in self._readers:
@@ -273,7 +291,18 @@ class _Watch:
             reader.join()
 
     def end(self) -> None:
-        self._over.set()
+        self._is_over.set()
+
+
+_STARTED: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_readers() -> None:
+    """Python asks those that are left to end, and waits for them: one that is stopped does not hear it."""
+    for reader in _STARTED:
+        if reader.is_alive():
+            reader.kill()
 
 
 def checked(item: Any) -> Any:
