@@ -43,6 +43,9 @@ def recordings(monkeypatch):
     monkeypatch.setattr(graphed, "recorded", recorded)
     monkeypatch.setattr(graphed, "_on_the_side", lambda run: run())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(graphed, "waits_of", lambda run, inputs: run() or [])
+    monkeypatch.setattr(graphed, "abandon", lambda device, pool: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(Graphed, "_is_served", lambda self, first: True)
     return made
 
@@ -110,10 +113,17 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so_once(recordings, monke
     for _ in range(6):
         x = batch(3)
         torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "its kernels are launched one by one: no CUDA graph of it (operation not permitted when stream is capturing)"
-    ]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith("no CUDA graph can hold them: operation not permitted when stream is capturing")
+
+
+def test_what_waits_for_the_host_is_not_even_tried(recordings, monkeypatch, capsys):
+    monkeypatch.setattr(graphed, "waits_of", lambda run, inputs: [run(), "model.py:7"][1:])
+    forward, x = Graphed(nn.Identity(), sums), batch(3)
+    for _ in range(6):
+        torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
+    assert recordings == []
+    assert capsys.readouterr().err.count("it waits for the device in model.py:7") == 1
 
 
 def test_forgetting(recordings):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import first_line
+from vitreous.nn.capture import abandon, waits_of
 from vitreous.nn.half import CastOnce
 from vitreous.nn.shards import is_sharded
 
@@ -78,7 +79,8 @@ class Graphed(Generic[M, T]):
             if self._asked[signature, num] > PLAIN_CALLS:
                 size = self._record(signature, inputs) or size
         if size is None:
-            return _on_the_side(lambda: self._forward(inputs))
+            is_next = self.refused is None and self._asked[signature, num] == PLAIN_CALLS
+            return _on_the_side(lambda: self._tried(inputs) if is_next else self._forward(inputs))
         self._graphs.move_to_end((signature, size))
         return self._graphs[signature, size](inputs)
 
@@ -93,6 +95,17 @@ class Graphed(Generic[M, T]):
             self._fused = lambda *given: fused(module, *given)
         return found
 
+    def _tried(self, inputs: Inputs) -> T:
+        """The pass before the one that is recorded: what waits for the host cannot be."""
+        found: list[T] = []
+        if waits := waits_of(lambda: found.append(self._forward(inputs)), ()):
+            self._refuse(f"it waits for the device in {waits[0]}")
+        return found[0]
+
+    def _refuse(self, reason: str) -> None:
+        self.refused = reason
+        print(f"its kernels are launched one by one, since no CUDA graph can hold them: {reason}", file=sys.stderr)
+
     def _record(self, signature: Any, inputs: Inputs) -> int | None:
         """The size of a new graph; None where there can be none."""
         while len(self._graphs) >= MOST_GRAPHS:
@@ -103,8 +116,9 @@ class Graphed(Generic[M, T]):
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._graphs[signature, num] = _Graph(self._forward, inputs, self._pool)
         except RuntimeError as error:
-            self.refused = first_line(error)
-            print(f"its kernels are launched one by one: no CUDA graph of it ({self.refused})", file=sys.stderr)
+            abandon(torch.cuda.current_device(), self._pool)
+            self._pool = None
+            self._refuse(first_line(error))
             return None
         return num
 

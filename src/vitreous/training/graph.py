@@ -1,12 +1,12 @@
 """One CUDA graph for a whole training step."""
 
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from vitreous.nn.capture import abandon, waits_of
 
 Graph = Literal["auto"] | bool
 WARM_UP_STEPS = 3  # before a graph is captured: compilation, autotuning and lazy state happen in them
@@ -89,32 +89,6 @@ class GraphedStep:
 
 def same_shapes(expected: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> bool:
     return [(one.shape, one.dtype) for one in expected] == [(one.shape, one.dtype) for one in inputs]
-
-
-def abandon(device: int, pool: Any) -> None:
-    """Bring allocator and random numbers, which torch leaves as they are in a capture that fails, out of it."""
-    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-        with suppress(RuntimeError, AttributeError):
-            getattr(torch._C, name)(device, pool)
-    generator = torch.cuda.default_generators[device]
-    generator.graphsafe_set_state(generator.clone_state())
-
-
-def waits_of(step: Callable[..., None], inputs: tuple[Tensor, ...]) -> list[str]:
-    """Take the step; what torch says of every place where it waits for the device."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            step(*inputs)
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-    waits = [one for one in found if "synchronizing CUDA operation" in str(one.message)]
-    for other in found:
-        if other not in waits:
-            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-    return [f"{one.filename}:{one.lineno}" for one in waits]
 
 
 def too_large() -> str | None:
