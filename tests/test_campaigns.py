@@ -53,9 +53,7 @@ def test_the_runner_goes_on_and_repeats_what_did_not_hold(tmp_path, monkeypatch)
     }
     assert found["facts"] == {"kind": {"even": 1, "odd": 2}, "took": {"sum": 4, "largest": 3}}
     assert read(tmp_path / "log")["made", 2].why == "no such disk"
-    assert Result("made", 4, "broken", 0.0, None, why="fell").why in str(
-        summary(
-            {("made", 4): Result("made", 4, "broken", 0.0, None, why="fell")},
-            {"platform": "", "cpu": "", "cores": 2, "versions": {}},
-        )
-    )
+    left = Result("made", 4, "broken", 0.0, None, why="fell")
+    machine = {"platform": "", "cpu": "", "cores": 2, "versions": {}}
+    both = summary({("made", 4): left}, machine, {"kills": {"held": 200}})["campaigns"]
+    assert both["made"]["why"] == ["4: fell"] and both["kills"] == {"held": 200}

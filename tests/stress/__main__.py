@@ -1,7 +1,7 @@
 """python -m stress [NAME ...] [--count N]: run campaigns in full, or so many trials of each.
 
 Every result is a line of --log at once; the same command again goes on with the trials that have none, and repeats
-those that did not hold. The summary is written to --out.
+those that did not hold. The summary is written to --out, where campaigns that are not in the log stay as they are.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def main() -> None:
         for name in options.names or CAMPAIGNS:
             run(CAMPAIGNS[name], Path(folder), options.log, options.count, machine["commit"])
     results = read(options.log)
-    atomic.write_json(summary(results, machine), options.out)
+    before = atomic.read_json(options.out)["campaigns"] if options.out.exists() else {}
+    atomic.write_json(summary(results, machine, before), options.out)
     broken = [one for one in results.values() if one.outcome == "broken"]
     for one in broken:
         print(f"{one.campaign} {one.trial}: {one.why}")
@@ -98,12 +99,17 @@ def read(log: Path) -> dict[tuple[str, int], Result]:
     return {(one.campaign, one.trial): one for one in found}
 
 
-def summary(results: dict[tuple[str, int], Result], machine: dict[str, Any]) -> dict[str, Any]:
+def summary(results: dict[tuple[str, int], Result], machine: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """`before`: of campaigns, of which those that have no results here are kept."""
+    tried = {name for name, _ in results}
     about = {name: machine[name] for name in ("platform", "cpu", "cores", "versions")}
     return {
         "command": "make stress",
         "environment": about,
-        "campaigns": {name: _summed(one, results) for name, one in CAMPAIGNS.items()},
+        "campaigns": {
+            name: before[name] if name in before and name not in tried else _summed(one, results)
+            for name, one in CAMPAIGNS.items()
+        },
     }
 
 
