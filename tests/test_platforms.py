@@ -192,3 +192,22 @@ def test_how_long_processes_wait_for_each_other(monkeypatch):
         monkeypatch.setenv("VITREOUS_READER_TIMEOUT_S", wrong)
         with pytest.raises(UserError, match="VITREOUS_READER_TIMEOUT_S is"):
             platforms.reader_timeout_s()
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 vaes", "", True),
+        ("flags\t\t: fpu amx_bf16 amx_tile", "1", True),
+        ("flags\t\t: fpu avx512_bf16", "0", False),
+        ("flags\t\t: fpu avx2 not_avx512_bf16", "", False),
+        (None, "", False),
+    ],
+)
+def test_which_cpus_are_made_for_bfloat16(text, given, expected, tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(platforms, "CPU_INFO", file)
+    monkeypatch.setenv("VITREOUS_CPU_BFLOAT16", given)
+    assert platforms.cpu_has_bfloat16.__wrapped__() is expected

@@ -34,6 +34,8 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR
 
 READER_TIMEOUT_S = 600.0  # so long pictures are waited for, unless VITREOUS_READER_TIMEOUT_S says otherwise
 
+CPU_INFO = Path("/proc/cpuinfo")
+
 WITHOUT_FLOAT64 = {"mps"}  # types of devices
 
 
@@ -68,12 +70,18 @@ def full_precision(device: "torch.device") -> "AbstractContextManager[object]":
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+def has_bfloat16(device: "torch.device") -> bool:
+    """Whether a device has instructions for it. A CPU without takes many times as long as in float32."""
+    return device.type == "cuda" or (device.type == "cpu" and cpu_has_bfloat16())
+
+
 @functools.cache
-def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for it. Others take many times as long as in float32. Known of Linux on x86
-    alone (the names in /proc/cpuinfo); elsewhere nobody has tried."""
+def cpu_has_bfloat16() -> bool:
+    """By the names in /proc/cpuinfo, of Linux on x86; elsewhere nobody has tried. VITREOUS_CPU_BFLOAT16=0 says no."""
+    if os.environ.get("VITREOUS_CPU_BFLOAT16") == "0":
+        return False
     try:
-        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+        words = set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
         return False
     return bool(words & {"avx512_bf16", "amx_bf16"})

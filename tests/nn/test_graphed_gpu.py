@@ -11,7 +11,7 @@ from torch import nn
 from vitreous.models import ConvNeXtSettings, ResNetV1Settings, SwinSettings, ViTSettings
 from vitreous.nn import graphed
 from vitreous.nn.graphed import Graphed
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.mask_queries import MaskQuerySettings, PixelSettings
@@ -80,7 +80,7 @@ def test_in_half_precision_it_is_as_near_as_autocast(name):
     task, forward = built(name), Graphed(built(name), predict)
     for seed in range(5):
         exact = task.predict(images(6, seed)).outputs()
-        with half_on_gpu(torch.device("cuda")):
+        with half_where_native(torch.device("cuda")):
             rounded, found = task.predict(images(6, seed)).outputs(), forward(images(6, seed)).outputs()
         for key, tensor in exact.items():
             allowed = 3 * (rounded[key] - tensor).float().norm() + 0.004 * tensor.float().norm()
@@ -89,7 +89,7 @@ def test_in_half_precision_it_is_as_near_as_autocast(name):
 
 def test_compiled_and_recorded():
     task, forward = built("classify"), Graphed(built("classify"), predict, compiled="default")
-    with half_on_gpu(torch.device("cuda")):
+    with half_where_native(torch.device("cuda")):
         for seed in range(5):
             found = forward(images(4, seed)).logits.float()
             torch.testing.assert_close(found, task.predict(images(4, seed)).logits.float(), atol=0.05, rtol=0.05)

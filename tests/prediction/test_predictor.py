@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 import vitreous
+from vitreous import platforms
 from vitreous.data.images import BadPicture
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
@@ -118,3 +119,13 @@ def test_attention_says_how_decisive_it_is(predictor):
     assert found.map.shape == (2, 3) and found.picture.shape == (8, 12, 3)
     highest = 100 * float(found.map.max())
     assert f"at most {highest:.1f} % on a patch, evenly " in found._repr_html_()
+
+
+def test_a_cpu_made_for_bfloat16_predicts_in_it_and_alike_in_any_batch(predictor, monkeypatch):
+    pictures = list(np.random.default_rng(0).integers(0, 256, (5, 20, 20, 3), dtype=np.uint8))
+    exact = predictor.outputs(pictures)["logits"]
+    monkeypatch.setattr(platforms, "cpu_has_bfloat16", lambda: True)
+    found = predictor.outputs(pictures)["logits"]
+    assert found.dtype == np.float32 and not np.array_equal(found, exact)
+    np.testing.assert_allclose(found, exact, atol=0.02 * np.abs(exact).max())
+    np.testing.assert_array_equal(found, np.concatenate([predictor.outputs([one])["logits"] for one in pictures]))

@@ -196,7 +196,7 @@ def test_a_cuda_graph_is_for_gpus_only(tmp_path):
 
 @pytest.mark.parametrize(("kind", "can"), [("cpu", False), ("cpu", True), ("cuda", True), ("mps", True)])
 def test_precision_and_compilation_choose_themselves_by_the_device(kind, can, monkeypatch):
-    monkeypatch.setattr(platforms, "multiplies_bfloat16", lambda: can)
+    monkeypatch.setattr(platforms, "cpu_has_bfloat16", lambda: can)
     device, is_gpu = torch.device(kind), kind == "cuda"
     assert compiles(device, "auto") is is_gpu
     assert compiles(device, True) and not compiles(device, False)

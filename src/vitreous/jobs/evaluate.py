@@ -23,7 +23,7 @@ from vitreous.evaluation.retrieval import RetrievalEvaluation
 from vitreous.jobs.by_picture import BY_PICTURE, ByPicture
 from vitreous.jobs.data import AskedData, OpenData
 from vitreous.jobs.matching import evaluate_retrieval, evaluate_zero_shot
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.terminal import note
 from vitreous.training.devices import World
@@ -115,7 +115,7 @@ def evaluate(
     task, classes = model.task().to(world.device), model.card.classes
 
     def predicted(source: Source) -> LabelledLogits:
-        with half_on_gpu(world.device):
+        with half_where_native(world.device):
             return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
@@ -187,7 +187,7 @@ def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes:
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]
     encoder = model.encoder()
-    with half_on_gpu(world.device):
+    with half_where_native(world.device):
         kinds["pooled"] = (
             pooled_features(encoder, parts[0], world.device),
             pooled_features(encoder, parts[1], world.device),

@@ -17,7 +17,7 @@ from vitreous.evaluation.retrieval import RetrievalEvaluation, evaluate_ranks
 from vitreous.jobs.data import AskedData
 from vitreous.jobs.words import encoded
 from vitreous.nn.graphed import Graphed
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.zero_shot import zero_shot
 from vitreous.tasks.image_text import ImageText
 from vitreous.tasks.retrieval import RetrievalMetric
@@ -33,7 +33,7 @@ def evaluate_retrieval(model: Trained, source: Source, world: World) -> Retrieva
     assert isinstance(task, ImageText)
     metric, predict = RetrievalMetric(task.embed_texts), Graphed(task, lambda task, images: task.predict(images))
     for batch in _batches(encoded(source, model.tokenizer(), task.settings.text), model, world):
-        with half_on_gpu(world.device):
+        with half_where_native(world.device):
             metric.update(predict(batch.images), batch)
     if not metric.num:
         raise UserError(f"{source.name}: not one picture could be read")
@@ -55,7 +55,7 @@ def evaluate_zero_shot(
     task = classifier.task().to(world.device)
 
     def predicted(part: Source) -> LabelledLogits:
-        with half_on_gpu(world.device):
+        with half_where_native(world.device):
             return collect_logits(task, _batches(part, classifier, world), classifier.card.classes)
 
     other = _other_part(asked, split, source)
@@ -73,7 +73,7 @@ def calibrated(classifier: Trained, data: str, world: World) -> Trained:
     known = with_classes(_labelled(source), classifier.card.classes)
     some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
     task = classifier.task().to(world.device)
-    with half_on_gpu(world.device):
+    with half_where_native(world.device):
         found = collect_logits(task, _batches(some, classifier, world), classifier.card.classes)
     return replace(classifier, card=replace(classifier.card, calibration=fitted_calibration(found)))
 

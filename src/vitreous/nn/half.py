@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vitreous import platforms
+
 # What models call with weights: products, which autocast takes in half precision, and a norm, which it does not.
 CALLED: tuple[Callable[..., Any], ...] = (F.linear, F.conv2d, F.layer_norm)
 
@@ -16,9 +18,10 @@ CALLED: tuple[Callable[..., Any], ...] = (F.linear, F.conv2d, F.layer_norm)
 M = TypeVar("M", bound=nn.Module)
 
 
-def half_on_gpu(device: torch.device) -> torch.autocast:
-    """bfloat16 on a GPU, where it is twice as fast at least; elsewhere, what a model was saved in."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+def half_where_native(device: torch.device) -> torch.autocast:
+    """bfloat16 where it is twice as fast at least: on a GPU, and on a CPU with instructions for it; elsewhere, what a
+    model was saved in."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=platforms.has_bfloat16(device))
 
 
 class CastOnce(TorchFunctionMode):

@@ -15,7 +15,7 @@ from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.nn.graphed import Graphed
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.predictor import exported_file
 from vitreous.tasks.base import Task
 from vitreous.tasks.image_text import ImageText, ImageTextSettings
@@ -58,7 +58,7 @@ class Embedder:
         if not pictures:
             return np.zeros((0, self.width), np.float32)
         resized = torch.stack([self.preprocessing.resized(picture) for picture in pictures])
-        with half_on_gpu(self.device):
+        with half_where_native(self.device):
             return np.asarray(self._forward(resized.to(self.device)).float().cpu().numpy())
 
     def _embedded(self, model: Task | Encoder, resized: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.nn.graphed import Graphed
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.outcomes import Outputs
 from vitreous.prediction.pictures import AnyPicture, pixels
 from vitreous.prediction.predictor import Predictor, sizes_of
@@ -58,8 +58,8 @@ class TorchPredictor(Predictor):
 
     @torch.inference_mode()
     def predict(self, resized: Tensor, extent: Tensor | None = None) -> Prediction:
-        """Of pictures (B, 3, h, w) uint8 that are resized already; on a GPU in bfloat16, as few launches."""
-        with half_on_gpu(self.device):
+        """Of pictures (B, 3, h, w) uint8 that are resized already; in bfloat16 where the device has it."""
+        with half_where_native(self.device):
             return self._forward(resized.to(self.device), None if extent is None else extent.to(self.device))
 
     def _predicted(self, task: Task, resized: Tensor, extent: Tensor | None) -> Prediction:

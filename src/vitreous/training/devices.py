@@ -157,9 +157,7 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def is_half(device: torch.device, precision: Precision) -> bool:
-    if precision != "auto":
-        return precision == "bf16"
-    return device.type == "cuda" or (device.type == "cpu" and platforms.multiplies_bfloat16())
+    return platforms.has_bfloat16(device) if precision == "auto" else precision == "bf16"
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:
