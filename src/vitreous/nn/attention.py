@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.nn import packed_attention
 from vitreous.nn.attend import attend
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 
@@ -75,11 +76,21 @@ class Attention(nn.Module):
         pairs: (N, N) or (B, N, N), the row of the layer's own relative positions for each pair of tokens.
         bias: (B or 1, heads or 1, N, N), added to the logits: a table that layers share, or a mask of -inf.
         """
+        given = self.project_in.bias
+        if given is not None and self._is_plain(pairs, bias) and packed_attention.serves(x, self.width // self.heads):
+            # As in nn/gelu: the product adds the bias, and what it learns comes out of attention's own gradient.
+            packed = F.linear(x, self.project_in.weight, given.detach())
+            attended: Tensor = self.dropout(self.project_out(packed_attention.attend(packed, given, self.heads)[0]))
+            return attended
         q, k, v = self._queries_keys_values(x)
         x = attend(q, k, v, self._added(q, pairs, bias), causal=self.causal)
         x = x.transpose(1, 2).flatten(2)  # (B, N, D)
         out: Tensor = self.dropout(self.project_out(x))
         return out
+
+    def _is_plain(self, pairs: Tensor | None, bias: Tensor | None) -> bool:
+        """Whether nothing is added to the logits, and every token sees all others."""
+        return bias is None and not self.causal and (pairs is None or self.pair_positions is None)
 
     def weights(
         self,

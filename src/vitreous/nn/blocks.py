@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitreous import keys as K
 from vitreous.nn.attention import Attention
+from vitreous.nn.gelu import dense_gelu
 from vitreous.nn.relative import BiasTable
 
 Gelu = Literal["erf", "tanh", "quick"]
@@ -110,7 +111,7 @@ class Mlp(nn.Module):
     def __init__(self, width: int, mlp_width: int, gelu: Gelu = "erf", dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(width, mlp_width)
-        self.gelu = gelu_kind(gelu)
+        self.gelu, self.is_exact = gelu_kind(gelu), gelu == "erf"
         self.contract = nn.Linear(mlp_width, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         for layer in (self.expand, self.contract):  # as the released code
@@ -118,7 +119,8 @@ class Mlp(nn.Module):
             nn.init.normal_(layer.bias, std=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout(self.contract(self.dropout(self.gelu(self.expand(x)))))
+        hidden = dense_gelu(self.expand, x) if self.is_exact else self.gelu(self.expand(x))
+        out: Tensor = self.dropout(self.contract(self.dropout(hidden)))
         return out
 
 

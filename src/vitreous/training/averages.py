@@ -1,6 +1,6 @@
 """Averages of the weights along a run, which are often better than the last ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -32,6 +32,8 @@ class AverageSettings:
 class Average:
     """An average of all parameters of a module; of nothing, where the settings want none."""
 
+    _is_counted_elsewhere = False
+
     def __init__(self, settings: AverageSettings, module: nn.Module) -> None:
         self.settings = settings
         parameters = dict(module.named_parameters()) if self.is_on else {}
@@ -45,24 +47,44 @@ class Average:
         device = self._weights[0].device if self._weights else None
         self._updates = torch.zeros((), dtype=torch.int64, device=device)
         # What a step takes in; as 1 - factor in float32 it would be off by 2 parts in 10,000.
-        self._share = torch.tensor(1 - settings.factor, device=device)
+        self._least_share = torch.tensor(1 - settings.factor, device=device)
+        self._share = self._least_share
+        self._taken_in = list(zip(self._weights, self._shadows, strict=True))  # by `update`
 
     @property
     def is_on(self) -> bool:
         return self.settings.kind != "none"
+
+    def leave_to_another(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """The averages of these parameters, which whoever moves them takes in from now on (training/one_pass). It asks
+        for `next_share` in every step; `update` sees to the rest."""
+        left = {id(parameter) for parameter in parameters}
+        shadows = {id(weight): shadow for weight, shadow in self._taken_in}
+        self._taken_in = [pair for pair in self._taken_in if id(pair[0]) not in left]
+        self._is_counted_elsewhere = True
+        return [shadows[id(parameter)] for parameter in parameters]
+
+    @torch.no_grad()
+    def next_share(self) -> Tensor:
+        """What this step takes in of the weights."""
+        self._updates += 1
+        self._share = self._least_share
+        if self.settings.kind == "ema":
+            self._share = torch.maximum(self._least_share, 9 / (10 + self._updates))
+        return self._share
 
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights as they are after a step. Buffers are copied: a mean of counters means nothing."""
         if not self.is_on:
             return
-        self._updates += 1
-        share = self._share
-        if self.settings.kind == "ema":
-            share = torch.maximum(share, 9 / (10 + self._updates))
-        change = torch._foreach_sub(self._weights, self._shadows)
-        torch._foreach_mul_(change, share)
-        torch._foreach_add_(self._shadows, change)
+        if not self._is_counted_elsewhere:
+            self.next_share()
+        if self._taken_in:
+            weights, shadows = (list(each) for each in zip(*self._taken_in, strict=True))
+            change = torch._foreach_sub(weights, shadows)
+            torch._foreach_mul_(change, self._share)
+            torch._foreach_add_(shadows, change)
         if self._copies:
             torch._foreach_copy_(self._copies, self._buffers)
 

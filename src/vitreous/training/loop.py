@@ -29,6 +29,7 @@ from vitreous.training.checkpoint import Checkpoint
 from vitreous.training.devices import Compile, Precision, World, autocast, compiles, is_of_ranks
 from vitreous.training.graph import Graph, GraphedStep
 from vitreous.training.meter import Meter
+from vitreous.training.one_pass import OnePass
 from vitreous.training.optim import Optimizer
 from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
 from vitreous.training.run import RunDirectory
@@ -155,6 +156,7 @@ class Loop:
         is_compiled = compiles(world.device, settings.compile)
         self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
+        self.one_pass = OnePass.of(objective, optimizer, average)
         self.ungraphed = False  # whether a step turned out not to fit into a CUDA graph
         self.run_step = self._step_to_run()
 
@@ -191,10 +193,14 @@ class Loop:
                 total += self._backward(part, progress)
         total += self._backward(last, progress)
         total = self.world.mean(total)  # every rank must see what went wrong on one of them
-        norm = self.optimizer.clip(self.settings.clip)
+        norm = self.optimizer.norm() if self.one_pass else self.optimizer.clip(self.settings.clip)
         self.meter.add({"gradient_norm": norm})
         self._watch(total, norm)
-        self.optimizer.step(bad=self.first_bad_step >= 0)
+        bad = self.first_bad_step >= 0
+        if self.one_pass:
+            self.one_pass.step(norm, self.settings.clip, bad)
+        else:
+            self.optimizer.step(bad)
         self.optimizer.zero_grad()
         self.step_count += 1
         self.objective.after_step(progress)

@@ -58,6 +58,12 @@ def _parts(path: str, module: nn.Module) -> int:
     return int(getattr(module, "num_fused", 3 if path.rpartition(".")[2] == "project_in" else 1))
 
 
+def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """On gradients of this norm, so that it becomes `max_norm` at most."""
+    # Without a comparison: a norm of NaN must reach the caller, who decides what to do about it.
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
 class Optimizer:
     """One or more torch optimizers as one, free of host synchronisation.
 
@@ -96,19 +102,32 @@ class Optimizer:
             if slot.registered is not slot.parameter:
                 slot.registered.grad = None
 
+    @property
+    def parts(self) -> list[torch.optim.Optimizer]:
+        return list(self._parts)
+
+    @property
+    def rates(self) -> Tensor:
+        """(G,) the learning rates of all groups, now."""
+        return self._rates
+
+    @property
+    def is_sharded(self) -> bool:
+        return any(slot.registered is not slot.parameter for slot in self._named)
+
     def gradients(self) -> list[Tensor]:
         return [slot.registered.grad for slot in self._named if slot.registered.grad is not None]
 
-    def clip(self, max_norm: float | None) -> Tensor:
-        """The norm of all gradients together, as a 0-d tensor; scaled down to `max_norm` where it is larger."""
+    def norm(self) -> Tensor:
+        """Of all gradients together, as a 0-d tensor."""
         gradients = self.gradients()
-        if not gradients:
-            return torch.zeros_like(self._rates[0])
-        norm = shards.total_norm(gradients)
-        if max_norm is not None:
-            # Without a comparison: a norm of NaN must reach the caller, who decides what to do about it.
-            factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_([shards.local(gradient) for gradient in gradients], factor)
+        return shards.total_norm(gradients) if gradients else torch.zeros_like(self._rates[0])
+
+    def clip(self, max_norm: float | None) -> Tensor:
+        """The norm of all gradients together; they are scaled down to `max_norm` where it is larger."""
+        norm, gradients = self.norm(), self.gradients()
+        if max_norm is not None and gradients:
+            torch._foreach_mul_([shards.local(gradient) for gradient in gradients], clip_factor(norm, max_norm))
         return norm
 
     def state(self) -> dict[str, Tensor]:

@@ -7,6 +7,13 @@ import torch
 from torch import Tensor
 
 enabled = find_spec("triton") is not None  # a comparison may switch it off
+# Which kernels stand in for what torch's compiler makes by itself, on a GPU. Each was proven right in Triton's
+# interpreter; it is switched on here once it was measured to pay (benchmarks/train_step.py --levers).
+PAY = {
+    "gelu": False,  # nn/gelu: the exact GELU and its gradient with that of the bias
+    "attention": False,  # nn/packed_attention: read and written where queries, keys and values lie
+    "adamw": False,  # training/fused_adamw: clip, AdamW, watch for NaN and average in one pass
+}
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -19,6 +26,11 @@ def serve(x: Tensor) -> bool:
     """Whether a kernel may take this tensor in place of the plain form. Models are exported on a CPU, so that exported
     graphs have the plain form. (Inside torch.compile, torch says of every graph that it is being exported.)"""
     return is_available() and x.is_cuda and x.dtype in DTYPES
+
+
+def pays(name: str, x: Tensor) -> bool:
+    """Whether a kernel of PAY may take this tensor, and is switched on."""
+    return PAY[name] and serve(x) and computed_dtype(x) in DTYPES
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:

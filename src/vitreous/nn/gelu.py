@@ -1,0 +1,60 @@
+"""The exact GELU after a dense layer, whose bias learns in the same pass. Its plain form is F.gelu; on a GPU,
+nn/kernels/gelu.py is a few times fewer instructions, and the bias costs no pass of its own."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.nn import kernels
+
+
+def dense_gelu(dense: nn.Linear, x: Tensor) -> Tensor:
+    """gelu(dense(x)), exactly (erf)."""
+    if dense.bias is None or not kernels.pays("gelu", x):
+        return F.gelu(dense(x))
+    # The product adds the bias as it ends, for nothing; what it learns comes out of the GELU's gradient.
+    out: Tensor = biased_gelu(F.linear(x, dense.weight, dense.bias.detach()), dense.bias)
+    return out
+
+
+@torch.library.custom_op("vitreous::biased_gelu", mutates_args=())
+def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """gelu(x) of x (..., C) with the bias (C,) in it already: the gradient of the bias is the sum of that of x."""
+    from vitreous.nn.kernels.gelu import activated
+
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        return activated(x.contiguous())
+
+
+@biased_gelu.register_fake
+def _(x: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("vitreous::biased_gelu_backward", mutates_args=())
+def biased_gelu_backward(x: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    from vitreous.nn.kernels.gelu import gradients
+
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        to_x, to_bias = gradients(x.contiguous(), grad.contiguous())
+    return to_x, to_bias.to(bias.dtype)
+
+
+@biased_gelu_backward.register_fake
+def _(x: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), bias.new_empty(bias.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, bias = ctx.saved_tensors
+    to_x, to_bias = biased_gelu_backward(x, bias, grad)
+    return to_x, to_bias
+
+
+biased_gelu.register_autograd(_backward, setup_context=_remember)
