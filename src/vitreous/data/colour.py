@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.data.level_counts import level_counts
+
 
 def _per_picture(x: Tensor) -> Tensor:
     return x.to(torch.float32)[:, None, None, None]
@@ -132,13 +134,12 @@ def autocontrast_table(images: Tensor) -> Tensor:
     return _to_uint8(torch.where(flat_channel, level, stretched))
 
 
-def equalize_table(images: Tensor) -> Tensor:
-    """Makes every level of a channel equally frequent, by Pillow's integer rule."""
-    flat = images.flatten(2).to(torch.int64)
-    counts = torch.zeros(*images.shape[:2], 256, dtype=torch.int64, device=images.device)
-    counts = counts.scatter_add(2, flat, torch.ones_like(flat))
-    brightest = counts.gather(2, flat.amax(2, keepdim=True))
-    step = (flat.shape[2] - brightest) // 255  # (B, 3, 1)
+def equalize_table(images: Tensor, wanted: Tensor | None = None) -> Tensor:
+    """Makes every level of a channel equally frequent, by Pillow's integer rule; of pictures that are not `wanted`
+    (B,) the table may be any."""
+    counts = level_counts(images, wanted)
+    brightest = counts.gather(2, (levels(images) * (counts > 0)).amax(2, keepdim=True))
+    step = (images.shape[-2] * images.shape[-1] - brightest) // 255  # (B, 3, 1)
     below = counts.cumsum(2) - counts  # pixels darker than each level
     # `step` is 0 where almost all pixels share one level; such a channel stays.
     equalized = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)

@@ -118,7 +118,7 @@ def _table(images: Tensor, chosen: Chosen, level: Tensor) -> Tensor:
         "posterize": colour.posterize_table(images, bits),
         "solarize": colour.solarize_table(images, 255 - level * (255 / TOP_LEVEL)),
         "autocontrast": colour.autocontrast_table(images),
-        "equalize": colour.equalize_table(images),
+        "equalize": colour.equalize_table(images, chosen("equalize")),
     }
     table = colour.levels(images).to(torch.uint8)
     for name, candidate in tables.items():
