@@ -32,6 +32,7 @@ def fit(
     *,
     start: str | Path | None = None,
     minutes: float | None = None,
+    unlabelled: str | Path | None = None,
     balance: Balance = "auto",
     changes: Mapping[str, Any] | None = None,
     began: float | None = None,
@@ -39,14 +40,16 @@ def fit(
     """From pictures to a trained, calibrated, tested model and its report, as `vitreous fit`. The same call again goes
     on where it stopped.
 
-    `start` is a run, or any weights that can be read. `changes` overrides choices by their dotted names:
-    {"model.width": 96, "training.epochs": 5}. `minutes` count from `began`, a reading of `time.monotonic()`.
+    `start` is a run, or any weights that can be read. Pictures `unlabelled` are learned from too, where that helps.
+    `changes` overrides choices by their dotted names: {"model.width": 96, "training.epochs": 5}. `minutes` count from
+    `began`, a reading of `time.monotonic()`.
     """
     result = fitting.fit(
         str(data),
         out,
         start=None if start is None else str(start),
         minutes=minutes,
+        unlabelled=None if unlabelled is None else str(unlabelled),
         balance=balance,
         changes={name: typed(value) for name, value in (changes or {}).items()},
         began=began,

@@ -13,7 +13,7 @@ from vitreous.data.augmentation import Augmentation, MixSettings
 from vitreous.data.joined import ABOUT, LABELS, joined, write_joined
 from vitreous.data.loader import TrainLoader
 from vitreous.data.order import OrderSettings
-from vitreous.data.sources import DataSettings
+from vitreous.data.sources import DataSettings, Subset
 from vitreous.data.targets import PseudoLabels
 from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import build_views
@@ -103,7 +103,7 @@ def loader_of(source, *, rank=0, world=1, workers=0, balance=True):
 def test_pictures_with_labels_come_as_often_as_the_ratio_says(sets):
     few, rest = sets
     probabilities = drawn(200)
-    source = joined(few.train, rest, np.arange(200), probabilities, ratio=3.0)
+    source = joined(few.train, Subset(rest, range(200)), probabilities, ratio=3.0)
     order, num = loader_of(source).order, len(source)
     seen = torch.cat([order(step)[0] for step in range(10 * order.steps_per_epoch)])
     shares = torch.bincount((seen < len(few.train)).long(), minlength=2) / len(seen)
@@ -116,8 +116,8 @@ def test_pictures_with_labels_come_as_often_as_the_ratio_says(sets):
 
 def test_two_ranks_and_readers_see_what_one_process_sees(sets):
     few, rest = sets
-    held = joined(few.train, rest, np.arange(100), drawn(100), ratio=2.0)
-    read = joined(few.train, rest, np.arange(100), drawn(100), ratio=2.0)
+    held = joined(few.train, Subset(rest, range(100)), drawn(100), ratio=2.0)
+    read = joined(few.train, Subset(rest, range(100)), drawn(100), ratio=2.0)
     read.pictures = None  # as where pictures are of several sizes, or too many
     whole = list(loader_of(held).batches(3, 5))
     parts = [list(loader_of(read, rank=rank, world=2, workers=rank).batches(3, 5)) for rank in (0, 1)]

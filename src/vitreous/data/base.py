@@ -107,6 +107,11 @@ class Derived(Source):
         self._places = places
         self.targets = parent.targets if places is None else parent.targets.take(places)
 
+    @property
+    def places(self) -> Labels:
+        """(N,) where in the other source each picture is."""
+        return np.arange(len(self)) if self._places is None else self._places
+
     def _place(self, index: int) -> int:
         return index if self._places is None else int(self._places[index])
 

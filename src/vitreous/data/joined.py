@@ -66,13 +66,13 @@ class Joined(Source):
             part.hold(pictures, runs)
 
 
-def joined(labelled: Source, unlabelled: Source, taken: Labels, probabilities: NDArray[Any], ratio: float) -> Joined:
-    """With the pictures `taken` (M,) of the second, whose classes have these probabilities (M, K)."""
+def joined(labelled: Source, named: Source, probabilities: NDArray[Any], ratio: float) -> Joined:
+    """With pictures that a model has named: their classes have these probabilities (M, K)."""
     own = np.eye(len(labelled.classes), dtype=np.float16)[labelled.labels]
     targets = PseudoLabels(
-        np.concatenate([own, probabilities.astype(np.float16)]), np.arange(len(own) + len(taken)) < len(own), ratio
+        np.concatenate([own, probabilities.astype(np.float16)]), np.arange(len(own) + len(named)) < len(own), ratio
     )
-    return Joined(labelled, Subset(unlabelled, taken), targets)
+    return Joined(labelled, named, targets)
 
 
 # ---- on the disk
@@ -145,7 +145,7 @@ def open_joined(folder: Path, open_set: OpenSet) -> dict[str, Source]:
     splits, unlabelled = open_set(about.labelled, path), open_set(about.unlabelled, path).train
     if splits.train.classes != tuple(about.classes) or len(unlabelled) != about.pictures:
         raise UserError(f"{folder}: the pictures that it was made of have changed; label them anew in another folder")
-    found: dict[str, Source] = {"train": joined(splits.train, unlabelled, taken, probabilities, about.ratio)}
+    found: dict[str, Source] = {"train": joined(splits.train, Subset(unlabelled, taken), probabilities, about.ratio)}
     found["train"].bad = BadFiles(folder.name, len(found["train"]))
     if splits.val is not None:
         found["val"] = splits.val

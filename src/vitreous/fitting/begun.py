@@ -26,6 +26,7 @@ class Request:
     data: str
     start: str | None = None
     minutes: float | None = None
+    unlabelled: str | None = None  # more pictures, without labels
     balance: Balance = "auto"
     changes: tuple[tuple[str, str], ...] = ()
 
@@ -76,6 +77,7 @@ def wishes_of(request: Request) -> Wishes:
     return Wishes(
         start=request.start,
         balance=request.balance,
+        has_unlabelled=request.unlabelled is not None,
         seconds=None if request.minutes is None else 60 * request.minutes,
         changes=dict(request.changes),
     )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,6 +26,7 @@ NEW_HEAD_SHARE = 0.15  # of the time, for embedding them
 NEW_HEAD_LEAST = 0.25  # of the pictures: a head that knows fewer would lose what better features gain
 NUM_VALIDATIONS = 5  # along the run, for its curves
 VALIDATIONS_SHARE = 0.15  # of the time for training, at most
+STUDENT_SHARE = 0.5  # of the time for training, where there are pictures without labels
 TRAINING_PASSES = 3.3  # forward passes that a training step takes the time of
 TIMED_PICTURES = 8  # that show how long a step will take
 MOST_MEASURED, MOST_MEASURED_S = 8.0, 4.0  # times the seconds for measuring, or so many: slower steps are foreseen
@@ -49,7 +50,14 @@ class Budget:
     after_s: float  # kept for calibration, evaluation, inspection, report
     train_s: float  # what is left for training and its validations; below 0 where the rest is too much already
     pace: Pace
+    student_s: float = 0.0  # of what is kept: for a student, which learns from pictures without labels too
     scored: int | None = None  # test pictures, drawn at random; None: all
+
+
+def with_student_s(budget: Budget) -> Budget:
+    """With a share of the time for training kept for a student of what is trained."""
+    student_s = STUDENT_SHARE * max(0.0, budget.train_s)
+    return replace(budget, student_s=student_s, after_s=budget.after_s + student_s, train_s=budget.train_s - student_s)
 
 
 Measure = Callable[[Recipe, float], Pace]  # a recipe, and for how many seconds

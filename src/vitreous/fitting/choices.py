@@ -71,7 +71,9 @@ def reason_for_length(report: DataReport, wishes: Wishes, kept: Budget | None) -
     if kept is None:
         return f"the usual number of passes for {report.num_train:,} training pictures; --minutes sets a time instead"
     usual = "" if wishes.seconds is not None else ", the usual time; --minutes sets another"
+    student = f", {kept.student_s:.0f} s for its student" if kept.student_s else ""
     return (
         f"about {1000 * kept.pace.step_s:.0f} ms per step: {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s are "
-        f"left{usual}, with {kept.before_s:.0f} s gone and {kept.after_s:.0f} s kept for evaluation and report"
+        f"left{usual}, with {kept.before_s:.0f} s gone{student} and {kept.after_s - kept.student_s:.0f} s kept for "
+        "evaluation and report"
     )

@@ -17,6 +17,7 @@ from vitreous.fitting.after import costs_of, inspected, inspected_findings, show
 from vitreous.fitting.base import TaskFit
 from vitreous.fitting.begun import Begun, Request, begun_before, hardware_of, wishes_of, write
 from vitreous.fitting.budget import Pace, measured
+from vitreous.fitting.candidates import Kept
 from vitreous.fitting.choices import Plan, length
 from vitreous.fitting.course import Course
 from vitreous.fitting.first import FirstModel
@@ -27,6 +28,7 @@ from vitreous.fitting.kinds import fit_of
 from vitreous.fitting.plan import plan
 from vitreous.fitting.ranks import Ranks
 from vitreous.fitting.stages import Stages, say
+from vitreous.fitting.student import STUDENT, Lesson, check_unlabelled, with_student
 from vitreous.fitting.threads import settled
 from vitreous.fitting.transfer import Found, Start, starting
 from vitreous.fitting.wishes import Balance
@@ -47,21 +49,31 @@ def fit(
     *,
     start: str | None = None,
     minutes: float | None = None,
+    unlabelled: str | None = None,
     balance: Balance = "auto",
     changes: Mapping[str, str] | None = None,
     began: float | None = None,
 ) -> Fitted[Any]:
     """Check, split, make a first model at once, plan, train, keep the best, calibrate, evaluate, look inside. The same
-    call again goes on where it stopped.
+    call again goes on where it stopped. Pictures `unlabelled` are learned from too, where that helps.
 
     `minutes` count from `began`, a reading of `time.monotonic()`; without it from now. Under torchrun, all processes
     train; what else there is to do the first does alone, and the others end here.
     """
-    request = Request(data=data, start=start, minutes=minutes, balance=balance, changes=tuple((changes or {}).items()))
+    request = Request(
+        data=data,
+        start=start,
+        minutes=minutes,
+        unlabelled=unlabelled,
+        balance=balance,
+        changes=tuple((changes or {}).items()),
+    )
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes {minutes:g}: a time budget is more than 0")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
     world = World.join(dict(request.changes).get("training.device", "auto"))
+    if unlabelled is not None and world.size > 1:
+        raise UserError("--unlabelled is for one process: leave out torchrun, or --unlabelled")
     with world.together():
         ranks = Ranks(world)
         if not world.is_first:
@@ -79,7 +91,10 @@ def _led(request: Request, out: Path, clock: Stages, ranks: Ranks) -> Fitted[Any
     kind, begun = fit_of(task_of(request), request.data), begun_before(out, request)
     if begun is None:
         kind.drafts.check(wishes_of(request), hardware_of(request))
-    return _fitted(kind(Job.opened(request, out, begun, clock)), begun, ranks)
+    job = Job.opened(request, out, begun, clock)
+    if request.unlabelled is not None:
+        check_unlabelled(job)
+    return _fitted(kind(job), begun, ranks)
 
 
 def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any]:
@@ -93,8 +108,12 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
     begins = _planned(task) if begun is None else begun
     job.clock.begin("train", f"Training on {job.report.num_train:,} pictures")
     begins, results = _trained(job, begins, ranks, is_resumed=begun is not None)
+    kept, lesson = None, None
+    if job.request.unlabelled is not None:
+        kept = keep_best(task, begins, trained=bool(results["steps"]))
+        kept, lesson, begins = _with_student(task, begins, kept, results, is_resumed=begun is not None)
     job.clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
-    kept = keep_best(task, begins, trained=bool(results["steps"]))
+    kept = kept or keep_best(task, begins, trained=bool(results["steps"]))
     # Noted before it is evaluated, so that a run that goes on keeps the same.
     begins = replace(begins, plan=begins.plan.with_choice("kept", kept.name, kept.reason), candidates=kept.candidates)
     job.note(begins)
@@ -118,6 +137,7 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
         card=found.model.card,
         first_models=begins.first_models,
         candidates=kept.candidates,
+        lesson=lesson,
         evaluation=found.evaluation,
         account=found.account,
         findings=inside,
@@ -199,6 +219,16 @@ def _trained(job: Job, begun: Begun, ranks: Ranks, *, is_resumed: bool) -> tuple
         print(f"training was given up: {error}", flush=True)  # there is a model that works
         return replace(begun, plan=replace(chosen, trains=False)), _untrained(job, chosen.recipe)
     return replace(begun, plan=chosen if course is None else course.plan), results
+
+
+def _with_student(
+    task: TaskFit[Any], begun: Begun, kept: Kept, results: dict[str, Any], *, is_resumed: bool
+) -> tuple[Kept, Lesson, Begun]:
+    before = next((one.score for one in kept.candidates if one.is_kept), None)
+    best, lesson = with_student(task, begun, kept, results, is_resumed=is_resumed)
+    score = next((one.score for one in best.candidates if one.name == STUDENT), None)
+    value, reason = lesson.words(score, before, kept=best.name == STUDENT)
+    return best, lesson, replace(begun, plan=begun.plan.with_choice("unlabelled pictures", value, reason))
 
 
 def _untrained(job: Job, recipe: Recipe) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from vitreous.fitting.candidates import Candidate
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.first import FirstModel
+from vitreous.fitting.student import Lesson
 from vitreous.inspection.findings import Findings
 from vitreous.recipes.recipe import Recipe
 from vitreous.weights.card import Card
@@ -32,6 +33,7 @@ class Fitted(Generic[Own]):
     card: Card  # of the model that was kept
     first_models: tuple[FirstModel, ...]  # made at once, before training
     candidates: tuple[Candidate, ...]  # all that could have been kept
+    lesson: Lesson | None = None  # what was made of pictures without labels, where there were some
     evaluation: Evaluation
     account: Own  # what its kind of task has beside
     findings: Findings

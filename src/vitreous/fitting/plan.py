@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from vitreous.fitting.budget import FIGURES_S, Budget, Clock, Measure, Pace, has_validations, pace_of, steps_within
+from vitreous.fitting.budget import (
+    FIGURES_S,
+    Budget,
+    Clock,
+    Measure,
+    Pace,
+    has_validations,
+    pace_of,
+    steps_within,
+    with_student_s,
+)
 from vitreous.fitting.choices import Plan, usual_steps
 from vitreous.fitting.course import can_be_paced, paced
 from vitreous.fitting.drafts import Drafts
@@ -28,7 +38,7 @@ def plan(
         pace = pace_of(recipe, USUAL_S)  # nothing will be trained: measuring would be late, too
     elif pace is None:
         recipe, pace = _largest(drafts, drafted, measure, clock)
-    kept = drafts.budget(seconds, pace, clock(), first_s)
+    kept = _budget(drafts, seconds, pace, clock(), first_s)
     usual = usual_steps(next(draft for draft in drafted if draft.model == recipe.model), report)
     most = drafts.most_steps(usual, encoder)
     steps = steps_within(kept, recipe, report)
@@ -43,6 +53,11 @@ def plan(
     if trains:
         return found
     return found.with_choice("length", "no training", _why_not(kept, seconds))
+
+
+def _budget(drafts: Drafts, seconds: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
+    kept = drafts.budget(seconds, pace, before_s, first_s)
+    return with_student_s(kept) if drafts.wishes.has_unlabelled else kept
 
 
 def _why_not(kept: Budget, seconds: float) -> str:
@@ -74,7 +89,7 @@ def _largest(drafts: Drafts, drafted: list[Recipe], measure: Measure, clock: Clo
     assert seconds is not None
 
     def epochs(recipe: Recipe, pace: Pace) -> float:
-        steps = steps_within(drafts.budget(seconds, pace, clock()), recipe, report)
+        steps = steps_within(_budget(drafts, seconds, pace, clock()), recipe, report)
         return steps / max(1, report.num_train // recipe.training.batch_size)
 
     probe_s = min(max(seconds / 100, 0.5), 4.0)

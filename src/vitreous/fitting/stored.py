@@ -2,6 +2,7 @@
 
     plan.json, data.json            written when training begins: the request, the plan, the check of the data
     results.json, metrics.jsonl     of training
+    student.json, student/, ...     of a student, which learned from pictures without labels too (`student`)
     evaluation.json                 what was measured
     predictions/                    what else the kind of task keeps (`Account`): of classifiers, the logits
     fit.json                        the rest: costs, the time of each stage
@@ -25,6 +26,7 @@ from vitreous.fitting.begun import Begun
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fitted import Fitted
 from vitreous.fitting.kinds import fit_of
+from vitreous.fitting.student import lesson_of
 from vitreous.storage import atomic
 from vitreous.weights.trained import Trained
 
@@ -66,6 +68,7 @@ def stored(run: str | Path, device: torch.device | str = "cpu") -> Fitted[Any]:
         card=model.card,
         first_models=begun.first_models,
         candidates=begun.candidates,
+        lesson=lesson_of(run) if begun.request.unlabelled is not None else None,
         evaluation=evaluation_of(atomic.read_json(run / "evaluation.json"), str(run / "evaluation.json")),
         account=fit_of(data.task, data.where).account.load(run),
         findings=inspected_findings(model.task().to(device), shown_as(recipe, model.card), splits),

@@ -37,6 +37,7 @@ class Wishes:
     start: str | None = None  # weights to start from; none: random ones; None: what suits
     balance: Balance = "auto"
     seconds: float | None = None  # of the whole command
+    has_unlabelled: bool = False  # there are pictures without labels to learn from, too
     changes: Mapping[str, str]  # of the recipe, by dotted name
 
     def gives(self, *names: str) -> bool:

@@ -14,6 +14,7 @@ MEANINGS = {
     "trained from scratch": "all weights, from random ones on",
     "mean of both": "the mean of the weights before and after fine-tuning",
     "new head on its features": "a linear head fitted to what was learned",
+    "student": "all weights, from labels and from pictures that its teacher named",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.fitting.fitted import Fitted
-from vitreous.report import candidates, cost, dataset, inside, learning, opening, provenance, usage
+from vitreous.report import candidates, cost, dataset, inside, learning, opening, provenance, unlabelled, usage
 from vitreous.report.html import Html, tag, together
 from vitreous.report.kinds import kind_of
 from vitreous.report.words import short
@@ -48,6 +48,7 @@ def _sections(result: Fitted[Any]) -> tuple[tuple[str, str, Html], ...]:
         ("candidates", "What was tried", candidates.section(result)),
         *kind.results(result),
         ("data", "The data", dataset.section(result.data, result.splits.train)),
+        *((("unlabelled", "Pictures without labels", unlabelled.section(result)),) if result.lesson else ()),
         ("training", "Training", learning.section(result)),
         *kind.trust(result),
         *((("attention", "Attention", inside.attention(result)),) if kind.told else ()),

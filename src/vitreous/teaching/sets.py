@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from vitreous import settings
-from vitreous.data.base import Labels, Source
+from vitreous.data.base import Labels, Source, Subset
 from vitreous.data.duplicates import overlaps
 from vitreous.data.joined import joined, read_joined, write_joined
+from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.sources import DataSettings, Splits, parse_numbers, same_data, without, written_numbers
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
@@ -35,15 +36,14 @@ class Sets:
         splits = open_data(labelled)
         if where is None or same_data(where, labelled.where):
             return cls(labelled, *_left_over(labelled, splits, open_data))
-        unlabelled = DataSettings(
-            where=where, need_labels=False, val_fraction=0.0, test_fraction=0.0, keep_gb=labelled.keep_gb
-        ).located()
+        unlabelled = without_labels(where, labelled.keep_gb)
         rest = open_data(unlabelled).train
         leaked = leaks(rest, splits)
         if len(leaked):
             note(f"{where}: {len(leaked):,} pictures that are in the validation or test part too are left out")
-            unlabelled = replace(unlabelled, leave_out=written_numbers(leaked.tolist()))
-            rest = without(rest, leaked.tolist())
+            numbers = rest.numbers(leaked).tolist()
+            unlabelled = replace(unlabelled, leave_out=written_numbers(numbers))
+            rest = without(rest, numbers)
         return cls(labelled, unlabelled, splits, rest)
 
     def write(self, folder: Path, labels: PseudoLabelled, ratio: float) -> None:
@@ -63,15 +63,28 @@ class Sets:
     def joined(self, folder: Path) -> Splits:
         """As `--data.where FOLDER` finds them, from what is open already."""
         about, taken, probabilities = read_joined(folder)
-        return replace(self.splits, train=joined(self.splits.train, self.rest, taken, probabilities, about.ratio))
+        named = held(Subset(self.rest, taken), self.labelled)
+        named = named if len(named) == len(taken) else Subset(self.rest, taken)  # one can be read no more: say so later
+        return replace(self.splits, train=joined(self.splits.train, named, probabilities, about.ratio))
+
+
+def without_labels(where: str, keep_gb: float) -> DataSettings:
+    """All of a folder or set, whatever is known of its pictures."""
+    data = DataSettings(where=where, need_labels=False, val_fraction=0.0, test_fraction=0.0, keep_gb=keep_gb)
+    return data.located()
+
+
+def held(source: Source, data: DataSettings) -> Source:
+    """In memory, where `data` would be; of what cannot be read, it then has less."""
+    fits = data.shrink_px is not None or estimated_bytes(source) <= data.keep_gb * 1e9
+    return InMemory(source, data.shrink_px) if source.pictures is None and fits else source
 
 
 def leaks(rest: Source, splits: Splits) -> Labels:
-    """The numbers of pictures that a model is measured by, as they are or nearly so: whoever learned from them would be
-    measured by what it has seen."""
+    """The pictures, by index, that a model is measured by too, as they are or nearly so: one that has learned from
+    them would be measured by what it has seen."""
     known = [part for part in (splits.val, splits.test) if part is not None]
-    found = [np.empty(0, dtype=np.int64), *overlaps(rest, known)]
-    return rest.numbers(np.unique(np.concatenate(found)))
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *overlaps(rest, known)]))
 
 
 def _left_over(labelled: DataSettings, splits: Splits, open_data: OpenData) -> tuple[DataSettings, Splits, Source]:
@@ -92,6 +105,11 @@ def on_joined(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe on a joined set: balanced, so that pictures with labels come as often as the ratio says."""
     order = replace(recipe.data.order, balance=True)
     data = DataSettings(
-        where=str(folder.absolute()), val_fraction=0.0, test_fraction=0.0, order=order, keep_gb=recipe.data.keep_gb
+        where=str(folder.absolute()),
+        val_fraction=0.0,
+        test_fraction=0.0,
+        order=order,
+        keep_gb=recipe.data.keep_gb,
+        shrink_px=recipe.data.shrink_px,
     )
     return replace(recipe, data=data)

@@ -28,6 +28,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--minutes", type=float, metavar="N", help="the time that all of it may take (default: 10)")
     parser.add_argument(
+        "--unlabelled",
+        metavar="PICTURES",
+        help="a folder of pictures without labels: the best model names them, a student learns from them too, and is "
+        "kept where it is better on the validation part",
+    )
+    parser.add_argument(
         "--balance",
         choices=("auto", "none", "sampling", "weights"),
         default="auto",
@@ -54,6 +60,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             options.out,
             start=options.start,
             minutes=options.minutes,
+            unlabelled=options.unlabelled,
             balance=options.balance,
             changes=with_device(changes, options),
             began=began,
