@@ -2,16 +2,24 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from boxes import write_boxes
+from captions import draw_captions, shrunk_words
 from scenes import write_scenes
 from vitreous.cli import main
 from vitreous.data.order import Order
 from vitreous.errors import UserError
 from vitreous.jobs.train import train
 from vitreous.jobs.verify import verify
+from vitreous.models import ViTSettings
 from vitreous.recipes import find_recipe
+from vitreous.recipes.segment import rendered_segmenter
+from vitreous.recipes.words import rendered_clip
+from vitreous.tasks.segment import SegmentSettings
+from vitreous.words.pairs import train_tokenizer
 
 CHANGES = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.batch_size": "8"}
 CHANGES |= {"training.steps": "12", "training.checkpoint_every_s": "0", "training.log_every_steps": "2"}
@@ -57,6 +65,52 @@ def test_a_whole_run_and_exact_resume(run, capsys):
     assert found[1]["found"] == "whole, after step 11, 12"
     assert found[-1]["found"].startswith("steps 1 to 8, in one go and with a stop after 4")
     assert content(run) == before
+
+
+def of_towers(folder):
+    """Whose tokenizer came from a file that is gone."""
+    recipe = shrunk_words(rendered_clip(), draw_captions(folder / "captions", (("train", 40), ("val", 8))), steps=12)
+    tokenizer = train_tokenizer(["a red circle", "a blue square"] * 3, 560, 40)
+    (folder / "words.json").write_text(json.dumps(tokenizer.document()))
+    objective = replace(recipe.objective, tokenizer=str(folder / "words.json"))
+    train(replace(recipe, objective=objective), folder / "run", read_test=False)
+    (folder / "words.json").unlink()
+
+
+def of_shares(folder):
+    """Each rank, here the only one, with its rows."""
+    data = write_scenes(folder / "pictures", {"dark": 30, "light": 30}, size=(28, 28))
+    changes = {**CHANGES, "data.where": str(data), "training.memory.shard": "true", "optimizer.kind": "AdamW"}
+    train(find_recipe("fashion_vit", changes), folder / "run", read_test=False)
+
+
+def of_segmentation(folder):
+    write_boxes(folder / "boxes", 40)
+    recipe = rendered_segmenter(start=None)
+    data = replace(recipe.data, where=str(folder / "boxes"), val_fraction=0.2)
+    model = ViTSettings(picture_px=(28, 28), patch=7, width=16, depth=2, heads=2)
+    training = replace(recipe.training, steps=12, batch_size=8, workers=0)
+    objective = SegmentSettings(decoder="linear", heads=2)
+    train(replace(recipe, data=data, model=model, training=training, objective=objective), folder / "run")
+
+
+def of_a_fit(folder):
+    for split, number in (("train", 40), ("val", 8), ("test", 8)):
+        write_scenes(folder / "pictures" / split, {"dark": number, "light": number}, size=(28, 28))
+    words = ["--from", "none", "--model.width", "16", "--model.depth", "1", "--model.heads", "2", "--quiet"]
+    main(["fit", str(folder / "pictures"), *words, "--training.steps", "12", "--out", str(folder / "run")])
+
+
+SLOW = (of_shares, of_segmentation, of_a_fit)
+ALL = [of_towers, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_runs_of_all_kinds_resume_exactly(tmp_path, make):
+    make(tmp_path)
+    checks = verify(tmp_path / "run", resume=True)
+    assert all(check.holds for check in checks), checks
+    assert checks[-1].found.endswith("losses and all state equal, bit for bit")
 
 
 def test_what_is_wrong_is_named(run, capsys):

@@ -13,6 +13,7 @@ from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.sources import DataSettings, Splits
 from vitreous.errors import UserError
+from vitreous.jobs import words
 from vitreous.jobs.data import OpenData
 from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe, read_recipe
@@ -162,7 +163,7 @@ def _copy(directory: RunDirectory, recipe: Recipe, path: Path, start: int) -> Pa
     """What a run at that step needs to go on, and a line logged for every step."""
     training = replace(recipe.training, log_every_steps=1, checkpoint_every_s=float("inf"))
     settings.save(replace(recipe, training=training), path / "recipe.json")
-    for name in ("run.json", "pictures.json"):
+    for name in ("run.json", "pictures.json", words.KEPT):
         if (directory.path / name).exists():
             shutil.copy(directory.path / name, path / name)
     if start > 0:
