@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+import peers
 from vitreous.cli import one_line_errors
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.job import export
@@ -33,12 +34,6 @@ from vitreous.tasks import ClassifySettings
 from vitreous.training.environment import environment
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
-
-# torchvision, which timm imports, needs these two beside a CPU build of torch.
-LIBRARY = torch.library.Library("torchvision", "DEF")
-if not torch.cuda.is_available():
-    for operator in ("nms", "qnms"):
-        LIBRARY.define(operator + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 BASE = "timm, eager fp32"
 TIMM = {  # its name of each model
@@ -77,9 +72,7 @@ def off_the_shelf(model: torch.nn.Module, folder: Path) -> Path:
 
 
 def contenders(name: str, folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
-    import timm
-
-    theirs = timm.create_model(TIMM[name]).eval()
+    theirs = peers.timm().create_model(TIMM[name]).eval()
     trained = random_model(name)
     trained.save(folder / "random")
     ours = trained.task()

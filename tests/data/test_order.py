@@ -107,6 +107,17 @@ def test_a_step_of_many_samples_computes_its_own_alone():
     assert len(ids.unique()) == 512 and ids.max() < 10**12 and keys.equal(K.sample_keys(3, 3, ids))
 
 
+@pytest.mark.parametrize("given", [{}, {"streams": 4, "run": 2, "window": 8}])
+def test_steps_drawn_together_are_those_drawn_alone(given, monkeypatch):
+    monkeypatch.setattr(order_module, "TOGETHER", 3)
+    order = OrderSettings(**given).build(50, 8, 1, 1, None).narrowed(slice(4, 9), CPU)
+    together = list(order.steps(2, 16))  # into a third epoch
+    assert len(together) == 14 and order.steps_per_epoch == 6
+    for step, found in enumerate(together, start=2):
+        for some, alone in zip(found, order(step), strict=True):
+            assert some.equal(alone) and some.shape == (5,)
+
+
 # ---- what is stored
 
 

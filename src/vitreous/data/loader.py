@@ -106,7 +106,7 @@ class TrainLoader:
     def inputs(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         """What `prepare` makes the batches of the steps in [start, stop) of, on the device."""
         arriving = Arriving(self.device)
-        with closing(self._draw(start, stop) if self._pictures is not None else self._read(start, stop)) as found:
+        with closing(self._found(start, stop)) as found:
             while True:
                 began = time.perf_counter()
                 inputs = next(found, None)
@@ -117,9 +117,8 @@ class TrainLoader:
                 yield arrived
                 arriving.keep_pace()
 
-    def _draw(self, start: int, stop: int) -> Generator[Inputs, None, None]:
-        for step in range(start, stop):
-            yield self.order(step)
+    def _found(self, start: int, stop: int) -> Generator[Inputs, None, None]:
+        yield from self.order.steps(start, stop) if self._pictures is not None else self._read(start, stop)
 
     def _read(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         steps = TrainSteps(self._source, self.views, self.order, self._needs_geometry)

@@ -1,5 +1,6 @@
 """Order: which samples a step sees, as a function of (seed, step) alone."""
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,6 +13,7 @@ from vitreous.data.epochs import BalancedEpochs, Epochs, PermutedEpochs, SortedE
 from vitreous.data.targets import Shares
 from vitreous.errors import UserError
 
+TOGETHER = 64  # steps, drawn at once
 SORTED_UP_TO = 2**24  # samples: beyond, sorting them in every process takes seconds and gigabytes
 
 
@@ -82,7 +84,20 @@ class Order:
         return narrow
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        epoch, step = divmod(step, self.steps_per_epoch)
+        return next(self.steps(step, step + 1))
+
+    def steps(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each step in [start, stop). Many are drawn at once: one by one, a GPU of a small model would wait for the
+        launch of a dozen small kernels in every step."""
+        while start < stop:
+            epoch, first = divmod(start, self.steps_per_epoch)
+            num = min(stop - start, self.steps_per_epoch - first, TOGETHER)
+            yield from zip(*self._drawn(epoch, first, num), strict=True)
+            start += num
+
+    def _drawn(self, epoch: int, first: int, num: int) -> tuple[Tensor, Tensor]:
+        """(num, B) samples and their keys, of steps in a row."""
         in_batch = torch.arange(self.part.start, self.part.stop, device=self.device) % self.batch_size
-        drawn = self.epochs.drawn(epoch, step * self.batch_size + in_batch)
-        return drawn % self.num, K.sample_keys(self.seed, epoch, drawn)
+        steps = torch.arange(first, first + num, device=self.device)[:, None]
+        drawn = self.epochs.drawn(epoch, (steps * self.batch_size + in_batch).flatten())
+        return (drawn % self.num).view(num, -1), K.sample_keys(self.seed, epoch, drawn).view(num, -1)
