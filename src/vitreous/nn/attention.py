@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.nn import packed_attention
 from vitreous.nn.attend import attend
+from vitreous.nn.fp8 import multiplied
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 
 AttentionBias = Literal["all", "none", "no-key"]
@@ -79,7 +80,7 @@ class Attention(nn.Module):
         given = self.project_in.bias
         if given is not None and self._is_plain(pairs, bias) and packed_attention.serves(x, self.width // self.heads):
             # As in nn/gelu: the product adds the bias, and what it learns comes out of attention's own gradient.
-            packed = F.linear(x, self.project_in.weight, given.detach())
+            packed = multiplied(self.project_in, x, given.detach())
             attended: Tensor = self.dropout(self.project_out(packed_attention.attend(packed, given, self.heads)[0]))
             return attended
         q, k, v = self._queries_keys_values(x)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.nn import kernels
+from vitreous.nn.fp8 import multiplied
 
 
 def dense_gelu(dense: nn.Linear, x: Tensor) -> Tensor:
@@ -15,7 +16,7 @@ def dense_gelu(dense: nn.Linear, x: Tensor) -> Tensor:
     if dense.bias is None or not kernels.pays("gelu", x):
         return F.gelu(dense(x))
     # The product adds the bias as it ends, for nothing; what it learns comes out of the GELU's gradient.
-    out: Tensor = biased_gelu(F.linear(x, dense.weight, dense.bias.detach()), dense.bias)
+    out: Tensor = biased_gelu(multiplied(dense, x, dense.bias.detach()), dense.bias)
     return out
 
 

@@ -11,13 +11,15 @@ from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous import platforms
 from vitreous.errors import UserError
 from vitreous.nn import gather
+from vitreous.nn.blocks import Repeated
+from vitreous.nn.fp8 import use_8_bits
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
 
 TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the variable that changes how long ranks wait for each other
@@ -157,7 +159,20 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def is_half(device: torch.device, precision: Precision) -> bool:
-    return platforms.has_bfloat16(device) if precision == "auto" else precision == "bf16"
+    return platforms.has_bfloat16(device) if precision == "auto" else precision in ("bf16", "fp8")
+
+
+def multiply_in_8_bits(network: nn.Module, device: torch.device) -> None:
+    """In place, in the dense layers of its blocks: what stands before and after them stays as it is."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        raise UserError(
+            "training.precision fp8 needs an NVIDIA GPU that multiplies 8-bit floats (Hopper or later): give bf16"
+        )
+    blocks = [part for part in network.modules() if isinstance(part, Repeated)]
+    if any(hasattr(block, "set_requires_gradient_sync") for block in blocks):
+        raise UserError("training.precision fp8 is for weights that are whole on every rank: give bf16, or more memory")
+    for block in blocks:
+        use_8_bits(block)
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:

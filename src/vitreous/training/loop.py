@@ -26,7 +26,15 @@ from vitreous.objectives.base import Objective
 from vitreous.terminal import Bar
 from vitreous.training.averages import Average
 from vitreous.training.checkpoint import Checkpoint
-from vitreous.training.devices import Compile, Precision, World, autocast, compiles, is_of_ranks
+from vitreous.training.devices import (
+    Compile,
+    Precision,
+    World,
+    autocast,
+    compiles,
+    is_of_ranks,
+    multiply_in_8_bits,
+)
 from vitreous.training.graph import Graph, GraphedStep
 from vitreous.training.meter import Meter
 from vitreous.training.one_pass import OnePass
@@ -63,7 +71,9 @@ class TrainingSettings:
     steps: int | None = None  # length of the run in optimizer steps
     batch_size: int = 512  # pictures per step, over all ranks and accumulated parts
     clip: float | None = 1.0  # largest global norm of the gradient
-    precision: Precision = "fp32"  # bf16: activations in bfloat16, sums in float32; auto: where the device has it
+    precision: Precision = (
+        "fp32"  # bf16: activations in bfloat16, sums in float32; auto: where there is; fp8: Hopper
+    )
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
     cuda_graph: Graph = "auto"  # launch each step as one CUDA graph; auto: on one GPU, wherever the step allows it
     memory: MemorySettings = field(default_factory=MemorySettings)  # how to do with less of it
@@ -153,6 +163,8 @@ class Loop:
         self.final_scores: dict[str, float] | None = None  # on the validation part, of the weights that are kept
         self.concerned = False  # about what the numbers of the objective say
         self.draws = Draws(objective)
+        if settings.precision == "fp8":
+            multiply_in_8_bits(objective, world.device)
         is_compiled = compiles(world.device, settings.compile)
         self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
