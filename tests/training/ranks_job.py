@@ -1,6 +1,6 @@
 """What each of several processes runs, and one alone: small recipes, one after the other.
 
-python ranks_job.py OUT NAME,NAME...
+python ranks_job.py OUT NAME,NAME...     NAME@20: up to that step
 """
 
 import json
@@ -12,11 +12,14 @@ from pathlib import Path
 import torch
 from tiny import Points, Regress, make_loop
 from torch import nn
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitreous
 from vitreous.data.augmentation import MixSettings
 from vitreous.models import ViTSettings
 from vitreous.models.stems import ConvStem
+from vitreous.nn import shards
 from vitreous.recipes.contrastive import cifar10_simclr
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.multicrop import cifar10_dino
@@ -68,6 +71,11 @@ def sharded_dino():
     return in_shards(dino())
 
 
+def sizes():
+    """The same as plain, in shares where there are several ranks: at a size after the other."""
+    return in_shards(plain()) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else plain()
+
+
 def lost():
     """A checkpoint after every step."""
     return small(fashion_vit(), checkpoint_every_s=0.0)
@@ -113,11 +121,12 @@ def dino():
 
 
 def compiled():
-    return small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
+    recipe = small(fashion_vit(), steps=5, compile=True, memory=MemorySettings(accumulate=2, recompute=True))
+    return replace(recipe, average=AverageSettings(kind="ema", factor=0.9))
 
 
 RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, hybrid, dino, lost, half, compiled)} | {
-    recipe.__name__: recipe for recipe in (sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled)
+    recipe.__name__: recipe for recipe in (sizes, sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled)
 }
 
 
@@ -179,13 +188,38 @@ class Scaled(Regress):
 
 
 def scaled(out):
+    """Losses, and how often gradients were exchanged, of steps in two parts each."""
     world = World.join("cpu")
     objective = Scaled()
     if world.size > 1:
         shard(objective, world, half=False, compiled=False)
+        as_torch_plans(objective.state_dict(), world)
     loop = make_loop(objective=objective, data=Half(), world=world, clip=0.5, memory=MemorySettings(accumulate=2))
-    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory, Exchanges() as exchanges:
         loop.run(directory, None)
+    if world.is_first:
+        (out / "exchanged.json").write_text(json.dumps(exchanges.num))
+
+
+class Exchanges(TorchDispatchMode):
+    """How often shards of gradients are added up over ranks."""
+
+    num = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.num += "reduce_scatter" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def as_torch_plans(tensors, world):
+    """What each rank saves of a checkpoint is what torch.distributed.checkpoint would have it save."""
+    items = create_default_local_save_plan(tensors, world.is_first).items
+    planned = {item.index.fqn: item.tensor_data.chunk for item in items if shards.is_sharded(tensors[item.index.fqn])}
+    assert planned.keys() == {name for name, tensor in tensors.items() if shards.is_sharded(tensor)}
+    for name, chunk in planned.items():
+        first, end = shards.rows(tensors[name])
+        assert [chunk.offsets[0], chunk.sizes[0]] == [first, end - first]
+        assert [*chunk.sizes[1:]] == [*tensors[name].shape[1:]]
 
 
 class BadOnTheLast(Half):
@@ -218,7 +252,8 @@ def main(out, names):
         elif name == "lost_in_shards":
             vitreous.train(in_shards(lost()), out / "lost", read_test=False)
         else:
-            vitreous.train(RECIPES[name](), out / name, read_test=False)
+            recipe, _, until = name.partition("@")
+            vitreous.train(RECIPES[recipe](), out / recipe, read_test=False, until=int(until) if until else None)
 
 
 if __name__ == "__main__":

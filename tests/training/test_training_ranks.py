@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import ranks_job
 import torch
 
+from hosts import ADDRESSES, CABLE, NoHosts, two_hosts
 from vitreous.conversion.convert import convert
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
@@ -142,7 +144,9 @@ def test_shares_are_scored_and_the_best_kept(runs):
 
 
 def test_single_numbers_are_averaged_over_shares_too(runs):
+    """And a batch in parts is exchanged once."""
     assert losses(runs / "2" / "scaled") == pytest.approx(losses(runs / "1" / "scaled"), abs=1e-6)
+    assert json.loads((runs / "2" / "scaled" / "exchanged.json").read_text()) == 12
 
 
 def wait_for_checkpoint(run, step, processes):
@@ -192,17 +196,31 @@ def test_every_rank_sees_what_went_wrong_on_one(runs):
 
 @pytest.mark.slow
 def test_four_ranks_learn_as_one_and_resume_exactly(tmp_path):
-    names = ("plain", "resumed", "parts", "simclr", "dino")
+    names = ("plain", "resumed", "parts", "muon", "simclr", "dino")
     shares = {"sharded": "plain", "sharded_resumed": "resumed", "sharded_parts": "parts", "sharded_dino": "dino"}
     four = start(4, tmp_path, (*names, *shares))
     ranks_job.main(tmp_path / "1", names)
     finish(four)
     for name, alone in [*zip(names, names, strict=True), *shares.items()]:
-        # Relative: a batch cut into sixteen parts is summed in another order, and AdamW makes the most of it.
-        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), rel=1e-5), name
+        # Relative: a batch cut into sixteen parts is summed in another order, and AdamW makes the most of it; and Muon
+        # more, whose rounds are in bfloat16.
+        within = 1e-3 if name == "muon" else 1e-5
+        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), rel=within), name
     for resumed, through in (("resumed", "plain"), ("sharded_resumed", "sharded")):
         assert losses(tmp_path / "4" / resumed) == losses(tmp_path / "4" / through)
         assert weights(tmp_path / "4" / resumed) == weights(tmp_path / "4" / through)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_at_any_number_of_ranks(tmp_path):
+    """Whole, then in four shares, in two, and whole again."""
+    stages = [(1, "sizes@10"), (4, "sizes@20"), (2, "sizes@35"), (1, "sizes")]
+    for (size, name), (following, _) in pairwise([*stages, (0, "")]):
+        finish(start(size, tmp_path, [name]))
+        (tmp_path / str(following)).mkdir(exist_ok=True)
+        (tmp_path / str(size) / "sizes").rename(tmp_path / str(following) / "sizes")
+    ranks_job.main(tmp_path / "1", ["plain"])
+    assert losses(tmp_path / "0" / "sizes") == pytest.approx(losses(tmp_path / "1" / "plain"), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -216,25 +234,58 @@ def test_two_compiled_or_narrow_ranks_learn_as_one(tmp_path, name, within):
         assert losses(tmp_path / "2" / each) == pytest.approx(losses(tmp_path / "1" / name), abs=within)
 
 
-@pytest.mark.slow
-def test_torchrun_starts_lost_ranks_anew(tmp_path):
-    """One of two is killed in mid-run; both are started again, and go on from the last checkpoint."""
-    words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", ranks_job.__file__, str(tmp_path / "2")]
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *words, "lost_in_shards"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "VITREOUS_RANK_TIMEOUT_S": "20"},
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+
+
+def agent(words, out, **others):
+    return subprocess.Popen(
+        [*words, ranks_job.__file__, str(out), "lost_in_shards"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "VITREOUS_RANK_TIMEOUT_S": "20"} | others,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for_checkpoint(tmp_path / "2" / "lost", 10, [agent])
-    first = next(child for child in children(agent.pid) if "RANK=1" in environment(child))
-    os.kill(first, signal.SIGKILL)
-    said = agent.communicate(timeout=300)[1]
-    assert agent.returncode == 0, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_torchrun_starts_lost_ranks_anew(tmp_path, sent):
+    """One of two is killed or stopped in mid-run; both are started again, and go on from the last checkpoint."""
+    host = agent([*TORCHRUN, "2", "--standalone", "--max-restarts", "3"], tmp_path / "2")
+    wait_for_checkpoint(tmp_path / "2" / "lost", 10, [host])
+    os.kill(next(child for child in children(host.pid) if "RANK=1" in environment(child)), sent)
+    said = host.communicate(timeout=300)[1]
+    assert host.returncode == 0, said
     ranks_job.main(tmp_path / "1", ["lost"])
     assert losses(tmp_path / "2" / "lost") == pytest.approx(losses(tmp_path / "1" / "lost"), abs=1e-5)
     assert len(json.loads((tmp_path / "2" / "lost" / "environment.json").read_text())) == 2  # starts
+
+
+@pytest.mark.slow
+def test_of_two_hosts_without_a_network_one_goes_on_alone(tmp_path):
+    """Both end their step when the cable is pulled. torchrun starts the first again, which goes on with one rank."""
+    meeting = ["--nnodes", "1:2", "--max-restarts", "2", "--rdzv-backend", "c10d"]
+    meeting += ["--rdzv-endpoint", f"{ADDRESSES[0]}:29400", "--rdzv-conf", "last_call_timeout=10,is_host="]
+    agents = []
+    try:
+        with two_hosts() as hosts:
+            for number, address in enumerate(ADDRESSES):
+                words = [*hosts.inside(number), *TORCHRUN, "1", *meeting[:-1], f"{meeting[-1]}{int(number == 0)}"]
+                words += ["--local-addr", address]
+                agents.append(agent(words, tmp_path / "2", GLOO_SOCKET_IFNAME=CABLE))
+            wait_for_checkpoint(tmp_path / "2" / "lost", 10, agents)
+            hosts.pull_the_cable()
+            said = [agents[0].communicate(timeout=400)[1]]
+    except NoHosts as error:
+        pytest.skip(str(error))
+    finally:
+        for each in agents:  # that of the second looks for the first for some minutes
+            each.kill()
+    said.append(agents[1].communicate(timeout=60)[1])
+    assert agents[0].returncode == 0, said
+    assert all(f"LostRankError: rank {rank} of 2 lost another one" in words for rank, words in enumerate(said)), said
+    ranks_job.main(tmp_path / "1", ["lost"])
+    assert losses(tmp_path / "2" / "lost") == pytest.approx(losses(tmp_path / "1" / "lost"), abs=1e-5)
 
 
 def children(process):
