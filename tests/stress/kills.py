@@ -27,7 +27,7 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     in_a_write = (number // len(TURNS) + number) % 2 == 1
     for attempt in range(10):  # earlier and earlier, where it had ended before
         shutil.rmtree(out, ignore_errors=True)
-        after_s = draws.uniform(0, takes_s) * 0.8**attempt
+        after_s = draws.uniform(0, takes_s) * 0.6**attempt
         if _killed(scenario.words(shared, out), folder / f"killed-{attempt}", out, after_s, in_a_write, draws):
             break
     else:
