@@ -1,8 +1,13 @@
 """Made-up objects and detections of them, good and bad, for the tests of what scores and shows them."""
 
+import json
+
 import numpy as np
 import torch
+from PIL import Image
 
+from vitreous.data.box_files import BoxedPicture, coco_document
+from vitreous.data.rendered_objects import RenderedObjects
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings
 from vitreous.prediction.predictor import Predictor
@@ -91,3 +96,19 @@ def save_detector(folder, classes, threshold=0.4):
     )
     Trained(card, task.state_dict(), "here").save(folder)
     return folder
+
+
+def write_shapes(root, pictures):
+    """Some drawn pictures as a COCO folder. pictures: how many of each split."""
+    (root / "annotations").mkdir(parents=True)
+    for split, num in pictures.items():
+        source, written = RenderedObjects(split), []
+        (root / split).mkdir()
+        for index in range(num):
+            Image.fromarray(source.read(index)).save(root / split / f"{index}.png")
+            found = source.targets.of(index)
+            size = tuple(source.targets.sizes[index].tolist())
+            written.append(BoxedPicture(f"{index}.png", size, found.boxes, found.classes))
+        document = coco_document(written, source.classes)
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(document))
+    return root

@@ -1,14 +1,11 @@
 """Pictures with boxes from end to end: fit, the same again, its report, evaluate."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from PIL import Image
 
+from detections import write_shapes
 from vitreous.commands import account_for, redraw
-from vitreous.data.box_files import BoxedPicture, coco_document
-from vitreous.data.rendered_objects import RenderedObjects
 from vitreous.data.sources import DataSettings
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.drafts import Problem
@@ -33,20 +30,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Some drawn pictures as a COCO folder."""
-    root = tmp_path_factory.mktemp("shapes")
-    (root / "annotations").mkdir()
-    for split, num in {"train": 40, "val": 8, "test": 12}.items():
-        source, pictures = RenderedObjects(split), []
-        (root / split).mkdir()
-        for index in range(num):
-            Image.fromarray(source.read(index)).save(root / split / f"{index}.png")
-            found = source.targets.of(index)
-            size = tuple(source.targets.sizes[index].tolist())
-            pictures.append(BoxedPicture(f"{index}.png", size, found.boxes, found.classes))
-        document = coco_document(pictures, source.classes)
-        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(document))
-    return root
+    return write_shapes(tmp_path_factory.mktemp("made") / "shapes", {"train": 40, "val": 8, "test": 12})
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +50,7 @@ def test_maps_of_large_pictures_are_fine_enough_as_they_are(fitted):
 def test_boxes_are_recognised_and_said(fitted):
     task, decoder = (next(one for one in fitted.plan.choices if one.name == name) for name in ("task", "decoder"))
     assert task.value == "detection" and "boxes" in task.reason
-    most = max(part.boxes.most for part in fitted.data.parts)
-    assert decoder.value == f"deformable, {max(30, 2 * most)} queries"
+    assert decoder.value == "centres, 100 queries"
     assert "Test AP" in ending(fitted, 60.0)
 
 

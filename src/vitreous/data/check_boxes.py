@@ -43,6 +43,7 @@ class BoxCounts:
     pictures: int
     negatives: Problem  # pictures without objects
     problems: tuple[Problem, ...]  # only those that occur
+    side: float = 0.0  # three quarters of the objects are larger: of a square of the same area, in sides of the picture
 
     @property
     def total(self) -> int:
@@ -71,7 +72,16 @@ def count_boxes(source: Source, places: Numbers, sizes: Numbers) -> BoxCounts | 
         pictures=len(places),
         negatives=names.problem("pictures without objects, kept as such", np.flatnonzero(per_picture == 0)),
         problems=tuple(one for one in problems if one.num),
+        side=_quartile(used, targets.sizes),
     )
+
+
+def _quartile(used: Objects, sizes: Numbers) -> float:
+    """Of the objects' sides, in those of their pictures."""
+    if not len(used):
+        return 0.0
+    areas = (used.boxes[:, 2:] - used.boxes[:, :2]).prod(axis=1, dtype=np.float64)
+    return float(np.quantile(np.sqrt(areas / sizes[used.owner].prod(axis=1)), 0.25))
 
 
 def _near_repeats(objects: Objects) -> Numbers:

@@ -1,12 +1,14 @@
 """Drafts of a detector for some data on some machine."""
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Literal, NamedTuple
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
-from vitreous.fitting.budget import TRAINING_PASSES
+from vitreous.fitting.budget import FIGURES_S, Pace, pace_of
 from vitreous.fitting.choices import Choice
-from vitreous.fitting.placed_drafts import PlacedDrafts
+from vitreous.fitting.placed_drafts import LARGEST, PlacedDrafts
 from vitreous.fitting.transfer import Start
+from vitreous.fitting.wishes import DEFAULT_S
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
@@ -16,9 +18,26 @@ from vitreous.training.optim import AdamWSettings, OptimizerSettings
 
 # Queries: some to spare, as each finds one object at most; and not too few to choose from where pictures have few.
 QUERIES_PER_OBJECT, LEAST_QUERIES, MOST_QUERIES = 2, 30, 300
+CENTRES, LEAST_PEAKS = "centres", 100  # where every place is one
 RATES = {"cpu": 1e-3, "cuda": 7e-4}  # the wider decoder wants a lower one
 ENLARGED_PX = 256  # up to which the map of a plain ViT is enlarged: beyond, it has places enough
 SIZES = {"cpu": (128, 4, 256), "cuda": (256, 8, 1024)}  # width, heads, width of the MLP
+
+# Of the first model, and of what goes on from it on a CPU.
+FIRST_SIDES = (96, 128, 160, 192, 224, 256, 320, 384, 448, 512)  # as in `placed_drafts`
+FINE_PX = 48  # a side of the smaller objects on the model's input: larger pictures show little more
+LOOKING = {"cpu": 0.35, "cuda": 0.1}  # share of the time for the maps of training pictures
+ENOUGH_SEEN = 500  # pictures: a head is better for larger ones than for more
+LEARNING = {"cpu": 0.25, "cuda": 0.1}  # share of the time for its head, where there is enough for training after it
+ENOUGH_TRAINED = 3.0  # epochs of training that are worth their time; else the head has it
+CALIBRATED = 3  # passes over the validation part that the first model takes alone
+
+
+class Times(NamedTuple):
+    """Of a first model, in seconds."""
+
+    looking_s: float
+    learning_s: float
 
 
 class BoxDrafts(PlacedDrafts):
@@ -28,12 +47,13 @@ class BoxDrafts(PlacedDrafts):
         colour=ColourSettings(brightness=0.2, contrast=0.2, saturation=0.2),
     )
     enough_epochs = 20
-    passes = enough_epochs * TRAINING_PASSES  # frozen features find nothing: the decoder has to learn, with all of it
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
     scoring_s = 0.01  # matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> ObjectiveSettings:
-        """Few layers, and boxes proposed by the encoder: a detector that has to learn in minutes."""
+        """On a GPU few layers, and boxes proposed by the encoder: a detector that has to learn in minutes."""
+        if self.is_by_centres:
+            return self.centres(model)
         width, heads, mlp_width = SIZES[self.hardware.kind]
         return DetectSettings(
             queries=self._queries(),
@@ -46,12 +66,69 @@ class BoxDrafts(PlacedDrafts):
             levels=3,
             two_stage=True,
             weights=LossSettings(hints=1.0, quality=True),
-            finest=2 if max(model.picture_px) <= ENLARGED_PX else 1,
+            finest=_finest(model),
+        )
+
+    def centres(self, model: ModelSettings) -> DetectSettings:
+        """No attention, and every place of the picture learns from every object near it."""
+        return DetectSettings(
+            decoder="centres",
+            queries=max(self._queries(), LEAST_PEAKS),
+            width=128,
+            heads=4,
+            encoder_depth=2,
+            levels=3,
+            finest=_finest(model),
+            weights=LossSettings(classes=1.0, l1=1.0, giou=2.0),
         )
 
     def _queries(self) -> int:
         most = max((part.boxes.most for part in self.report.parts if part.boxes is not None), default=0)
         return min(max(QUERIES_PER_OBJECT * most, LEAST_QUERIES), MOST_QUERIES)
+
+    @property
+    def is_by_centres(self) -> bool:
+        """On a CPU attention learns too slowly."""
+        usual = CENTRES if self.hardware.kind == "cpu" else "deformable"
+        return self.wishes.changes.get("objective.decoder", usual) == CENTRES
+
+    def sizes(self, model: ModelSettings, start: Start | None) -> list[tuple[int, int]]:
+        """The one of the first model, where training goes on from that."""
+        if start is None or not self.is_by_centres:
+            return super().sizes(model, start)
+        return [self.first_size(model, start)]
+
+    def first_size(self, model: ModelSettings, start: Start) -> tuple[int, int]:
+        """Large enough for the smaller objects, where the time allows."""
+        train = self.report.parts[0].boxes
+        wanted = min(LARGEST * self.own_side, FINE_PX / max(train.side if train is not None else 0.0, 0.01))
+        seconds = LOOKING[self.hardware.kind] * (self.wishes.budget_s or DEFAULT_S)
+        pictures = min(self.report.num_train, ENOUGH_SEEN)
+        sides = [side for side in FIRST_SIDES if side <= wanted] or FIRST_SIDES[:1]
+        affordable = [side for side in sides if pictures * _picture_s(start, (side, side)) <= seconds]
+        return self.of_side((affordable or sides[:1])[-1], model)
+
+    def first(self, draft: Recipe, start: Start, left_s: float) -> tuple[Recipe, Times]:
+        """Of the first model, with so much of the time left. `draft`: of what will be trained after it."""
+        model, kind = draft.model, self.hardware.kind
+        if not self.wishes.gives("model.picture_px"):
+            model = replace(model, picture_px=self.first_size(model, start))
+        objective = draft.objective if self.is_by_centres else self.centres(model)
+        recipe = replace(draft, model=model, objective=objective)
+        pace = pace_of(recipe, _picture_s(start, model.picture_px))
+        looking_s = LOOKING[kind] * left_s
+        rest_s = left_s - looking_s - self._after_s(pace)
+        epoch_s = pace.step_s * self.report.num_train / recipe.training.batch_size
+        learning_s = LEARNING[kind] * left_s
+        is_all = rest_s - learning_s < ENOUGH_TRAINED * epoch_s and not self.wishes.gives_a_length
+        return recipe, Times(looking_s, max(rest_s, learning_s) if is_all else learning_s)
+
+    def _after_s(self, pace: Pace) -> float:
+        """What comes after a first model that is kept as it is."""
+        return FIGURES_S + pace.picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
+
+    def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
+        return pace_of(recipe, _picture_s(start, recipe.model.picture_px)) if self.is_by_centres else None
 
     def optimizer(self, start: Start | None) -> OptimizerSettings:
         lr = RATES[self.hardware.kind]
@@ -64,3 +141,12 @@ class BoxDrafts(PlacedDrafts):
             self.choice("task", "detection", f"the pictures have boxes, of {num} class{'es' if num > 1 else ''}"),
             self.choice("decoder", described, f"at most {most} objects in a picture", "objective"),
         )
+
+
+def _finest(model: ModelSettings) -> Literal[1, 2]:
+    return 2 if max(model.picture_px) <= ENLARGED_PX else 1
+
+
+def _picture_s(start: Start, picture_px: tuple[int, int]) -> float:
+    """A pass through the encoder: by the area."""
+    return start.picture_s * picture_px[0] * picture_px[1] / (start.picture_px[0] * start.picture_px[1])

@@ -1,12 +1,70 @@
-"""What models that find objects bring to a fit: their drafts. Scores are calibrated as they are measured."""
+"""What models that find objects bring to a fit: of boxes, a first model. Scores are calibrated as they are measured."""
+
+from dataclasses import replace
+from functools import cached_property
 
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.box_drafts import BoxDrafts
+from vitreous.fitting.box_first import centre_head
+from vitreous.fitting.candidates import Said
+from vitreous.fitting.choices import Plan
+from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
 from vitreous.fitting.instance_drafts import InstanceDrafts
+from vitreous.fitting.transfer import Start
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.box_metric import BoxMetric
+from vitreous.tasks.detect import DetectSettings
+from vitreous.weights.trained import Trained
 
 
 class BoxFit(ByPictureFit):
     drafts = BoxDrafts
+
+    @cached_property
+    def said(self) -> dict[str, Said | None]:
+        """Of the validation part, by candidate."""
+        return {}
+
+    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
+        if name not in self.said:
+            self.said[name] = super().seen(name, model, recipe)
+        return self.said[name]
+
+    def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
+        drafts, out = self.drafts(self.job.problem), self.job.out
+        recipe, times = drafts.first(draft, start, self.job.seconds_left)
+        found = centre_head(
+            recipe, self.job.parts.of(recipe).train, out, looking_s=times.looking_s, learning_s=times.learning_s
+        )
+        if found is None:
+            return None
+        save_both(found.model, None, out, FIRST)  # calibrated where it is what is kept
+        said = self.seen(FIRST_MODEL, found.model, recipe)
+        first = FirstModel(
+            name=FIRST_MODEL,
+            folder=FIRST,
+            start=start.where,
+            digest=start.digest,
+            picture_px=recipe.model.picture_px,
+            head=f"a box and a class at every place, learned in {found.epochs:.0f} passes",
+            headline=BoxMetric.headline,
+            score=None if said is None else said.score(),
+            val_score=None if said is None else said.score(),
+            pictures=found.seen.pictures,
+            views=found.seen.views,
+            picture_s=found.seen.picture_s,
+            ready_s=round(self.job.clock(), 2),
+        )
+        print(first.words(), flush=True)
+        return first
+
+    def continued(self, plan: Plan, start: Start) -> Plan:
+        """Where its decoder is the same."""
+        recipe, task = plan.recipe, plan.recipe.objective
+        first = Trained.load(self.job.out / FIRST).card
+        if not isinstance(task, DetectSettings) or first.task != task or first.model != recipe.model:
+            return plan
+        return replace(plan, recipe=replace(recipe, start=str(self.job.out / FIRST), start_head=True))
 
 
 class InstanceFit(ByPictureFit):

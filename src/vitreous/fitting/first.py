@@ -18,8 +18,8 @@ class FirstModel:
     digest: str  # sha256 of its tensors; empty for none
     picture_px: tuple[int, int]
     head: str  # how its linear head was fitted
-    penalty: float
-    log_loss: float  # on what the head has not seen, by which it was chosen
+    penalty: float | None = None  # of a head that has one
+    log_loss: float | None = None  # on what the head has not seen, where it was chosen by that
     headline: str  # what the scores below are: accuracy, mAP, mIoU
     score: float | None  # on pictures the head has not seen; None: there are none
     val_score: float | None  # on the validation part

@@ -1,6 +1,7 @@
 """Drafts of a model that finds shapes, for some data on some machine."""
 
 from vitreous.fitting.box_drafts import SIZES, BoxDrafts
+from vitreous.fitting.budget import TRAINING_PASSES
 from vitreous.fitting.choices import Choice
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
@@ -14,6 +15,7 @@ LEAST_POINTS = 256
 class InstanceDrafts(BoxDrafts):
     """As of boxes, with another decoder: what makes objects found makes their shapes found."""
 
+    passes = BoxDrafts.enough_epochs * TRAINING_PASSES  # frozen features find nothing: all of it has to learn
     scoring_s = 0.05  # masks at the pictures' size, matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> MaskQuerySettings:
@@ -31,6 +33,10 @@ class InstanceDrafts(BoxDrafts):
             pixel=PixelSettings(mask_width=width, mlp_width=mlp_width, depth=1),
             points=PointSettings(number=points),
         )
+
+    @property
+    def is_by_centres(self) -> bool:
+        return False
 
     def own_choices(self, recipe: Recipe) -> tuple[Choice, Choice]:
         _, decoder = super().own_choices(recipe)

@@ -22,6 +22,7 @@ from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
 
 SIDES = {"cpu": (96, 128, 192, 256), "cuda": (192, 256, 384, 512)}  # px of pictures of the same area, side by side
+LARGEST = 1.25  # times the side of the pictures themselves
 BATCH = {"cpu": 8, "cuda": 16}
 
 
@@ -47,9 +48,7 @@ class PlacedDrafts(Drafts):
         model, normalise = self._model(start)
         if start is None and "model" in self.wishes.changes:
             model = model_settings(self.wishes.changes["model"])
-        drafted = [
-            self._draft(replace(model, picture_px=size), normalise, start) for size in self._sizes(model.coarsest_px)
-        ]
+        drafted = [self._draft(replace(model, picture_px=size), normalise, start) for size in self.sizes(model, start)]
         changed = [self.with_its_length(self.changed(one)) for one in drafted]
         return changed[:1] if self.wishes.gives("model.picture_px") else changed
 
@@ -82,17 +81,25 @@ class PlacedDrafts(Drafts):
             training=training,
         )
 
-    def _sizes(self, place: tuple[int, int]) -> list[tuple[int, int]]:
-        """In the proportions of the pictures, whole places of the coarsest map, and never much larger than they are."""
-        height, width = self.report.heights[1], self.report.widths[1]
-        own = (height * width) ** 0.5
-        known = SIDES[self.hardware.kind]
-        found = []
-        for side in [side for side in known if side < 1.25 * own] or known[:1]:
-            scale = side / own
-            whole = [max(2, round(px * scale / step)) * step for px, step in zip((height, width), place, strict=True)]
-            found.append((whole[0], whole[1]))
+    def sizes(self, model: ModelSettings, start: Start | None) -> list[tuple[int, int]]:
+        """From small to large, and never much larger than the pictures are."""
+        own, known = self.own_side, SIDES[self.hardware.kind]
+        found = [self.of_side(side, model) for side in [side for side in known if side < LARGEST * own] or known[:1]]
         return list(dict.fromkeys(found))
+
+    @property
+    def own_side(self) -> float:
+        """Of a square as large as the usual picture, in px."""
+        return float((self.report.heights[1] * self.report.widths[1]) ** 0.5)
+
+    def of_side(self, side: float, model: ModelSettings) -> tuple[int, int]:
+        """As large as such a square, in the proportions of the pictures, in whole places of the coarsest map."""
+        scale, place = side / self.own_side, model.coarsest_px
+        rows, columns = (
+            max(2, round(px * scale / step)) * step
+            for px, step in zip((self.report.heights[1], self.report.widths[1]), place, strict=True)
+        )
+        return rows, columns
 
     def is_enough(self, epochs: float) -> bool:
         return epochs >= self.enough_epochs

@@ -254,7 +254,7 @@ def encoded(
         ],
         dim=1,
     ).to(levels.dtype)
-    shares = torch.stack([_shares(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
+    shares = torch.stack([shares_seen(each, shape, dtype) for each, shape in zip(seen, shapes, strict=True)], dim=1)
     masks = None if extent is None else torch.cat([shown(*pair) for pair in zip(seen, shapes, strict=True)], dim=1)
     x = torch.cat([one.flatten(2).transpose(1, 2) for one in maps], dim=1)  # (B, N, D)
     memory = Memory(x, shapes, masks, shares)
@@ -274,8 +274,8 @@ def middles(shapes: Shapes, shares: Tensor) -> list[Tensor]:
     return found
 
 
-def _shares(seen: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """(B, 2): of width and height."""
+def shares_seen(seen: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """(B, 2): the part of a map's width and height that shows picture."""
     return torch.stack([seen[:, 1].to(dtype) / shape[1], seen[:, 0].to(dtype) / shape[0]], dim=1)
 
 

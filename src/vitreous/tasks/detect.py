@@ -1,6 +1,7 @@
-"""Detection: boxes with their classes, by DETR (Carion et al. 2020) or Deformable DETR (Zhu et al. 2021).
+"""Detection: boxes with their classes, by DETR (Carion et al. 2020), Deformable DETR (Zhu et al. 2021), or CenterNet
+(Zhou et al. 2019).
 
-On any encoder, by its maps. Neither needs anchors, nor anything that removes duplicates: a query says one box, or none.
+On any encoder, by its maps. None needs anchors, nor a search for duplicates: a query says one box, or none.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
+from vitreous.nn.centres import Centres, Placed, surest
 from vitreous.nn.deformable_detr import DeformableDetr, DeformableSizes
 from vitreous.nn.detr import Decoded, Detr, Sizes
 from vitreous.nn.pyramid import SCALES, SimplePyramid
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.box_metric import BoxMetric
+from vitreous.tasks.centre_loss import centre_losses
 from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, noised, objects_of
 from vitreous.tasks.predictions import Detections
 
@@ -27,7 +30,8 @@ MOST_MAPS = 3  # of an encoder that are looked at; coarser ones are made (Deform
 class DetectSettings:
     task_kind: ClassVar[Literal["detect"]] = "detect"
 
-    decoder: Literal["detr", "deformable"] = "deformable"  # attention to a whole map, or to places of several
+    # Attention to a whole map, or to places of several; or none: each place of a map says what has its middle there.
+    decoder: Literal["detr", "deformable", "centres"] = "deformable"
     queries: int = 100  # the most objects that can be found in a picture
     width: int = 256  # of a token
     heads: int = 8  # of the attention
@@ -60,6 +64,16 @@ class DetectSettings:
             return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), sizes), self, len(classes))
         num_maps = min(self.levels, MOST_MAPS)
         pyramid, widths = None, [output.width for output in encoder.outputs[-num_maps:]]
+        if self.decoder == "centres":
+            enlarged = self.finest if len(encoder.outputs) == 1 else 1
+            centres = Centres(
+                widths,
+                len(classes),
+                width=self.width,
+                depth=self.encoder_depth,
+                enlarged=enlarged,
+            )
+            return Detect(encoder, None, centres, self, len(classes))
         if len(encoder.outputs) == 1:  # a plain ViT
             scales = (1.0,) if num_maps == 1 else SCALES[SCALES.index(self.finest) :][:num_maps]
             pyramid = SimplePyramid(widths[0], self.width, scales)
@@ -85,7 +99,7 @@ class Detect(Task):
         self,
         encoder: Encoder,
         pyramid: SimplePyramid | None,
-        head: Detr | DeformableDetr,
+        head: Detr | DeformableDetr | Centres,
         settings: DetectSettings,
         num_classes: int,
     ) -> None:
@@ -93,18 +107,24 @@ class Detect(Task):
         self.encoder, self.pyramid, self.head = encoder, pyramid, head
         self.settings, self.num_classes = settings, num_classes
 
-    def decoded(self, images: Tensor, extent: Tensor | None = None, hints: Tensor | None = None) -> Decoded:
-        """What every layer of the decoder says. extent: (B, 2), how many rows and columns of the images are picture.
-        hints: (B, M, 4), boxes to begin at, beside those that are proposed."""
+    def maps(self, images: Tensor) -> tuple[Tensor, ...]:
+        """That the head looks at, finest first."""
         maps = self.encoder(images).maps
         maps = maps if self.pyramid is None else self.pyramid(maps[-1])
         used = 1 if isinstance(self.head, Detr) else min(self.settings.levels, MOST_MAPS)
+        return tuple(maps[-used:])
+
+    def decoded(self, images: Tensor, extent: Tensor | None = None, hints: Tensor | None = None) -> Decoded | Placed:
+        """What every layer of the decoder says, or every place. extent: (B, 2), how many rows and columns of the images
+        are picture. hints: (B, M, 4), boxes to begin at, beside those that are proposed."""
         more = () if hints is None else (hints,)
-        found: Decoded = self.head(maps[-used:], extent, (images.shape[-2], images.shape[-1]), *more)
+        found: Decoded | Placed = self.head(self.maps(images), extent, (images.shape[-2], images.shape[-1]), *more)
         return found
 
     def predict(self, images: Tensor, extent: Tensor | None = None) -> Detections:
         found = self.decoded(images, extent)
+        if isinstance(found, Placed):
+            return Detections(*surest(found, self.settings.queries))
         return Detections(found.logits[-1], found.boxes[-1])
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
@@ -112,6 +132,8 @@ class Detect(Task):
         hints = noised(objects.boxes) if settings.weights.hints else None
         decoded = self.decoded(batch.images, batch.extent, hints)
         with platforms.full_precision(batch.images.device):
+            if isinstance(decoded, Placed):
+                return centre_losses(decoded, objects, settings.weights)
             return detection_losses(
                 decoded, objects, settings.cost, settings.weights, softmax=isinstance(self.head, Detr)
             )

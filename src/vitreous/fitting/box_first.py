@@ -1,0 +1,138 @@
+"""The first model of a detector: every place of a frozen encoder says what has its middle there (`nn/centres`).
+
+The encoder looks at every picture once as it is, and at altered views for as long as there is time. What it makes of
+them is kept, and a small head learns from that.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.batch import Batch
+from vitreous.data.augmentation import Augmentation
+from vitreous.data.base import Source, Subset
+from vitreous.fitting.class_first import LEAST_PICTURES, beginning
+from vitreous.jobs.build import build_loader, build_objective, eval_batches
+from vitreous.nn.centres import SIDE, Centres
+from vitreous.recipes.recipe import Recipe
+from vitreous.tasks.centre_loss import centre_losses
+from vitreous.tasks.detect import Detect, DetectSettings
+from vitreous.tasks.detect_loss import Objects, objects_of
+from vitreous.training.devices import World, autocast
+from vitreous.weights.card import Card
+from vitreous.weights.trained import Trained
+
+MOST_VIEWS = 8  # of every picture, altered
+MOST_BYTES = 2**31  # of maps, which are kept in half precision
+RATE, DECAY, CLIP, WARM_UP = 2e-3, 0.05, 1.0, 20  # of AdamW: its rate rises for so many steps, and falls to 0
+MOST_EPOCHS = 30  # passes over what was seen: more would learn it by heart
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the encoder makes of views of pictures, and what is in them."""
+
+    maps: tuple[Tensor, ...]  # (V, C, h, w) half precision each
+    objects: Objects  # (V, M, ...)
+    extent: Tensor | None  # (V, 2)
+    pictures: int
+    picture_s: float  # a picture took
+
+    def __len__(self) -> int:
+        return len(self.maps[0])
+
+    @property
+    def views(self) -> int:
+        """Altered ones of every picture."""
+        return round(len(self) / self.pictures) - 1
+
+
+@dataclass(frozen=True)
+class CentreHead:
+    model: Trained
+    seen: Seen
+    epochs: float
+
+
+def centre_head(recipe: Recipe, train: Source, out: Path, *, looking_s: float, learning_s: float) -> CentreHead | None:
+    """A detector whose head learned for so long. None where the pictures have no objects."""
+    world = World.join(recipe.training.device)
+    task = build_objective(replace(recipe, start_head=False), train.classes).to(world.device)
+    assert isinstance(task, Detect) and isinstance(task.head, Centres)
+    seen = looked_at(task, recipe, train, looking_s, world)
+    if not seen.objects.valid.any():
+        return None
+    epochs = learned(task, seen, learning_s, batch_size=recipe.training.batch_size)
+    assert isinstance(recipe.objective, DetectSettings)
+    card = Card(model=recipe.model, task=recipe.objective, classes=train.classes, preprocessing=recipe.preprocessing)
+    weights = {name: value.detach().cpu() for name, value in task.state_dict().items()}
+    return CentreHead(Trained(card, weights, str(out)), seen, epochs)
+
+
+@torch.no_grad()
+def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world: World) -> Seen:
+    """Pictures as they are, in an order of which any beginning is a fair part; then altered views of them."""
+    task.eval()
+    began = time.monotonic()
+    ends, some = began + seconds, Subset(train, np.random.default_rng(0).permutation(len(train)))
+    batches = beginning(eval_batches(some, recipe, world), ends, least=LEAST_PICTURES)
+    plain = [_seen(task, one, recipe) for one in batches]
+    pictures = sum(len(maps[0]) for maps, *_ in plain)
+    picture_s = (time.monotonic() - began) / pictures
+    room = MOST_BYTES // (sum(one.nbytes for one in plain[0][0]) // len(plain[0][0][0]))
+    altered = _altered(recipe, some, min(MOST_VIEWS * len(train), room - pictures), world)
+    every = [*plain, *(_seen(task, one, recipe) for one in beginning(altered, ends, least=0))]
+    maps, objects, extents = zip(*every, strict=True)
+    return Seen(
+        tuple(torch.cat(level) for level in zip(*maps, strict=True)),
+        Objects(*(torch.cat([getattr(one, name) for one in objects]) for name in ("boxes", "classes", "valid"))),
+        None if extents[0] is None else torch.cat(extents),
+        pictures,
+        picture_s,
+    )
+
+
+def _seen(task: Detect, batch: Batch, recipe: Recipe) -> tuple[tuple[Tensor, ...], Objects, Tensor | None]:
+    with autocast(batch.images.device, recipe.training.precision):
+        maps = task.maps(batch.images)
+    return tuple(one.half() for one in maps), objects_of(batch), batch.extent
+
+
+def _altered(recipe: Recipe, train: Source, most: int, world: World) -> Iterator[Batch]:
+    """Views as in training, but for colours: so many at most."""
+    light = Augmentation(crop=recipe.augmentation.crop, flip=recipe.augmentation.flip)
+    batch_size = min(recipe.training.batch_size, len(train))
+    altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch_size))
+    return build_loader(altered, train, world).batches(0, max(0, most // batch_size))
+
+
+def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> float:
+    """The head learns for so long; returns the passes over what was seen. Its boxes begin at the usual size."""
+    head, canvas = task.head, task.encoder.picture_px
+    assert isinstance(head, Centres)
+    with torch.no_grad():
+        head.boxes.bias[2:] = seen.objects.boxes[seen.objects.valid][:, 2:].log().mean(dim=0) - math.log(SIDE)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=RATE, weight_decay=DECAY)
+    draws, began, step = torch.Generator().manual_seed(0), time.monotonic(), 0
+    most = max(1, MOST_EPOCHS * len(seen) // batch_size)
+    head.train()
+    while (progress := max((time.monotonic() - began) / seconds, step / most)) < 1 or step < WARM_UP:
+        rows = torch.randint(len(seen), (batch_size,), generator=draws).to(seen.maps[0].device)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * max(0.0, min(1.0, (step + 1) / WARM_UP, 2 * (1 - progress)))
+        extent = None if seen.extent is None else seen.extent[rows]
+        found = head([one[rows].float() for one in seen.maps], extent, canvas)
+        objects = Objects(seen.objects.boxes[rows], seen.objects.classes[rows], seen.objects.valid[rows])
+        centre_losses(found, objects, task.settings.weights)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+    head.eval()
+    return step * batch_size / len(seen)

@@ -1,0 +1,93 @@
+"""Objects by their middles (Zhou et al. 2019, CenterNet): every place of one map says of each class how likely it is
+the middle of an object, and where the sides of that object are. Among neighbours only the surest is listened to:
+nothing else removes duplicates.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous import platforms
+from vitreous.nn.bilinear import resized_maps
+from vitreous.nn.deformable_detr import middles, shares_seen
+from vitreous.nn.detr import places_seen, shown, wide
+from vitreous.nn.pyramid import ChannelNorm
+
+RARE = 0.01  # how likely a place is the middle of an object of a class before a picture is seen
+SIDE = 0.2  # of the box that a place begins with, in shares of the picture
+REACH = 1.5  # places: how far from itself a place may put the middle of its box
+LOGS = (-5.0, 1.6)  # of a side of a box against the one it begins with: from a thousandth of the picture to all of it
+NOTHING = -20.0  # the logit of a place that is not listened to
+
+
+class Placed(NamedTuple):
+    """What every place says."""
+
+    logits: Tensor  # (B, N, K)
+    boxes: Tensor  # (B, N, 4) as (cx, cy, w, h), 0 to 1 of the picture
+    middles: Tensor  # (B or 1, N, 2): where the places are, likewise
+    shown: Tensor | None  # (B, N) bool: the places that show picture; None: all
+    size: tuple[int, int]  # rows and columns of places
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = ChannelNorm(width)
+        self.convolve = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.gelu(self.convolve(self.norm(x)))
+
+
+class Centres(nn.Module):
+    """All maps together at the size of the finest, enlarged; a few convolutions; then every place speaks."""
+
+    def __init__(self, channels: Sequence[int], num_classes: int, *, width: int, depth: int, enlarged: int) -> None:
+        super().__init__()
+        self.enlarged = enlarged
+        self.norms = nn.ModuleList(ChannelNorm(each) for each in channels)
+        self.project = nn.ModuleList(nn.Conv2d(each, width, 1) for each in channels)
+        self.layers = nn.Sequential(*(Layer(width) for _ in range(depth)))
+        self.norm = ChannelNorm(width)
+        self.classes = nn.Linear(width, num_classes)
+        self.boxes = nn.Linear(width, 4)
+        nn.init.constant_(self.classes.bias, -math.log((1 - RARE) / RARE))
+        nn.init.zeros_(self.boxes.weight)
+        nn.init.zeros_(self.boxes.bias)
+
+    def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Placed:
+        """maps: (B, C, h, w) each, finest first, as many as channels were given. extent: (B, 2), how many rows and
+        columns of the canvas are picture."""
+        size = (self.enlarged * maps[0].shape[-2], self.enlarged * maps[0].shape[-1])
+        parts = [project(norm(one)) for norm, project, one in zip(self.norms, self.project, maps, strict=True)]
+        x = torch.stack([part if part.shape[-2:] == size else resized_maps(part, size) for part in parts]).sum(dim=0)
+        x = self.norm(self.layers(x)).flatten(2).transpose(1, 2)  # (B, N, D)
+        seen = places_seen(extent, canvas, x.new_empty((1, 1, *size)))
+        shares = shares_seen(seen, size, wide(x.dtype))  # (B or 1, 2)
+        places = middles([size], shares[:, None])[0]
+        boxes = self._boxes(x, places, shares, size)
+        return Placed(self.classes(x), boxes, places, None if extent is None else shown(seen, size), size)
+
+    def _boxes(self, x: Tensor, places: Tensor, shares: Tensor, size: tuple[int, int]) -> Tensor:
+        with platforms.full_precision(x.device):
+            said = self.boxes(x.to(self.boxes.weight.dtype))
+        said = said.to(wide(said.dtype))
+        away = REACH * said[..., :2].tanh() / shares[:, None]  # in places, of the part that shows picture
+        away = torch.stack([away[..., 0] / size[1], away[..., 1] / size[0]], dim=-1)
+        return torch.cat([places + away, SIDE * said[..., 2:].clamp(*LOGS).exp()], dim=-1)
+
+
+def surest(found: Placed, queries: int) -> tuple[Tensor, Tensor]:
+    """Logits (B, Q, K) and boxes (B, Q, 4) of so many places. Of a class only those speak that are surer of it than the
+    eight around them."""
+    logits = found.logits if found.shown is None else torch.where(found.shown[..., None], found.logits, NOTHING)
+    maps = logits.transpose(1, 2).reshape(len(logits), -1, *found.size)  # (B, K, h, w)
+    speak = (maps >= F.max_pool2d(maps, 3, 1, 1)).flatten(2).transpose(1, 2)
+    logits = torch.where(speak, logits, NOTHING)
+    best = logits.amax(dim=-1).topk(min(queries, logits.shape[1]), dim=1).indices[..., None]
+    return logits.gather(1, best.expand(-1, -1, logits.shape[-1])), found.boxes.gather(1, best.expand(-1, -1, 4))
