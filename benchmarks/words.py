@@ -19,7 +19,7 @@ from vitreous.cli import one_line_errors
 from vitreous.errors import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
-from vitreous.prediction.zero_shot import TEMPLATES
+from vitreous.prediction.naming import TEMPLATES
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.words import flickr8k_clip, flickr8k_lit, flickr8k_siglip, rendered_clip
 from vitreous.training.environment import environment

@@ -93,6 +93,9 @@ def main() -> None:
     options = parser.parse_args()
     found = open_sources(options.source, Layout(targets="boxes"))
     wanted = None if options.names is None else {line.split()[0] for line in options.names.read_text().splitlines()}
+    missing = [split for split in options.splits if split not in found]
+    if missing:
+        raise SystemExit(f"{options.source}: has no {missing[0]}, but {', '.join(found)}")
     rows: list[dict[str, Any]] = []
     for split in options.splits:
         source = found[split]

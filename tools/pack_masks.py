@@ -67,6 +67,9 @@ def main() -> None:
     parser.add_argument("splits", nargs="+")
     options = parser.parse_args()
     found = open_sources(options.source, Layout(targets="masks"))
+    missing = [split for split in options.splits if split not in found]
+    if missing:
+        raise SystemExit(f"{options.source}: has no {missing[0]}, but {', '.join(found)}")
     if len(found[options.splits[0]].classes) > NOTHING:
         raise SystemExit(f"{options.source}: more than {NOTHING} classes do not fit into masks of one byte")
     rows: list[dict[str, Any]] = []

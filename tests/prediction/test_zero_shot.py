@@ -16,8 +16,9 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train
 from vitreous.models import ViTSettings
 from vitreous.models.text import TextSettings
+from vitreous.prediction.naming import AS_THEY_ARE, TEMPLATES, parse_classes, parse_templates, sentences
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.prediction.zero_shot import AS_THEY_ARE, TEMPLATES, parse_classes, parse_templates, sentences, zero_shot
+from vitreous.prediction.zero_shot import zero_shot
 from vitreous.recipes.words import flickr8k_siglip, rendered_clip
 from vitreous.serve.served_torch import TorchServed
 from vitreous.weights.card import Card
@@ -85,7 +86,7 @@ def test_names_and_templates_as_they_are_typed(tmp_path):
 
 @pytest.mark.parametrize(
     ("classes", "templates", "words"),
-    [(["one"], TEMPLATES, "two or more"), (["a", "b", "a"], TEMPLATES, "twice"), (["a", "b"], ["no"], "needs {}")],
+    [(["one"], TEMPLATES, "at least 2"), (["a", "b", "a"], TEMPLATES, "twice"), (["a", "b"], ["no"], "needs {}")],
 )
 def test_what_makes_no_classifier_is_refused(run, classes, templates, words):
     with pytest.raises(UserError, match=words):

@@ -19,7 +19,8 @@ from vitreous.inspection.layout import layout
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.rollout import rollout
 from vitreous.prediction.torch_predictor import TorchPredictor
-from vitreous.serve.api import Service, build_app
+from vitreous.serve.api import build_app
+from vitreous.serve.service import Service
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import Reply
 

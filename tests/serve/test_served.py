@@ -13,9 +13,9 @@ from vitreous.models import ConvNeXtSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.serve import inside
 from vitreous.serve.answers import as_json
-from vitreous.serve.api import Service
 from vitreous.serve.body import Refused
 from vitreous.serve.served import open_served
+from vitreous.serve.service import Service
 from vitreous.serve.settings import ServeSettings
 from vitreous.weights.trained import Trained
 
@@ -84,7 +84,7 @@ def test_an_exported_model_answers_without_torch(run, tmp_path):
 import sys
 import numpy as np
 from vitreous.serve.answers import as_json
-from vitreous.serve.api import Service
+from vitreous.serve.service import Service
 from vitreous.serve.body import Refused
 from vitreous.serve.served import open_served
 from vitreous.serve.settings import ServeSettings

@@ -15,8 +15,9 @@ from PIL import Image
 from running import Running, children, is_alive, png
 
 from vitreous.serve import frames, supervisor
-from vitreous.serve.api import Service, build_app
+from vitreous.serve.api import build_app
 from vitreous.serve.body import Refused
+from vitreous.serve.service import Service
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import ModelProcess
 from vitreous.serve.worker import NUM_DECODERS

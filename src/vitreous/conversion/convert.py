@@ -16,7 +16,8 @@ from vitreous.jobs.checkpoints import is_checkpoint, model_at
 from vitreous.jobs.matching import calibrated
 from vitreous.models import ViTSettings
 from vitreous.models.vit import as_vit
-from vitreous.prediction.zero_shot import TEMPLATES, zero_shot
+from vitreous.prediction.naming import TEMPLATES
+from vitreous.prediction.zero_shot import zero_shot
 from vitreous.tasks import ImageTextSettings
 from vitreous.training.devices import World
 from vitreous.weights import formats

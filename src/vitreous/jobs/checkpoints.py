@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from vitreous.errors import UserError
 from vitreous.jobs.build import build_objective
 from vitreous.jobs.train import trained
+from vitreous.jobs.words import begun_with, fitted
 from vitreous.recipes.recipe import read_recipe
 from vitreous.storage import atomic
 from vitreous.tasks import ImageTextSettings
@@ -25,12 +25,12 @@ def model_at(folder: Path) -> Trained:
     assert match is not None
     saved = Checkpoints(folder.parent).read(int(match[1]))
     recipe = read_recipe(run / "recipe.json").located()
+    tokenizer = None
     if isinstance(recipe.objective, ImageTextSettings):
-        raise UserError(
-            f"{folder}: of a model with a text tower, which is whole at the end of its run only: let it end"
-        )
+        tokenizer = begun_with(run)
+        recipe = fitted(recipe, recipe.objective, tokenizer)
     classes = tuple(atomic.read_json(run / "pictures.json")["train"]["classes"])
     objective = build_objective(recipe, classes)
     averages = {name: tensor for name, tensor in saved.tensors["average"].items() if name != "updates"}
     objective.load_state_dict({**saved.tensors["objective"], **averages})
-    return trained(recipe, objective.eval(), classes, str(folder))
+    return trained(recipe, objective.eval(), classes, str(folder), tokenizer)

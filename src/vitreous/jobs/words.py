@@ -32,10 +32,21 @@ def with_words(
     if mixing.probability > 0 and max(mixing.mixup, mixing.cutmix) > 0:
         raise UserError("a caption is about one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
     tokenizer = _kept(recipe, objective, splits.train, world, folder)
-    text = replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
-    fitting = replace(recipe, objective=replace(objective, text=text, tokenizer=None))
+    fitting = fitted(recipe, objective, tokenizer)
+    text = fitting.objective.text  # type: ignore[union-attr]
     val, test = (None if part is None else encoded(part, tokenizer, text) for part in (splits.val, splits.test))
     return fitting, replace(splits, train=encoded(splits.train, tokenizer, text), val=val, test=test), tokenizer
+
+
+def fitted(recipe: Recipe, objective: ImageTextSettings, tokenizer: Tokenizer) -> Recipe:
+    """With a text tower for this tokenizer."""
+    text = replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
+    return replace(recipe, objective=replace(objective, text=text, tokenizer=None))
+
+
+def begun_with(folder: Path) -> Tokenizer:
+    """The tokenizer of a run."""
+    return Tokenizer.of_document(atomic.read_json(folder / KEPT), str(folder / KEPT))
 
 
 def _kept(recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, folder: Path | None) -> Tokenizer:
@@ -46,7 +57,7 @@ def _kept(recipe: Recipe, objective: ImageTextSettings, train: Source, world: Wo
     if world.is_first and not path.is_file():
         atomic.write_json(_found(recipe, objective, train).document(), path)
     world.wait()
-    return Tokenizer.of_document(atomic.read_json(path), str(path))
+    return begun_with(folder)
 
 
 def _found(recipe: Recipe, objective: ImageTextSettings, train: Source) -> Tokenizer:

@@ -183,6 +183,15 @@ class Encoder(nn.Module):
         """(D, C, h, w): what the first layer looks for in the picture."""
         raise UserError("this model's first layer has no filters over pixels")
 
+    @property
+    def parts(self) -> Grid | None:
+        """The cells of a picture of which any may be left out; None where it reads pictures as a whole."""
+        return None
+
+    def pooled_windows(self, images: Tensor, at: Tensor) -> Tensor:
+        """(B, W, D): the pooled features of windows alone, each some cells of `parts`: `at` is (W, n) int64."""
+        raise NotImplementedError
+
     # ---- other sizes and settings
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
@@ -262,6 +271,21 @@ class TokenEncoder(PatchEncoder):
     def normed(self, tokens: Tensor) -> Tensor:
         """The final norm of tokens that some block returned."""
         raise NotImplementedError
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """(B, D): what these tokens say of the picture as a whole."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> Grid:
+        return self.grid
+
+    def pooled_windows(self, images: Tensor, at: Tensor) -> Tensor:
+        self.check(images)
+        tokens, grid = self.embed(images)
+        cells = at.expand(len(images), *at.shape).flatten(0, 1)  # (B W, n)
+        encoded = self.encode(tokens[:, at].flatten(0, 1), grid, at=cells)
+        return self.pooled(encoded).unflatten(0, (len(images), len(at)))  # type: ignore[no-any-return, no-untyped-call]
 
 
 def fitting_patch(patch: int, side_px: int, places: int, levels: int) -> int:

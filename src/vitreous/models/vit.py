@@ -83,15 +83,13 @@ class ViT(TokenEncoder):
         return Features(
             maps=(patches.transpose(1, 2).view(-1, self.token_width, *grid),),  # (B, D, h, w)
             prefix=encoded.prefix if self.num_prefix else None,
-            pooled=self.projection(self._pooled(encoded)),
+            pooled=self.pooled(encoded),
         )
 
-    def _pooled(self, encoded: Encoded) -> Tensor:
-        if self.pooling is not None:
-            pooled: Tensor = self.pooling(encoded.tokens)
-        else:
-            pooled = encoded.tokens[:, 0] if self.pool == "class" else encoded.patches.mean(dim=1)
-        return pooled if self.pool_norm == "before" else self.norm(pooled)
+    def pooled(self, encoded: Encoded) -> Tensor:
+        gathered = encoded.tokens[:, 0] if self.pool == "class" else encoded.patches.mean(dim=1)
+        found = gathered if self.pooling is None else self.pooling(encoded.tokens)
+        return self.projection(found if self.pool_norm == "before" else self.norm(found))  # type: ignore[no-any-return]
 
     def encode(
         self,
@@ -123,8 +121,7 @@ class ViT(TokenEncoder):
         return Encoded(tokens=x, num_prefix=self.num_prefix, depths=chosen)
 
     def normed(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.norm(tokens)
-        return found
+        return self.norm(tokens)  # type: ignore[no-any-return]
 
     def _check_sequence(self, tokens: Tensor, grid: Grid, at: Tensor | None, depths: Sequence[int]) -> None:
         if grid != self.grid and (self._pair_positions() or self.positions.bias_table is not None):

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitreous.bulk.parts import Stored
 from vitreous.data.images import BadPicture
 from vitreous.display.html import Html, tag, together
 from vitreous.display.thumbnails import picture
 from vitreous.search.index import Hit
+from vitreous.search.originals import original
 from vitreous.storage import atomic
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -36,7 +36,7 @@ def write_sheet(title: str, groups: Sequence[Sequence[Hit]], path: Path) -> None
 
 
 def _figure(hit: Hit) -> Html:
-    """Of a picture that has moved since, or that lies in a shard, its name alone."""
-    found = Stored(hit.name, hit.name).read(Path())
+    """Of a picture that has moved since, its name alone."""
+    found = original(hit.name)
     shown = tag.p("no preview") if isinstance(found, BadPicture) else picture(found, hit.name, most_px=SIDE_PX)
     return tag.figure(shown, tag.figcaption(tag.b(f"{hit.score:.3f} "), hit.name))

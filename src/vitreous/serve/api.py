@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -14,11 +14,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
+from vitreous.errors import UserError
+from vitreous.prediction.naming import AS_THEY_ARE, TEMPLATES, check, listed
 from vitreous.serve import schemas
-from vitreous.serve.body import Bodies, Gone, Refused, pictures_in
+from vitreous.serve.body import MOST_TEXTS, Gone, Refused
 from vitreous.serve.files import PageFile
-from vitreous.serve.metrics import Metrics
-from vitreous.serve.settings import ServeSettings
+from vitreous.serve.service import Service
 from vitreous.serve.supervisor import ModelProcess, Reply
 
 Model = Annotated[str | None, Query(description="a name from /v1/model; the first model by default")]
@@ -28,85 +29,12 @@ Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where 
 Polygons = Annotated[bool, Query(description="also give every region as a polygon")]
 Score = Annotated[float | None, Query(ge=0, le=1, description="the least of an object; by default the threshold")]
 QueryLooks = Annotated[bool, Query(description="also tell where in the picture the model looked for each object")]
+Classes = Annotated[list[str], Query(description="names of classes, with commas between them; or given several times")]
+Templates = Annotated[str | None, Query(description="sentences with {} for the name, with ; between them; or none")]
+Places = Annotated[bool, Query(description="also tell how alike each place of the picture is to each name")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many")]
 PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
 LEFT = 499  # nobody reads it; the metrics count it
-
-
-class Service:
-    """What the endpoints share."""
-
-    def __init__(self, settings: ServeSettings, names: Iterable[str]) -> None:
-        self.settings = settings
-        self.metrics = Metrics(self._gauges)
-        self.bodies = Bodies(settings.max_body_bytes)
-        self.models = {
-            name: ModelProcess(name, where, settings, self._count_batch)
-            for name, where in zip(names, settings.models, strict=True)
-        }
-        self.is_stopping = False
-
-    def _count_batch(self, name: str, size: int) -> None:
-        self.metrics.batches.labels(name).observe(size)
-
-    def _gauges(self) -> Iterable[tuple[str, str, str, float]]:
-        for name, model in self.models.items():
-            yield "vitreous_queue_pictures", "Pictures admitted and not yet answered.", name, model.admitted
-            yield "vitreous_queue_places", "Pictures that may be admitted at once.", name, model.queue
-            yield "vitreous_max_batch_pictures", "Pictures that may go through together.", name, model.max_batch
-            yield "vitreous_ready", "Whether the model's process answers.", name, float(model.is_ready)
-            yield "vitreous_process_starts", "How often the model's process was started.", name, model.num_starts
-
-    def model(self, name: str | None) -> ModelProcess:
-        if name is None:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}")
-        return self.models[name]
-
-    def able(self, name: str | None, kind: str) -> ModelProcess:
-        """The model, if it could answer now. Nothing of the request's body has been read yet."""
-        model = self.model(name)
-        model.check_room()
-        assert model.description is not None
-        if kind not in model.description["can"]:
-            closed = model.description["closed"] if kind == "attention" else None
-            why = closed or f"it can {', '.join(model.description['can'])}"
-            raise Refused(404, f"the model {model.name} cannot {kind}: {why}")
-        return model
-
-    async def ask(
-        self, request: Request, model: ModelProcess, kind: str, num: int, options: dict[str, Any] | None = None
-    ) -> list[Reply | Refused]:
-        """Reads up to `num` pictures and asks the model about them; a client that leaves takes its question back."""
-        began = time.monotonic()
-        self.bodies.check(request)
-        with self.bodies.counted() as body:
-            read = await body.read(request)
-            pictures = pictures_in(read, request.headers.get("content-type", ""), num)
-            del read
-            asked = asyncio.ensure_future(model.ask(kind, pictures, options or {}))
-            left = asyncio.ensure_future(_left(request))
-            try:
-                await asyncio.wait({asked, left}, return_when=asyncio.FIRST_COMPLETED)
-                if not asked.done():
-                    raise Gone
-                replies = asked.result()
-            finally:
-                asked.cancel()
-                left.cancel()
-        first = replies[0]
-        if isinstance(first, Refused) and all(isinstance(reply, Refused) for reply in replies):
-            raise first
-        self.metrics.latency.labels(request.url.path).observe(time.monotonic() - began)
-        return replies
-
-    async def one(
-        self, request: Request, model: ModelProcess, kind: str, options: dict[str, Any] | None = None
-    ) -> Reply:
-        (reply,) = await self.ask(request, model, kind, 1, options)
-        assert isinstance(reply, Reply)
-        return reply
 
 
 async def _until(is_so: Callable[[], bool]) -> bool:
@@ -117,11 +45,6 @@ async def _until(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def prediction_options(model: ModelProcess, top: int, coverage: float | None, abstain: float | None) -> dict[str, Any]:
     assert model.description is not None
     known = model.description["coverages"]
@@ -129,6 +52,27 @@ def prediction_options(model: ModelProcess, top: int, coverage: float | None, ab
         has = f"of {', '.join(f'{each:g}' for each in known)}" if known else "of none: calibrate it first"
         raise Refused(422, f"this model knows prediction sets {has}")
     return {"top": top, "coverage": coverage, "abstain": abstain}
+
+
+def naming_options(classes: list[str], templates: str | None) -> dict[str, Any]:
+    try:
+        names = [name for part in classes for name in listed(part, ",")]
+        sentences = TEMPLATES if templates is None else AS_THEY_ARE if templates == "none" else listed(templates, ";")
+        check(names, sentences, least=1)
+    except UserError as error:
+        raise Refused(422, str(error)) from None
+    if len(names) > MOST_TEXTS:
+        raise Refused(
+            422, f"{len(names)} classes: up to {MOST_TEXTS}; more make a classifier (vitreous convert --classes)"
+        )
+    return {"classes": names, "templates": sentences}
+
+
+def embeddings(reply: Reply | Refused, width: int) -> list[dict[str, Any]]:
+    """Of a picture, or of the texts that went together."""
+    if isinstance(reply, Refused):
+        return [{"error": reply.reason}]
+    return [{"embedding": row} for row in np.frombuffer(reply.blob, np.float32).reshape(-1, width).tolist()]
 
 
 def rows(replies: list[Reply | Refused], row: Any) -> list[dict[str, Any]]:
@@ -156,6 +100,7 @@ def build_app(service: Service, files: dict[str, PageFile]) -> FastAPI:
     )
     _add_errors(app)
     _add_questions(app, service)
+    _add_words(app, service)
     _add_views_inside(app, service)
     _add_facts(app, service)
     _add_files(app, files)
@@ -231,19 +176,52 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         replies = await service.ask(request, asked, "detect", most, {"score": score, "looks": looks})
         return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
 
+
+def _add_words(app: FastAPI, service: Service) -> None:
+    most = service.settings.pictures_per_request
+
+    @app.post(
+        "/v1/zero-shot",
+        response_model=schemas.Namings,
+        responses=schemas.errors(*schemas.ASKING),
+        openapi_extra=schemas.body(most),
+        summary="How likely classes are that are given by their names alone.",
+    )
+    async def zero_shot(
+        request: Request, classes: Classes, model: Model = None, templates: Templates = None, places: Places = False
+    ) -> Response:
+        asked = service.able(model, "zero-shot")
+        options = naming_options(classes, templates) | {"places": places}
+        replies = await service.ask(request, asked, "zero-shot", most, options)
+        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+
+    @app.post(
+        "/v1/search",
+        response_model=schemas.Found,
+        responses=schemas.errors(*schemas.ASKING),
+        openapi_extra=schemas.body(1, texts=1),
+        summary="The pictures of the served index that are most like a text, or a picture.",
+    )
+    async def search(request: Request, model: Model = None, num: Num = 12) -> Response:
+        asked = service.able(model, "search")
+        reply = await service.one(request, asked, "search", {"num": num})
+        assert asked.description is not None
+        return JSONResponse({"model": asked.name, "total": asked.description["searched"], "results": reply.result})
+
     @app.post(
         "/v1/embed",
         response_model=schemas.Embeddings,
         responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most),
-        summary="The pooled features of the pictures.",
+        openapi_extra=schemas.body(most, texts=MOST_TEXTS),
+        summary="The pooled features of the pictures; or of texts, to be compared with those of pictures.",
     )
     async def embed(request: Request, model: Model = None) -> Response:
         asked = service.able(model, "embed")
         replies = await service.ask(request, asked, "embed", most)
         assert asked.description is not None
-        results = rows(replies, lambda reply: {"embedding": np.frombuffer(reply.blob, np.float32).tolist()})
-        return JSONResponse({"model": asked.name, "width": asked.description["width"], "results": results})
+        width = asked.description["width"]
+        results = [row for reply in replies for row in embeddings(reply, width)]
+        return JSONResponse({"model": asked.name, "width": width, "results": results})
 
 
 def _add_views_inside(app: FastAPI, service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Pictures from a request's body: multipart, JSON with base64, or the plain bytes of one picture.
+"""What a request's body holds. Pictures: multipart, JSON with base64, or the plain bytes of one. Texts: JSON.
 
 The body is held in memory and never written to disk. It is cut by `bytes.split` and `bytes.count`, whose time grows
 with its length alone, whatever it holds.
@@ -19,6 +19,8 @@ START_S = 10.0  # that any body may take
 LEAST_BYTES_A_S = 50_000  # and what a long one must keep up
 TOTAL_BYTES = 256_000_000  # that all bodies together may take
 MAX_HEAD = 4096  # of a part of a multipart body
+MAX_TEXTS, MOST_TEXTS = 65_536, 100  # bytes, and how many, of a request
+TEXTS = re.compile(rb'\s*\{\s*"texts"\s*:')
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a failure of ours
@@ -106,6 +108,24 @@ def pictures_in(body: bytes, content_type: str, max_pictures: int) -> list[bytes
     if len(pictures) > max_pictures:
         raise _too_many(max_pictures)
     return pictures
+
+
+def texts_in(body: bytes, content_type: str) -> list[str] | None:
+    """Those of {"texts": [...]}; None where it is something else."""
+    if content_type.partition(";")[0].strip().lower() != "application/json" or not TEXTS.match(body):
+        return None
+    if len(body) > MAX_TEXTS:
+        raise Refused(413, f"texts of more than {MAX_TEXTS:,} bytes in one request")
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no valid JSON") from None
+    texts = given["texts"] if len(given) == 1 else None
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise Refused(422, 'the JSON must be {"texts": [...]} with texts that are not empty, and nothing else')
+    if not 1 <= len(texts) <= MOST_TEXTS:
+        raise Refused(422, f"{len(texts)} texts: from 1 to {MOST_TEXTS} go into a request")
+    return [text.encode("utf-8", "replace").decode() for text in texts]  # JSON may hold halves of characters
 
 
 def _from_multipart(body: bytes, content_type: str, max_pictures: int) -> list[bytes]:

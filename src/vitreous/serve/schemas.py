@@ -86,6 +86,44 @@ class Detections(BaseModel):
     results: list[Detection] = Field(description="one per picture, in their order")
 
 
+class Named(BaseModel):
+    label: str
+    probability: float = Field(ge=0, le=1, description="among the names that were given")
+    similarity: float = Field(description="cosine of picture and name")
+    places: str | None = Field(None, description="with `places`: a byte per place, row by row, in base64")
+
+
+class PlacesOf(BaseModel):
+    rows: int
+    columns: int
+    least: float = Field(description="the cosine that a byte of 0 stands for")
+    most: float = Field(description="and one of 255")
+
+
+class Naming(BaseModel):
+    label: str | None = Field(None, description="the likeliest name")
+    top: list[Named] | None = Field(None, description="all names, the likeliest first")
+    places: PlacesOf | None = Field(None, description="with `places`: of the part of the picture that the model sees")
+    error: str | None = Field(None, description="in place of all else: why this picture cannot be read")
+
+
+class Namings(BaseModel):
+    model: str
+    results: list[Naming] = Field(description="one per picture, in their order")
+
+
+class Hit(BaseModel):
+    name: str
+    score: float = Field(description="cosine")
+    picture: str | None = Field(description="a data URL; null of one that has moved since")
+
+
+class Found(BaseModel):
+    model: str
+    total: int = Field(description="pictures looked among")
+    results: list[Hit] = Field(description="the most alike first")
+
+
 class Embedding(BaseModel):
     embedding: list[float] | None = Field(None, description="the encoder's pooled features")
     error: str | None = None
@@ -127,9 +165,10 @@ class State(BaseModel):
     status: str
 
 
-def body(num: int | None) -> dict[str, Any]:
-    """The request bodies of an endpoint that takes up to `num` pictures, or exactly one."""
+def body(num: int | None, texts: int = 0) -> dict[str, Any]:
+    """The request bodies of an endpoint that takes up to `num` pictures, or exactly one; or up to so many texts."""
     most = num or 1
+    spoken = {"texts": {"type": "array", "minItems": 1, "maxItems": texts, "items": {"type": "string"}}}
     many = {"type": "array", "minItems": 1, "maxItems": most}
     plain = {"schema": {"type": "string", "format": "binary"}}
     form = {"type": "object", "required": ["pictures"]}
@@ -143,8 +182,10 @@ def body(num: int | None) -> dict[str, Any]:
                 },
                 "application/json": {
                     "schema": {
-                        **form,
-                        "properties": {"pictures": {**many, "items": text}},
+                        "type": "object",
+                        "properties": {"pictures": {**many, "items": text}} | (spoken if texts else {}),
+                        "minProperties": 1,
+                        "maxProperties": 1,
                         "additionalProperties": False,
                     }
                 },

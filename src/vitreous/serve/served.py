@@ -44,6 +44,22 @@ class Served:
         """(B, D)"""
         raise UserError("this model has no features to give")
 
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(n, D), of length 1"""
+        raise UserError("this model has no text tower")
+
+    def zero_shot(self, prepared: Sequence[Any], options: Sequence[Options]) -> list[dict[str, Any]]:
+        """Of each picture how likely its `classes` are, which are given by their names."""
+        raise UserError("this model has no text tower")
+
+    def search(self, vector: NDArray[np.float32], num: int) -> list[dict[str, Any]]:
+        """The pictures of an index that are most like this embedding (D,)."""
+        raise UserError("there is no index to search")
+
+    def examples(self, num: int) -> list[tuple[str, str]]:
+        """Names and data URLs of pictures to try, where it has some of its own."""
+        return []
+
     def attention(self, prepared: Any, options: Options) -> bytes:
         """The prediction, and what every token looks at in every layer and head."""
         raise UserError("this model cannot be looked into")
@@ -92,8 +108,12 @@ def open_served(where: str, device: str, threads: int | None) -> Served:
     exported = exported_file(where)
     if exported is not None:
         return ExportedServed(exported, threads)
+    from vitreous.search.index import Index, is_index
     from vitreous.serve.served_torch import TorchServed
 
+    if is_index(where):
+        index = Index.open(where)
+        return TorchServed(index.about["model"]["where"], device, threads, index)
     return TorchServed(where, device, threads)
 
 

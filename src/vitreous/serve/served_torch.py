@@ -20,13 +20,18 @@ from vitreous.prediction.box_outcomes import BoxOutcome, QueryLooks, canvas_on_p
 from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
+from vitreous.search.index import Index
 from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
 from vitreous.serve.inside import described_layout, looked_at, packed, quantised
+from vitreous.serve.searched import Searched
 from vitreous.serve.served import Served, described, question
+from vitreous.serve.words import Words
 from vitreous.tasks.classify import Classify
+from vitreous.tasks.image_text import ImageText
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.describe import describe
+from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
 MAX_POSITIONS = 1024  # patches, in the table of similarities
@@ -41,7 +46,8 @@ class Prepared(NamedTuple):
 
 
 class TorchServed(Served):
-    def __init__(self, where: str, device: str, threads: int | None) -> None:
+    def __init__(self, where: str, device: str, threads: int | None, index: Index | None = None) -> None:
+        """`index`: pictures that may be searched, which this model made."""
         trained = Trained.load(where)
         self.card, self.threads = trained.card, threads or os.cpu_count() or 1
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,8 +57,27 @@ class TorchServed(Served):
             # make everybody wait longer.
             self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 4, 6
         self.predictor = TorchPredictor(trained, device) if self.card.predicts else None
-        encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
+        self.towers, self.words = self._two_towers(trained)
+        if self.towers is not None:
+            encoder = self.towers.encoder
+        else:
+            encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()
+        self.searched = None if index is None else Searched(index, self._fingerprint())
+
+    def _two_towers(self, trained: Trained) -> tuple[ImageText | None, Words | None]:
+        """A model of pictures and words, and its words, if its tokenizer is there."""
+        if self.card.task is None or self.card.predicts:
+            return None, None
+        towers = trained.task().to(self.device)
+        assert isinstance(towers, ImageText)
+        try:
+            return towers, Words(towers, trained.tokenizer(), self.device)
+        except UserError:  # the weights came without it: pictures can be compared all the same
+            return towers, None
+
+    def _fingerprint(self) -> str:
+        return fingerprint(self.towers or self.encoder, settings.to_json(self.card.preprocessing))
 
     def begin_decoder(self) -> None:
         torch.set_num_threads(1)
@@ -108,8 +133,36 @@ class TorchServed(Served):
 
     @torch.inference_mode()
     def embed(self, prepared: Sequence[Prepared]) -> NDArray[np.float32]:
-        pooled: Tensor = self.encoder(self._images(prepared)).pooled
+        """Of a model of pictures and words: what texts are compared with, of length 1."""
+        images = self._images(prepared)
+        pooled: Tensor = self.encoder(images).pooled if self.towers is None else self.towers.embed_pictures(images)
         return pooled.float().cpu().numpy()
+
+    # ---- words
+
+    @torch.inference_mode()
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        assert self.words is not None
+        return np.asarray(self.words.texts(texts).cpu().numpy())
+
+    @torch.inference_mode()
+    def zero_shot(self, prepared: Sequence[Prepared], options: Sequence[Options]) -> list[dict[str, Any]]:
+        assert self.towers is not None and self.words is not None
+        images = self._images(prepared)
+        pictures, places = self.towers.embed_pictures(images), None
+        if any(each["places"] for each in options):
+            places = self.words.places(images)
+        return [
+            self.words.said(pictures[row], None if places is None or not each["places"] else places[row], each)
+            for row, each in enumerate(options)
+        ]
+
+    def search(self, vector: NDArray[np.float32], num: int) -> list[dict[str, Any]]:
+        assert self.searched is not None
+        return self.searched.nearest(vector / max(float(np.linalg.norm(vector)), 1e-12), num)
+
+    def examples(self, num: int) -> list[tuple[str, str]]:
+        return [] if self.searched is None else self.searched.examples(num)
 
     # ---- attention
 
@@ -130,7 +183,7 @@ class TorchServed(Served):
     # ---- description
 
     def describe(self) -> dict[str, Any]:
-        module = self.encoder if self.predictor is None else self.predictor.task
+        module = self.towers or self.encoder if self.predictor is None else self.predictor.task
         model: dict[str, Any] = {
             "what": describe(self.card),
             **self._predictions(),
@@ -138,7 +191,7 @@ class TorchServed(Served):
             "parameters": sum(each.numel() for each in module.parameters()),
             "picture_px": list(self.card.preprocessing.size_px),
             "preprocessing": settings.to_json(self.card.preprocessing),
-            "width": self.encoder.width,
+            "width": self._width(),
             "card": {**settings.to_json(self.card), "classes": len(self.card.classes)},
             "tokens": None,
             "positions": None,
@@ -146,6 +199,11 @@ class TorchServed(Served):
         }
         if self.predictor is not None:
             model["can"].append(question(self.predictor.reading))
+        if self.words is not None:
+            model["can"].append("zero-shot")
+        if self.searched is not None:
+            model["can"].append("search")
+            model["searched"] = len(self.searched)
         layers = self.encoder.attention_layers()
         if layers:
             model["can"].append("attention")
@@ -155,6 +213,9 @@ class TorchServed(Served):
         else:
             model["closed"] = "it has no attention over patches; what it depends on, vitreous inspect draws"
         return model
+
+    def _width(self) -> int:
+        return self.encoder.width if self.towers is None else self.towers.settings.width or self.encoder.width
 
     def _predictions(self) -> dict[str, Any]:
         if self.predictor is not None:

@@ -13,13 +13,14 @@ import uvicorn
 
 from vitreous import platforms
 from vitreous.errors import UserError
-from vitreous.serve.api import Service, build_app
+from vitreous.serve.api import build_app
 from vitreous.serve.body import LEAST_BYTES_A_S, START_S
 from vitreous.serve.files import page_files
 from vitreous.serve.guard import PROBES, Doors, Guard, Scope
 from vitreous.serve.listener import BACKLOG, BoundedServer
 from vitreous.serve.log import log, log_to_stderr
 from vitreous.serve.protocol import ANSWER_S, PatientProtocol
+from vitreous.serve.service import Service
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import MODEL_S
 

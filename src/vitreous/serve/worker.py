@@ -5,6 +5,7 @@ own number on it. The process ends when the HTTP process does: its end of the co
 one ended.
 """
 
+import json
 import os
 import signal
 import socket
@@ -25,12 +26,13 @@ from vitreous.serve.served import Served, open_served
 
 NUM_DECODERS = 2  # so that one huge picture does not hold up all others
 NUM_SPARE = 4  # training pictures decoded ahead
+TEXTS = ("embed-texts", "search-texts")  # kinds of jobs that bring texts in place of a picture
 
 
 @dataclass(eq=False)
 class Job:
     number: int
-    kind: str  # predict, segment, detect, embed, attention
+    kind: str  # predict, segment, detect, embed, attention, zero-shot, search; embed-texts, search-texts
     options: dict[str, Any]
     data: bytes
     prepared: Any = None
@@ -220,8 +222,11 @@ class Worker:
         if job.is_dropped:
             return
         try:
-            with in_plain_words():
-                job.prepared = self.served.prepare(read_picture(job.data, self.start["max_pixels"]))
+            if job.kind in TEXTS:
+                job.prepared = json.loads(job.data)
+            else:
+                with in_plain_words():
+                    job.prepared = self.served.prepare(read_picture(job.data, self.start["max_pixels"]))
         except BadPicture as error:
             self._refuse(job, 422, str(error))
         except UserError:
@@ -262,9 +267,22 @@ class Worker:
         if batch[0].kind in ("predict", "segment", "detect"):
             found = self.served.predict(prepared, looks=any(job.options.get("looks") for job in batch))
             return [(as_json(outcome, job.options), b"") for outcome, job in zip(found, batch, strict=True)]
+        if batch[0].kind == "zero-shot":
+            said = self.served.zero_shot(prepared, [job.options for job in batch])
+            return [(each, b"") for each in said]
         if batch[0].kind == "embed":
             return [(None, row.tobytes()) for row in self.served.embed(prepared)]
+        if batch[0].kind == "embed-texts":
+            return [(None, self.served.embed_texts(texts).tobytes()) for texts in prepared]
+        if batch[0].kind in ("search", "search-texts"):
+            return self._found(batch)
         return [(None, self.served.attention(prepared[0], batch[0].options))]
+
+    def _found(self, batch: list[Job]) -> list[tuple[Any, bytes]]:
+        prepared = [job.prepared for job in batch]
+        is_words = batch[0].kind in TEXTS
+        vectors = self.served.embed_texts([texts[0] for texts in prepared]) if is_words else self.served.embed(prepared)
+        return [(self.served.search(row, job.options["num"]), b"") for row, job in zip(vectors, batch, strict=True)]
 
     # ---- pictures of the model's own data
 
@@ -279,7 +297,7 @@ class Worker:
             log.warning("no training pictures to show: %s", error)
             own, why = None, "the data that this model was trained on cannot be read here"
         if self.start["examples"]:
-            shown = [
+            shown = self.served.examples(self.start["examples"]) or [
                 (each.label, as_data_url(each.picture, EXAMPLE_PX)) for each in examples(own, self.start["examples"])
             ]
             self.send({"examples": shown})

@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from vitreous.conversion.convert import convert
-    from vitreous.prediction.zero_shot import parse_classes, parse_templates
+    from vitreous.prediction.naming import parse_classes, parse_templates
 
     print(
         convert(

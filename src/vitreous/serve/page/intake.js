@@ -53,7 +53,7 @@ function openDrop(takeFile, complain) {
 
 function openPaste(takeFile, complain) {
   addEventListener("paste", (event) => {
-    if (event.target instanceof HTMLInputElement) return;
+    if (event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
     const [file] = event.clipboardData.files;
     if (file) takeFile(file);
     else complain(new Problem("There is no picture to paste. Copy a picture, then paste it here."));

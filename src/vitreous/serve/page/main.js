@@ -82,6 +82,12 @@ async function read(panel, picture, signal) {
   panel.showPrediction(picture, result);
   picture.given ??= opened(URL.createObjectURL(picture.blob)); // the server has found it small enough for that
   const given = picture.given.then(asGiven, () => null).then((found) => signal.aborted || panel.showGiven(found));
+  if (panel.can("search")) panel.search.like();
+  if (panel.can("zero-shot")) {
+    const below = await picture.given.catch(() => null);
+    signal.throwIfAborted();
+    await panel.names.show(below);
+  }
   if (panel.can("segment")) {
     const found = await server.segment(name, picture.blob, signal);
     const [mask, below] = await Promise.all([opened(found.mask), picture.given.catch(() => null)]);
@@ -99,7 +105,7 @@ async function read(panel, picture, signal) {
     signal.throwIfAborted();
     panel.showAttention(attention, seen);
   }
-  if (panel.can("embed")) lookForNeighbours(panel, picture, signal);
+  if (panel.can("embed") && !panel.can("search")) lookForNeighbours(panel, picture, signal);
 }
 
 // The list of classes for another coverage, of the picture that is there.
@@ -149,6 +155,14 @@ async function opened(address) {
   return image;
 }
 
+// How a panel asks about words, and about its picture by them.
+const words = (panel) => ({
+  ask: (names, asTyped, signal) => server.name(panel.model.name, panel.picture.blob, names, asTyped, signal),
+  byWords: (text) => server.searchWords(panel.model.name, text),
+  byPicture: () => server.searchLike(panel.model.name, panel.picture.blob),
+  complain,
+});
+
 // The picture before is shown no more.
 function release(picture) {
   if (last && last !== picture) last.given?.then(({ src }) => URL.revokeObjectURL(src), () => {});
@@ -169,6 +183,7 @@ async function start() {
       onCoverage: listAgain,
       onLook: (place, isKept) => others(model).forEach((panel) => panel.lookAt(place, isKept)),
       speak: (text) => speak(model.name, text),
+      words,
     }));
     find("panels").classList.toggle("two", panels.length > 1);
     find("panels").replaceChildren(...panels.map((panel) => panel.root));
@@ -197,6 +212,7 @@ async function offerExamples() {
   for (let tries = 1; tries <= EXAMPLE_TRIES; tries++) {
     const examples = await server.examples();
     const [first] = showExamples(examples, take);
+    for (const { names, search } of panels) if (!search) names?.offer(examples.map(({ label }) => label));
     if (first) {
       if (under === null) first.click(); // something to look at, unless there is already
       return;

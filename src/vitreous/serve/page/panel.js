@@ -3,8 +3,10 @@
 import { element, offerCoverages, percent, showPrediction } from "./prediction.js";
 import { Boxes } from "./boxes.js";
 import { showGiven } from "./given.js";
+import { Names } from "./names.js";
 import { Patches, Picture, scaleOf } from "./patches.js";
 import { Places } from "./places.js";
+import { Search } from "./search.js";
 import { Segments } from "./segments.js";
 import { Sentence } from "./sentence.js";
 import { Stage } from "./stage.js";
@@ -15,7 +17,8 @@ const MOST_WORDS = 1024; // of a sentence: more could not be told apart
 export class Panel {
   // onLook(place or null, isKept): this panel's user looks at a place (fractions of width and height)
   // onCoverage(this): another list of classes is wanted
-  constructor(model, { onLook, onCoverage, speak }) {
+  // words: how names and searches are asked about (see Names, Search)
+  constructor(model, { onLook, onCoverage, speak, words }) {
     this.model = model;
     this.picture = null; // that the prediction is about
     this.speak = speak;
@@ -30,6 +33,8 @@ export class Panel {
     this.sentence = new Sentence(this.at("sentence"), this.at("flight"), (token, how) => this.#choose(token, how));
     this.segments = this.can("segment") ? new Segments(this.at, speak) : null;
     this.boxes = this.can("detect") ? new Boxes(this.at, speak) : null;
+    this.names = this.can("zero-shot") ? new Names(this.at, model, { ...words(this), speak }) : null;
+    this.search = this.can("search") ? new Search(this.at, words(this)) : null;
     this.places = model.tokens ? new Places(this.at("map"), this.at("map-is"), model) : null;
     this.#name();
     this.#listen();
@@ -45,7 +50,10 @@ export class Panel {
     this.at("segments").hidden = !this.can("segment");
     this.at("boxes").hidden = !this.can("detect");
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
-    this.at("near").hidden = !this.can("embed");
+    this.at("near").hidden = !this.can("embed") || this.can("search"); // it has its own pictures to look among
+    this.at("named").hidden = !this.can("zero-shot");
+    this.at("searching").hidden = !this.can("search");
+    for (const name of ["wanted", "go"]) this.at(name).hidden = !this.can("zero-shot");
     this.at("how").hidden = this.can("attention");
     if (model.closed) this.at("how").textContent = `This model predicts, but cannot be looked into: ${model.closed}.`;
     this.root.classList.toggle("closed", !this.can("attention"));

@@ -44,6 +44,21 @@ export class Server {
     return (await this.#json("v1/detect", { model, score, looks: true }, picture, signal)).results[0];
   }
 
+  // asTyped: names as they are, in place of sentences with them
+  async name(model, picture, names, asTyped, signal) {
+    const options = [["model", model], ["places", true], ...names.map((name) => ["classes", name])];
+    if (asTyped) options.push(["templates", "none"]);
+    return (await this.#json("v1/zero-shot", options, picture, signal)).results[0];
+  }
+
+  async searchWords(model, text) {
+    return this.#json("v1/search", { model }, JSON.stringify({ texts: [text] }), null);
+  }
+
+  async searchLike(model, picture) {
+    return this.#json("v1/search", { model }, picture, null);
+  }
+
   async attention(model, picture, signal) {
     return (await this.#ask("v1/attention", { model }, picture, signal)).arrayBuffer();
   }
@@ -68,13 +83,14 @@ export class Server {
     }
   }
 
-  async #once(path, options, picture, signal) {
+  // body: a picture, or JSON as text
+  async #once(path, options, body, signal) {
     const headers = this.token === null ? {} : { authorization: `Bearer ${this.token}` };
-    if (picture !== null) headers["content-type"] = "application/octet-stream";
+    if (body !== null) headers["content-type"] = typeof body === "string" ? "application/json" : "application/octet-stream";
     let answer;
     try {
       answer = await fetch(`${path}?${new URLSearchParams(options)}`, {
-        method: picture === null ? "GET" : "POST", headers, body: picture, signal,
+        method: body === null ? "GET" : "POST", headers, body, signal,
       });
     } catch (error) {
       if (error.name === "AbortError") throw error;

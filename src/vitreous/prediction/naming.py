@@ -1,0 +1,78 @@
+"""Classes by their names: how these are typed, and the sentences that they become."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitreous.errors import UserError, shown
+
+PLACE = "{}"  # of a class's name in a template
+# Several ways of saying it, whose mean is steadier than each (Radford et al. 2021, section 3.1.4).
+TEMPLATES = (
+    "a photo of a {}",
+    "a picture of a {}",
+    "a close-up photo of a {}",
+    "a small picture of a {}",
+    "a blurry photo of a {}",
+    "a drawing of a {}",
+    "this is a {}",
+)
+AS_THEY_ARE = (PLACE,)
+ARTICLE = re.compile(r"(a|an|the)\s+", re.IGNORECASE)
+MAX_BYTES = 2**20  # of a file of names or templates
+
+
+def sentences(name: str, templates: Sequence[str]) -> list[str]:
+    """What is said of a class. A name that brings its article loses it where the template has one."""
+    bare = ARTICLE.sub("", name, count=1) if ARTICLE.match(name) else name
+    return [
+        template.replace(PLACE, name if template == PLACE else bare if f"a {PLACE}" in template else name)
+        for template in templates
+    ]
+
+
+def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> None:
+    if len(classes) < least:
+        raise UserError(f"classes: {len(classes)} of them; at least {least} must be given")
+    twice = next((name for name in classes if list(classes).count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"classes: {twice!r} is named twice")
+    wrong = [template for template in templates if PLACE not in template]
+    if wrong or not templates:
+        raise UserError(f"templates: {shown(wrong[0]) if wrong else 'none'}: each needs {PLACE} where the name goes")
+
+
+# ---- as they are typed
+
+
+def parse_classes(text: str) -> tuple[str, ...]:
+    """'a cat,a dog', or a file with a name per line."""
+    return _parsed(text, ",", "--classes")
+
+
+def parse_templates(text: str | None) -> tuple[str, ...]:
+    """'a photo of a {};a drawing of a {}', a file with one per line, or none: the names as they are."""
+    if text is None:
+        return TEMPLATES
+    return AS_THEY_ARE if text == "none" else _parsed(text, ";", "--templates")
+
+
+def listed(text: str, separator: str) -> tuple[str, ...]:
+    return _stripped(text.split(separator))
+
+
+def _stripped(parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _parsed(text: str, separator: str, option: str) -> tuple[str, ...]:
+    try:
+        path = Path(text)
+        if path.is_file():
+            if path.stat().st_size > MAX_BYTES:
+                raise UserError(f"{option} {text}: over {MAX_BYTES >> 20} MB are no list of names")
+            return _stripped(path.read_text(encoding="utf-8-sig").splitlines())
+    except (OSError, ValueError) as error:  # too long for a file's name; or a file of something else
+        if isinstance(error, UnicodeDecodeError):
+            raise UserError(f"{option} {text}: not a text file") from None
+    return listed(text, separator)

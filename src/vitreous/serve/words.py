@@ -1,0 +1,69 @@
+"""The text tower of a served model: names that are typed become directions, which a picture is compared with."""
+
+import base64
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.inspection.windows import embedded_places
+from vitreous.prediction.naming import sentences
+from vitreous.tasks.image_text import ImageText
+from vitreous.words.tokenizer import Tokenizer
+
+KEPT = 4096  # texts whose embeddings are kept: what is typed on the page comes again with every letter
+
+
+class Words:
+    def __init__(self, towers: ImageText, tokenizer: Tokenizer, device: torch.device) -> None:
+        self.towers, self.tokenizer, self.device = towers, tokenizer, device
+        self.known: OrderedDict[str, Tensor] = OrderedDict()
+        self.turn = threading.Lock()  # lanes share what is known
+
+    def texts(self, texts: Sequence[str]) -> Tensor:
+        """(n, D) of length 1."""
+        with self.turn:
+            new = [text for text in dict.fromkeys(texts) if text not in self.known]
+            if new:
+                ids = torch.from_numpy(self.tokenizer(new)).to(self.device)
+                self.known.update(zip(new, self.towers.embed_texts(ids), strict=True))
+            found = torch.stack([self.known[text] for text in texts])
+            while len(self.known) > KEPT:
+                self.known.popitem(last=False)
+        return found
+
+    def names(self, names: Sequence[str], templates: Sequence[str]) -> Tensor:
+        """(n, D): of each name the direction in which its sentences lie."""
+        found = self.texts([text for name in names for text in sentences(name, templates)])
+        return F.normalize(found.view(len(names), len(templates), -1).mean(dim=1), dim=1)
+
+    def places(self, images: Tensor) -> Tensor | None:
+        """(B, h, w, D); None of a model that cannot leave a part of a picture out."""
+        return embedded_places(self.towers.encoder, self.towers.projection, images)
+
+    def said(self, picture: Tensor, places: Tensor | None, options: dict[str, Any]) -> dict[str, Any]:
+        """Of a picture (D,), and of its places (h, w, D), where these are given: how likely and how alike each
+        name is, likeliest first."""
+        directions = self.names(options["classes"], options["templates"])
+        alike = directions @ picture
+        shares = (self.towers.log_scale.exp() * alike).softmax(dim=0)
+        order = alike.argsort(descending=True).tolist()
+        found: dict[str, Any] = {
+            "label": options["classes"][order[0]],
+            "top": [
+                {"label": options["classes"][row], "probability": float(shares[row]), "similarity": float(alike[row])}
+                for row in order
+            ],
+        }
+        if places is not None:
+            levels = places @ directions.T  # (h, w, n)
+            least, most = float(levels.min()), float(levels.max())
+            levels = ((levels - least) / max(most - least, 1e-6) * 255).round().to(torch.uint8).cpu()
+            for each, row in zip(found["top"], order, strict=True):
+                each["places"] = base64.b64encode(levels[..., row].contiguous().numpy().tobytes()).decode()
+            found["places"] = {"rows": levels.shape[0], "columns": levels.shape[1], "least": least, "most": most}
+        return found
