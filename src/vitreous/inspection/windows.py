@@ -33,7 +33,7 @@ def _length(side: int) -> int:
 
 def _starts(side: int) -> list[int]:
     last = side - _length(side)
-    return torch.linspace(0, last, min(MOST, last + 1)).round().long().tolist()  # type: ignore[no-any-return]
+    return torch.linspace(0, last, min(MOST, last + 1)).round().long().tolist()
 
 
 def embedded_places(encoder: Encoder, projection: nn.Module, images: Tensor) -> Tensor | None:

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         raise UserError("--templates are for --zero-shot: give that too")
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.jobs.evaluate import evaluate
-    from vitreous.prediction.zero_shot import parse_templates
+    from vitreous.prediction.naming import parse_templates
     from vitreous.terminal import quietly
 
     with quietly(options.quiet):

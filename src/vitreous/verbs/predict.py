@@ -155,8 +155,9 @@ def _check(options: argparse.Namespace) -> None:
 def _by_words(options: argparse.Namespace) -> "Predictor":
     """Of a model with a text tower."""
     from vitreous.jobs.matching import calibrated
+    from vitreous.prediction.naming import parse_classes, parse_templates
     from vitreous.prediction.torch_predictor import TorchPredictor
-    from vitreous.prediction.zero_shot import parse_classes, parse_templates, zero_shot
+    from vitreous.prediction.zero_shot import zero_shot
     from vitreous.training.devices import World
     from vitreous.weights.trained import Trained
 
