@@ -79,8 +79,9 @@ def budget(total_s: float, report: DataReport, pace: Pace, before_s: float, *, f
 
 
 def after_s(budget: Budget, *, slower: float, contention: float) -> float:
-    """What the end takes where steps are so much slower than planned, and other programs have the processor, too."""
-    return FIGURES_S * contention + (budget.after_s - FIGURES_S) * slower
+    """What the end takes where steps are so much slower than planned, and other programs have the processor, too. A
+    student learns for as long as was kept for it."""
+    return FIGURES_S * contention + (budget.after_s - budget.student_s - FIGURES_S) * slower + budget.student_s
 
 
 def least_after_s(total_s: float, report: DataReport, picture_s: float) -> float:

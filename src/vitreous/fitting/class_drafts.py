@@ -138,11 +138,16 @@ def _named(name: str, side: int, hardware: Hardware) -> list[ModelSettings]:
     return list(dict.fromkeys(model.for_side(px, places) for places in ((2, 4) if hardware.kind == "cpu" else (4,))))
 
 
+def most_in_batch(hardware: Hardware, *, finetunes: bool) -> int:
+    """Of fine-tuning fewer: more steps in the same time are better than fewer of more pictures."""
+    return 32 if finetunes else 128 if hardware.kind == "cpu" else 256
+
+
 def _from_scratch(
     model: ModelSettings, report: DataReport, data: DataSettings, hardware: Hardware, wishes: Wishes
 ) -> Recipe:
     on_cpu = hardware.kind == "cpu"
-    batch = batch_for(report.num_train, 128 if on_cpu else 256)
+    batch = batch_for(report.num_train, most_in_batch(hardware, finetunes=False))
     seen = 345_000 if on_cpu else 10_000_000
     epochs = min(max(seen / report.num_train, 20.0), 300.0)
     return Recipe(
@@ -161,7 +166,7 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
     card = Trained.load(start.where).card
     model = replace(card.model, picture_px=start.picture_px)
     data = _shrunk(data, model, report)
-    batch = batch_for(report.num_train, 32)  # more steps in the same time: better than fewer of more pictures
+    batch = batch_for(report.num_train, most_in_batch(hardware, finetunes=True))
     epochs = min(max(32_000 / report.num_train, 10.0), 50.0)
     return Recipe(
         name=f"fit-{short_name(data.where)}",

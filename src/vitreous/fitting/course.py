@@ -61,6 +61,8 @@ class Course:
 
     def __call__(self, step: int) -> tuple[ScheduleSettings, int] | None:
         now = self.clock()
+        if self.began is None:
+            self.looked_at = now  # one step tells too little of a pace
         self._mark(step, now)
         if now - self.looked_at < EVERY_S or len(self.marks) < 2:
             return None

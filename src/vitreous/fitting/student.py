@@ -9,6 +9,7 @@ RUN/student/         the student's run
 
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,21 @@ import numpy as np
 
 from vitreous import settings
 from vitreous.data.base import Source, Subset
+from vitreous.data.joined import read_joined
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.fitting.base import TaskFit
-from vitreous.fitting.begun import Begun, data_settings, write
+from vitreous.fitting.begun import Begun, data_settings, hardware_of, write
 from vitreous.fitting.budget import Budget
 from vitreous.fitting.candidates import AHEAD, Candidate, Kept, Said, Scored
+from vitreous.fitting.class_drafts import most_in_batch
 from vitreous.fitting.course import Course, can_be_paced, paced
 from vitreous.fitting.first import ON_PIXELS
 from vitreous.fitting.job import Job
 from vitreous.fitting.keep import TRAINED
 from vitreous.fitting.plan import LEAST_STEPS
 from vitreous.jobs.train import train
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, batch_for
 from vitreous.storage import atomic
 from vitreous.teaching.pseudo import Believed, PseudoLabelled, PseudoSettings, ask, believed
 from vitreous.teaching.sets import Sets, held, leaks, on_joined, without_labels
@@ -100,7 +103,7 @@ def with_student(
         write(job.out, NOTES, settings.to_json(lesson))
         is_resumed = False
     if lesson.recipe is not None:
-        lesson = _trained(job, begun, lesson, is_resumed=is_resumed)
+        lesson = _trained(job, begun, lesson, _pace(begun, results)[0], is_resumed=is_resumed)
     if lesson.recipe is None:
         print(f"pictures without labels: {lesson.why_not}", flush=True)
         return kept, lesson
@@ -146,10 +149,11 @@ def _lesson(job: Job, begun: Begun, kept: Kept, results: dict[str, Any]) -> Less
     if len(found.taken) < LEAST_NAMED:
         return replace(lesson, why_not=f"{kept.name} is sure of {len(found.taken):,} of {found.shown:,} only")
     _sets(job, recipe, where, rest).write(job.out / NAMED, found.among(drawn), BELIEVED.ratio)
-    steps = _num_steps(job, begun, _left_s(begun.plan.budget, job), step_s)
+    recipe = _recipe(job, begun, kept, lesson)
+    steps = _num_steps(job, begun, recipe, step_s)
     if steps < LEAST_STEPS:
         return replace(lesson, why_not="naming them took the time there was; --minutes gives more")
-    return replace(lesson, recipe=_recipe(job, begun, kept, steps))
+    return replace(lesson, recipe=_of_length(recipe, steps, dict(job.request.changes)))
 
 
 def _named(job: Job, recipe: Recipe, teacher: Trained, part: Source) -> tuple[PseudoLabelled, int]:
@@ -201,20 +205,34 @@ def _num_looked(job: Job, seconds: float, picture_s: float, num: int) -> int:
     return min(num, int(max(0.0, seconds) / (read_s + picture_s + 1e-9)))
 
 
-def _num_steps(job: Job, begun: Begun, left_s: float, step_s: float) -> int:
-    plan = begun.plan
-    usual = plan.recipe.training.num_steps(max(1, job.report.num_train // plan.recipe.training.batch_size))
+def _num_steps(job: Job, begun: Begun, recipe: Recipe, step_s: float) -> int:
+    """Of the student: `step_s` took one of its teacher's."""
+    plan, left_s = begun.plan, _left_s(begun.plan.budget, job)
     if math.isinf(left_s):
-        return usual
-    steps = int((left_s - 1.0) / step_s) - 1
-    return steps if plan.most_steps is None else min(steps, 2 * plan.most_steps)
+        return plan.recipe.training.num_steps(max(1, job.report.num_train // plan.recipe.training.batch_size))
+    steps, most = int((left_s - 1.0) / (step_s * _larger(begun, recipe))) - 1, _most_steps(job, begun, recipe)
+    return steps if most is None else min(steps, most)
+
+
+def _larger(begun: Begun, recipe: Recipe) -> float:
+    """How many times the teacher's batch the student's is."""
+    return recipe.training.batch_size / begun.plan.recipe.training.batch_size
+
+
+def _most_steps(job: Job, begun: Begun, recipe: Recipe) -> int | None:
+    """More would not help: as many passes as the teacher may have had, over more pictures."""
+    if begun.plan.most_steps is None:
+        return None
+    num = len(job.parts.of(begun.plan.recipe).train) + len(read_joined(job.out / NAMED)[1])
+    return round(begun.plan.most_steps / _larger(begun, recipe) * num / max(1, job.report.num_train))
 
 
 # ---- the student
 
 
-def _recipe(job: Job, begun: Begun, kept: Kept, steps: int) -> Recipe:
-    """That of the plan, from the teacher's weights where these are of its shape, with a little more noise."""
+def _recipe(job: Job, begun: Begun, kept: Kept, lesson: Lesson) -> Recipe:
+    """That of the plan, from the teacher's weights where these are of its shape, with a little more noise, and in
+    batches that suit more pictures."""
     recipe = on_joined(begun.plan.recipe, job.out / NAMED)
     if kept.name != ON_PIXELS and kept.model.card.model == recipe.model:
         recipe = replace(recipe, start=str(job.out / TEACHER), start_head=True)
@@ -222,29 +240,36 @@ def _recipe(job: Job, begun: Begun, kept: Kept, steps: int) -> Recipe:
     if "model.stochastic_depth" not in given:
         noise = max(NOISE, getattr(recipe.model, "stochastic_depth", 0.0))
         recipe = replace(recipe, model=recipe.model.regularised(stochastic_depth=noise))
+    training = replace(recipe.training, steps=None, evaluate_every_epochs=0.0)
+    if "training.batch_size" not in given:
+        most = most_in_batch(hardware_of(job.request), finetunes=bool(recipe.start))
+        training = replace(training, batch_size=batch_for(job.report.num_train + lesson.learned_from, most))
+    return replace(recipe, training=training)
+
+
+def _of_length(recipe: Recipe, steps: int, given: Mapping[str, str]) -> Recipe:
     if not any(name.startswith("average") for name in given):
         factor = round(min(max(1 - 12 / steps, 0.9), 0.9999), 6)
         recipe = replace(recipe, average=AverageSettings(kind="ema", factor=factor))
-    training = replace(recipe.training, steps=None, evaluate_every_epochs=0.0)
-    recipe = replace(recipe, training=training)
-    return paced(recipe, steps) if can_be_paced(recipe) else replace(recipe, training=replace(training, steps=steps))
+    if can_be_paced(recipe):
+        return paced(recipe, steps)
+    return replace(recipe, training=replace(recipe.training, steps=steps))
 
 
-def _trained(job: Job, begun: Begun, lesson: Lesson, *, is_resumed: bool) -> Lesson:
+def _trained(job: Job, begun: Begun, lesson: Lesson, step_s: float, *, is_resumed: bool) -> Lesson:
     """With a budget, and from its start, the end is aimed by the pace it has."""
     recipe, budget, out = lesson.recipe, begun.plan.budget, job.out / STUDENT
     assert recipe is not None
     splits = _sets(job, begun.plan.recipe, lesson.where, _opened(lesson.where).train).joined(job.out / NAMED)
     course = None
     if budget is not None and not is_resumed and recipe.schedule.falls:
-        most = begun.plan.most_steps
         course = Course(
             recipe,
-            _own_budget(budget, job),
+            _own_budget(budget, job, step_s * _larger(begun, recipe)),
             clock=job.clock,
             record=lambda changed: _note(job, out, replace(lesson, recipe=changed)),
             steps_per_epoch=max(1, len(splits.train) // recipe.training.batch_size),
-            most_steps=None if most is None else 2 * most,
+            most_steps=_most_steps(job, begun, recipe),
         )
     print(f"a student learns from {lesson.learned_from:,} more pictures, as {lesson.teacher} names them", flush=True)
     try:
@@ -254,10 +279,11 @@ def _trained(job: Job, begun: Begun, lesson: Lesson, *, is_resumed: bool) -> Les
     return settings.load(Lesson, job.out / f"{NOTES}.json")
 
 
-def _own_budget(budget: Budget, job: Job) -> Budget:
-    """Of the student, from here to the end."""
+def _own_budget(budget: Budget, job: Job, step_s: float) -> Budget:
+    """Of the student, from here to the end, by the pace that its teacher had."""
     after_s, now = budget.after_s - budget.student_s, job.clock()
-    return replace(budget, before_s=now, after_s=after_s, train_s=budget.total_s - after_s - now, student_s=0.0)
+    pace, train_s = replace(budget.pace, step_s=step_s), budget.total_s - after_s - now
+    return replace(budget, before_s=now, after_s=after_s, train_s=train_s, student_s=0.0, pace=pace)
 
 
 def _note(job: Job, out: Path, lesson: Lesson) -> None:
