@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from scenes import write_scenes
 TINY = ["--from", "none", "--model.width", "16", "--model.depth", "1", "--model.heads", "2", "--training.device", "cpu"]
 
 
-def start(words, rank=0, ranks=1, port=0):
+def start(words, rank=0, ranks=1, port=0, **others):
     place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "vitreous", "fit", *words]
-    env = os.environ | (place if ranks > 1 else {}) | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | (place if ranks > 1 else {}) | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | others
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
 
 
@@ -56,3 +57,25 @@ def test_two_processes_fit_what_one_does(folder, tmp_path):
     assert said[1] == "", "the second works, and says nothing"
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
     assert (tmp_path / "two/report.html").is_file() and (tmp_path / "two/model/manifest.json").is_file()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
+def test_a_first_process_that_is_stopped_while_it_works_alone_is_not_waited_for(folder, tmp_path):
+    """The other hears from it as long as it is there, and ends within the stated time where it is not."""
+    port = free_port()
+    first, second = (
+        start([str(folder), *TINY, "--out", str(tmp_path / "run")], rank, 2, port, VITREOUS_RANK_TIMEOUT_S="8")
+        for rank in range(2)
+    )
+    try:
+        for line in first.stdout:
+            if "A first model" in line:
+                break
+        first.send_signal(signal.SIGSTOP)
+        said = second.communicate(timeout=100)[0]
+    finally:
+        for one in (first, second):
+            one.kill()
+            one.communicate()
+    assert second.returncode == 2
+    assert said.startswith("vitreous: rank 1 of 2 lost another one") and said.count("\n") == 1

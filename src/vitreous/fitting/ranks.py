@@ -1,8 +1,14 @@
-"""A fit by several processes (torchrun): the first looks, plans and judges as if it were alone; all of them train."""
+"""A fit by several processes (torchrun): the first looks, plans and judges as if it were alone; all of them train.
+
+However long the first works alone, the others hear from it all the time, by threads that do nothing else: who hears
+nothing for as long as ranks wait for each other knows that it is lost.
+"""
 
 import io
 import json
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,20 +26,26 @@ from vitreous.jobs.data import OpenData
 from vitreous.jobs.train import train
 from vitreous.nn import gather
 from vitreous.recipes.recipe import Recipe
-from vitreous.training.devices import World
+from vitreous.training.devices import LostRankError, World, rank_timeout_s
 from vitreous.training.loop import Course, DivergedError
 from vitreous.training.schedule import ScheduleSettings
 
-PATIENCE = timedelta(days=7)  # of those who wait for the first: what it does alone takes as long as it takes
+Word = dict[str, Any]
+BEAT_S = 1.0  # between two signs that the first is there
+LEAVE_S = 5.0  # that a process waits for its thread at the end
 
 
 class Ranks:
     """This process among those of one fit; most fits have but one."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.group = None if world.size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
-        self.is_over = world.size == 1  # nobody waits for a word any more
+        self.world, self.is_over = world, world.size == 1
+        self._words: queue.SimpleQueue[Word | RuntimeError] = queue.SimpleQueue()  # to be told, or heard
+        if world.size > 1:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s()))
+            work: Callable[[], None] = self._tell_all if world.is_first else self._listen
+            self._thread = threading.Thread(target=work, daemon=True)
+            self._thread.start()
         if world.is_first:
             gather.be_alone(world.size > 1)
 
@@ -45,14 +57,12 @@ class Ranks:
         if self.world.size == 1:
             yield
             return
-        self._say({"recipe": settings.to_json(recipe), "is_aimed": is_aimed})
+        self._words.put({"recipe": settings.to_json(recipe), "is_aimed": is_aimed})
         gather.be_alone(False)
         try:
             yield
-        except DivergedError:  # there may be another model, and the others wait for what is done with it
-            raise
-        except BaseException:
-            self.is_over = True  # whatever it is, they met it too
+        except LostRankError:
+            self.is_over = True  # nobody listens
             raise
         finally:
             gather.be_alone()
@@ -60,21 +70,54 @@ class Ranks:
     def dismiss(self) -> None:
         """The others may go: what follows, the first does alone."""
         if not self.is_over:
-            with suppress(RuntimeError):  # one that is gone already
-                self._say({})
+            self._words.put({})
+            self._thread.join(LEAVE_S)
         self.is_over = True
+
+    def _tell_all(self) -> None:
+        """What there is to tell, and now and then nothing but that."""
+        word: Word = {"nothing": True}
+        with suppress(RuntimeError):  # one is gone, which training will meet
+            while word:
+                try:
+                    word = self._words.get(timeout=BEAT_S)  # type: ignore[assignment]
+                except queue.Empty:
+                    word = {"nothing": True}
+                self._broadcast(word)
 
     # ---- the others
 
     def follow(self, request: Request, out: Path) -> None:
         """Open the same pictures, and train what the first says, until it says no more."""
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            parts = Job.opened(request, out, begun_before(out, request), Stages(None)).parts
-        while word := self._say({}):
-            recipe = settings.from_json(Recipe, word["recipe"])
-            course = self.course(_no_change) if word["is_aimed"] else None
-            with suppress(DivergedError):
-                train(recipe, out, read_test=False, open_data=_opens(parts, recipe), course=course, into=TRAINED)
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                parts = Job.opened(request, out, begun_before(out, request), Stages(None)).parts
+            while word := self._hear():
+                recipe = settings.from_json(Recipe, word["recipe"])
+                course = self.course(_no_change) if word["is_aimed"] else None
+                with suppress(DivergedError):
+                    train(recipe, out, read_test=False, open_data=_opens(parts, recipe), course=course, into=TRAINED)
+        except LostRankError:
+            raise
+        except BaseException:
+            self._thread.join(LEAVE_S)  # the first meets it too, and says that it is over
+            raise
+
+    def _hear(self) -> Word:
+        word = self._words.get()
+        if isinstance(word, RuntimeError):
+            raise word
+        return word
+
+    def _listen(self) -> None:
+        word: Word = {"nothing": True}
+        try:
+            while word:
+                word = self._broadcast({})
+                if "nothing" not in word:
+                    self._words.put(word)
+        except RuntimeError as error:
+            self._words.put(error)
 
     # ---- all
 
@@ -90,14 +133,19 @@ class Ranks:
 
         return followed
 
-    def _say(self, word: dict[str, Any]) -> dict[str, Any]:
+    def _say(self, word: Word) -> Word:
+        """What the first says in the midst of training."""
+        heard: Word = json.loads(self.world.collect(json.dumps(word))[0])
+        return heard
+
+    def _broadcast(self, word: Word) -> Word:
         """What the first says; the others listen, and their own word counts for nothing."""
         said = torch.tensor(list(json.dumps(word).encode()), dtype=torch.uint8)
         length = torch.tensor(len(said))
-        dist.broadcast(length, 0, group=self.group)
+        dist.broadcast(length, 0, group=self._group)
         text = said if self.world.is_first else torch.zeros(int(length), dtype=torch.uint8)
-        dist.broadcast(text, 0, group=self.group)
-        heard: dict[str, Any] = json.loads(bytes(text.tolist()))
+        dist.broadcast(text, 0, group=self._group)
+        heard: Word = json.loads(bytes(text.tolist()))
         return heard
 
 
