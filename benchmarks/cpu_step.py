@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import peers
 from one_step import loop_on
 from vitreous import create_model, platforms
 from vitreous.batch import Batch
@@ -40,9 +39,10 @@ from vitreous.training.environment import environment
 from vitreous.training.run import RunDirectory
 from vitreous.weights import formats
 from vitreous.weights.formats import Given
+from vitreous.weights.peers import imported
 from vitreous.weights.timm import Timm
 
-timm = peers.timm()
+timm = imported("timm")
 CLASSES = 10
 # Name, timm's name, pictures per step. The last is what fits on CPUs are like: a small model, small pictures.
 PAIRS = {

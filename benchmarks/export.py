@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-import peers
 from vitreous.cli import one_line_errors
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.job import export
@@ -33,6 +32,7 @@ from vitreous.models import model_settings
 from vitreous.tasks import ClassifySettings
 from vitreous.training.environment import environment
 from vitreous.weights.card import Card
+from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
 BASE = "timm, eager fp32"
@@ -72,7 +72,7 @@ def off_the_shelf(model: torch.nn.Module, folder: Path) -> Path:
 
 
 def contenders(name: str, folder: Path, threads: int) -> dict[str, Callable[[], Any]]:
-    theirs = peers.timm().create_model(TIMM[name]).eval()
+    theirs = imported("timm").create_model(TIMM[name]).eval()
     trained = random_model(name)
     trained.save(folder / "random")
     ours = trained.task()

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
-import peers
 from vitreous import keys as K
 from vitreous.cli import one_line_errors
 from vitreous.data.augmentation import Augmentation, CropSettings
@@ -31,22 +31,24 @@ from vitreous.data.resample import draw_boxes, draw_crops, flip
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.training.environment import environment
+from vitreous.weights.peers import imported
 
-torchvision = peers.transforms()
+torchvision = imported("torchvision", "torchvision.transforms")
 WIDTH, HEIGHT, SIDE, QUALITY = 500, 375, 224, 90
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 BATCH = 16  # as readers take them
 
 
-def files(num: int) -> list[bytes]:
-    """Photographs as JPEG files of one size."""
-    source, found = DataSettings(where="imagenette224").build().train, []
-    for place in range(num):
-        photo = Image.fromarray(source.read(place)).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
-        stream = io.BytesIO()
-        photo.save(stream, "jpeg", quality=QUALITY)
-        found.append(stream.getvalue())
-    return found
+def photographs(num: int) -> list[bytes]:
+    source = DataSettings(where="imagenette224").build().train
+    return [as_file(source.read(place)) for place in range(num)]
+
+
+def as_file(pixels: NDArray[np.uint8]) -> bytes:
+    """As a JPEG of the common size."""
+    stream = io.BytesIO()
+    Image.fromarray(pixels).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC).save(stream, "jpeg", quality=QUALITY)
+    return stream.getvalue()
 
 
 class Ours:
@@ -86,7 +88,7 @@ def check(data: list[bytes], ours: Ours) -> dict[str, float]:
 
 
 def measure(rounds: int, num: int) -> dict[str, Any]:
-    data, ours = files(num), Ours(num)
+    data, ours = photographs(num), Ours(num)
     same = check(data, ours)
     runs: dict[str, Callable[[list[bytes]], Any]] = {
         "torchvision on Pillow": theirs(torchvision.ToTensor()),
