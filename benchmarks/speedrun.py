@@ -5,7 +5,7 @@
 
 How it is measured. Speed runs usually read the test set after every epoch and stop at the first good one: that chooses
 the length on the test set, and the luck of one epoch counts. Here each length is a run of its own, whose rate falls to
-0 at its end. Which lengths are enough for which accuracy is chosen with --choose, on 5,000 held-out training pictures; a
+0 at its end. Which lengths are enough is chosen with --choose, on 5,000 held-out training pictures; a
 reported run has that length from the start, trains on all 50,000, and reads the test set once, when the clock stands
 still. A target counts as reached by a length whose mean over the seeds has reached it.
 
