@@ -20,7 +20,8 @@ from vitreous.training.devices import World
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7
+NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7,
+INSPECTED_PX = 128  # of this side: of larger ones fewer, at the same cost
 NUM_SHOWN = 8  # pictures whose attention is kept
 
 
@@ -54,10 +55,12 @@ def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings:
     return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
 
 
-def inspected(source: Source) -> Source:
+def inspected(source: Source, recipe: Recipe) -> Source:
     """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
     ones, which are shown, are spread evenly over these."""
-    places = spread(np.arange(len(source)), NUM_INSPECTED)
+    height, width = recipe.model.picture_px
+    num = min(NUM_INSPECTED, max(NUM_SHOWN, NUM_INSPECTED * INSPECTED_PX**2 // (height * width)))
+    places = spread(np.arange(len(source)), num)
     shown = spread(places, NUM_SHOWN)
     return Subset(source, np.concatenate([shown, np.setdiff1d(places, shown)]))
 
@@ -69,5 +72,5 @@ def spread(places: Labels, num: int) -> Labels:
 
 def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:
     """(P, 3, h, w): those that can be read, as the model takes them."""
-    batches = eval_batches(inspected(source), recipe, World(0, 1, torch.device("cpu")))
+    batches = eval_batches(inspected(source, recipe), recipe, World(0, 1, torch.device("cpu")))
     return torch.cat([batch.images for batch in batches])

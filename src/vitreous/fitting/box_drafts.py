@@ -98,6 +98,12 @@ class BoxDrafts(PlacedDrafts):
             return super().sizes(model, start)
         return [self.first_size(model, start)]
 
+    @property
+    def why_this_size(self) -> str:
+        if not self.is_by_centres:
+            return super().why_this_size
+        return f"smaller objects are to have {FINE_PX} px, as far as the time allows"
+
     def first_size(self, model: ModelSettings, start: Start) -> tuple[int, int]:
         """Large enough for the smaller objects, where the time allows."""
         train = self.report.parts[0].boxes
@@ -125,7 +131,7 @@ class BoxDrafts(PlacedDrafts):
 
     def _after_s(self, pace: Pace) -> float:
         """What comes after a first model that is kept as it is."""
-        return FIGURES_S + pace.picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
+        return 2 * FIGURES_S + pace.picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
         return pace_of(recipe, _picture_s(start, recipe.model.picture_px)) if self.is_by_centres else None

@@ -29,7 +29,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 MOST_VIEWS = 8  # of every picture, altered
-MOST_BYTES = 2**31  # of maps, which are kept in half precision
+MOST_BYTES = 2**30  # of maps, which are kept in half precision
 RATE, DECAY, CLIP, WARM_UP = 2e-3, 0.05, 1.0, 20  # of AdamW: its rate rises for so many steps, and falls to 0
 MOST_EPOCHS = 30  # passes over what was seen: more would learn it by heart
 
@@ -80,13 +80,13 @@ def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world
     """Pictures as they are, in an order of which any beginning is a fair part; then altered views of them."""
     task.eval()
     began = time.monotonic()
-    ends, some = began + seconds, Subset(train, np.random.default_rng(0).permutation(len(train)))
+    ends, room = began + seconds, max(1, MOST_BYTES // bytes_of_maps(task))
+    some = Subset(train, np.random.default_rng(0).permutation(len(train))[:room])
     batches = beginning(eval_batches(some, recipe, world), ends, least=LEAST_PICTURES)
     plain = [_seen(task, one, recipe) for one in batches]
     pictures = sum(len(maps[0]) for maps, *_ in plain)
     picture_s = (time.monotonic() - began) / pictures
-    room = MOST_BYTES // (sum(one.nbytes for one in plain[0][0]) // len(plain[0][0][0]))
-    altered = _altered(recipe, some, min(MOST_VIEWS * len(train), room - pictures), world)
+    altered = _altered(recipe, some, min(MOST_VIEWS * len(some), room - pictures), world)
     every = [*plain, *(_seen(task, one, recipe) for one in beginning(altered, ends, least=0))]
     maps, objects, extents = zip(*every, strict=True)
     return Seen(
@@ -96,6 +96,12 @@ def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world
         pictures,
         picture_s,
     )
+
+
+def bytes_of_maps(task: Detect) -> int:
+    """Of one picture, in half precision."""
+    images = torch.zeros(1, 3, *task.encoder.picture_px, device=next(task.parameters()).device)
+    return sum(2 * one.numel() for one in task.maps(images))
 
 
 def _seen(task: Detect, batch: Batch, recipe: Recipe) -> tuple[tuple[Tensor, ...], Objects, Tensor | None]:

@@ -46,7 +46,7 @@ class BoxFit(ByPictureFit):
             start=start.where,
             digest=start.digest,
             picture_px=recipe.model.picture_px,
-            head=f"a box and a class at every place, learned in {found.epochs:.0f} passes",
+            head="a box and a class at every place",
             headline=BoxMetric.headline,
             score=None if said is None else said.score(),
             val_score=None if said is None else said.score(),

@@ -88,6 +88,10 @@ class PlacedDrafts(Drafts):
         return list(dict.fromkeys(found))
 
     @property
+    def why_this_size(self) -> str:
+        return "the largest that can be seen often enough"
+
+    @property
     def own_side(self) -> float:
         """Of a square as large as the usual picture, in px."""
         return float((self.report.heights[1] * self.report.widths[1]) ** 0.5)
@@ -118,9 +122,7 @@ class PlacedDrafts(Drafts):
             start_choice(start),
             choice("model", recipe.model.describe(), of_start, "model"),
             decoder,
-            choice(
-                "resolution", f"{width} x {height} px", "the largest that can be seen often enough", "model.picture_px"
-            ),
+            choice("resolution", f"{width} x {height} px", self.why_this_size, "model.picture_px"),
             choice("length", length(recipe, self.report), why_long, "training.epochs", "training.steps"),
             choice(
                 "batch", f"{recipe.training.batch_size} pictures", "small sets need many steps", "training.batch_size"

@@ -77,13 +77,11 @@ def examples(result: BoxFitted) -> Html:
         "The worst": sorted(order, key=lambda one: (one.f1, -one.objects))[:NUM_SHOWN],
     }
     predictor = Predictor.load(result.out)
+    cards = {kind: [_example(result, predictor, one) for one in some] for kind, some in chosen.items()}
     return together(
         paragraph("Test pictures: as labelled, and as predicted, with the scores from the threshold on."),
         legend(result.card.classes),
-        [
-            together(tag.h3(kind), tag.div([_example(result, predictor, one) for one in some], class_="cards pairs"))
-            for kind, some in chosen.items()
-        ],
+        [together(tag.h3(kind), tag.div(some, class_="cards pairs wide")) for kind, some in cards.items()],
     )
 
 
@@ -111,7 +109,7 @@ def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: st
     colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
     cards = [_crop(one, test, colours[one.label], data) for one in listed[:NUM_CROPS]]
     if listed[0].kind == "missed":
-        words = f"The largest objects that nothing shown is about, with scores of {found.threshold:.2f} and more."
+        words = f"The largest objects that no detection with a score of {found.threshold:.2f} or more is about."
     else:
         words = (
             "The wrong detections that the model was surest of; the object that each is about has a white frame. "

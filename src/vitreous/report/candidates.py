@@ -9,7 +9,7 @@ from vitreous.report.kinds import kind_of
 from vitreous.report.words import DASH, counted, percent, seconds
 
 MEANINGS = {
-    "first model": "a linear head on frozen features",
+    "first model": "a small head on frozen features",
     "fine-tuned": "all weights, from trained ones on",
     "trained from scratch": "all weights, from random ones on",
     "mean of both": "the mean of the weights before and after fine-tuning",

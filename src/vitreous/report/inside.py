@@ -72,7 +72,7 @@ def _shown(result: Fitted[Any], num: int) -> list[tuple[int, Picture]]:
     """The pictures whose attention was kept, by number in the test part, as the model sees them."""
     test = result.splits.test
     assert test is not None
-    some = inspected(test)
+    some = inspected(test, result.recipe)
     assert isinstance(some, Subset)
     prepared = result.recipe.preprocessing
     found: list[tuple[int, Picture]] = []

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from vitreous.data.check import CONFLICTS
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
 from vitreous.report.judgement import still_learning
@@ -91,7 +92,7 @@ def _about_data(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
     if data.num_two_labels:
         yield (
             "Labels that contradict.",
-            f"{counted(data.num_two_labels, 'picture')} under two classes: no model can be right about both.",
+            f"{CONFLICTS[data.task].capitalize()}: {data.num_two_labels:,}. No model can be right about both.",
         )
     unreadable = sum(len(part.unreadable) for part in data.parts)
     if unreadable:
