@@ -38,7 +38,7 @@ from vitreous.evaluation.probes import linear_probe
 from vitreous.jobs.evaluate import _batches
 from vitreous.models.flops import flops
 from vitreous.nn.graphed import Graphed
-from vitreous.nn.half import half_on_gpu
+from vitreous.nn.half import half_where_native
 from vitreous.tasks.base import Task
 from vitreous.training.devices import World
 from vitreous.training.environment import environment
@@ -106,7 +106,7 @@ def graphed(task: Task, compiled: str | None = None) -> Way:
     forward = Graphed(task, logits, compiled)
 
     def way(images: Tensor) -> Tensor:
-        with half_on_gpu(images.device):
+        with half_where_native(images.device):
             return forward(images)
 
     return way

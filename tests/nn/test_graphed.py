@@ -46,8 +46,9 @@ def recordings(monkeypatch):
     monkeypatch.setattr(graphed, "waits_of", lambda run, inputs: run() or [])
     monkeypatch.setattr(graphed, "abandon", lambda device, pool: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(Graphed, "_is_served", lambda self, first: True)
-    return made
+    monkeypatch.setattr(Graphed, "_is_on_gpu", lambda self, first: True)
+    with torch.no_grad():
+        yield made
 
 
 def batch(num):
@@ -55,7 +56,7 @@ def batch(num):
 
 
 def test_a_size_is_recorded_once_it_comes_again(recordings):
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     for count in range(5):
         x = batch(8)
         torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
@@ -63,7 +64,7 @@ def test_a_size_is_recorded_once_it_comes_again(recordings):
 
 
 def test_the_last_batch_goes_into_the_graph_of_the_others(recordings):
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     for num in (8, 8, 8, 5):
         x = batch(num)
         found = forward(x)
@@ -76,7 +77,7 @@ def test_the_last_batch_goes_into_the_graph_of_the_others(recordings):
 
 
 def test_results_are_kept_by_whoever_asked(recordings):
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     xs = [batch(4) for _ in range(6)]
     found = [forward(x).sums for x in xs]
     for x, one in zip(xs, found, strict=True):
@@ -84,7 +85,7 @@ def test_results_are_kept_by_whoever_asked(recordings):
 
 
 def test_what_differs_in_more_than_size_has_a_graph_of_its_own(recordings):
-    forward, x = Graphed(nn.Identity(), sums), batch(4)
+    forward, x = Graphed(nn.Identity().eval(), sums), batch(4)
     for extent in (None, torch.arange(4)):
         for _ in range(3):
             expected = x.sum(dim=1) + (0 if extent is None else extent)
@@ -94,7 +95,7 @@ def test_what_differs_in_more_than_size_has_a_graph_of_its_own(recordings):
 
 def test_graphs_are_few(recordings, monkeypatch):
     monkeypatch.setattr(graphed, "MOST_GRAPHS", 2)
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     for num in (1, 4, 1, 16):
         for _ in range(3):
             forward(batch(num))
@@ -109,7 +110,7 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so_once(recordings, monke
         raise RuntimeError("operation not permitted when stream is capturing\nand much more")
 
     monkeypatch.setattr(graphed, "recorded", refusing)
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     for _ in range(6):
         x = batch(3)
         torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
@@ -119,7 +120,7 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so_once(recordings, monke
 
 def test_what_waits_for_the_host_is_not_even_tried(recordings, monkeypatch, capsys):
     monkeypatch.setattr(graphed, "waits_of", lambda run, inputs: [run(), "model.py:7"][1:])
-    forward, x = Graphed(nn.Identity(), sums), batch(3)
+    forward, x = Graphed(nn.Identity().eval(), sums), batch(3)
     for _ in range(6):
         torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
     assert recordings == []
@@ -127,7 +128,7 @@ def test_what_waits_for_the_host_is_not_even_tried(recordings, monkeypatch, caps
 
 
 def test_forgetting(recordings):
-    forward = Graphed(nn.Identity(), sums)
+    forward = Graphed(nn.Identity().eval(), sums)
     for _ in range(3):
         forward(batch(3))
     forward.forget()
@@ -142,6 +143,17 @@ def test_elsewhere_nothing_is_recorded():
         for _ in range(4):
             forward(batch(2))
     assert forward._graphs == {} and forward.refused is None
+
+
+def test_on_a_cpu_weights_are_cast_once_too():
+    task, images = small_vit(), torch.randn(2, 3, 16, 16)
+    forward = Graphed(task, lambda task, images: task.predict(images).logits)
+    with torch.no_grad():
+        torch.testing.assert_close(forward(images), task.predict(images).logits)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, expected = forward(images), task.predict(images).logits
+    assert forward._casting.cast and not forward._graphs
+    torch.testing.assert_close(found.float(), expected.float(), atol=0.05, rtol=0.05)
 
 
 def test_every_tensor_is_changed_and_nothing_else():

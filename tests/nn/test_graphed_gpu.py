@@ -127,7 +127,7 @@ def test_what_reads_back_cannot_be_recorded_and_runs_all_the_same(capsys):
         return module(x) * float(x.sum())  # the host waits for the device
 
     x = torch.ones(3, 4, device="cuda")
-    forward = Graphed(nn.Identity(), reading)
+    forward = Graphed(nn.Identity().eval(), reading)
     for _ in range(5):
         torch.testing.assert_close(forward(x), x * 12)
     assert capsys.readouterr().err.count("it waits for the device in") == 1

@@ -36,8 +36,8 @@ class Graphed(Generic[M, T]):
     dataclasses, dicts and tuples, which the caller may keep.
 
     Under autocast its weights are cast once, so they must stay as they are for as long as this lives. A batch that is
-    smaller than a recorded one is filled up to it and cut again. With gradients, on other devices, in training mode and
-    where weights are sharded, `forward` is called as it is.
+    smaller than a recorded one is filled up to it and cut again. On other devices nothing is recorded; with gradients,
+    in training mode and where weights are sharded, `forward` is called as it is.
 
     compiled: a mode of torch.compile, by which kernels are fused, too. That takes most of a minute per batch size, for
     a tenth or two of the time: it pays for millions of pictures.
@@ -54,8 +54,13 @@ class Graphed(Generic[M, T]):
         self._fused: Callable[..., T] | None = None
 
     def __call__(self, *inputs: Tensor | None) -> T:
-        if not self._is_served(inputs[0]):
+        first = inputs[0]
+        assert first is not None
+        if not self._is_served():
             return self.forward(self.module, *inputs)
+        if not self._is_on_gpu(first):
+            with self._casting:
+                return self.forward(self.module, *inputs)
         with _TURN:
             return self._pass(inputs)
 
@@ -66,9 +71,13 @@ class Graphed(Generic[M, T]):
             self._asked.clear()
             self._casting, self._pool, self._fused = CastOnce(), None, None
 
-    def _is_served(self, first: Tensor | None) -> bool:
-        on_gpu = first is not None and first.is_cuda and self._is_whole
-        return on_gpu and not (torch.is_grad_enabled() or self.module.training or torch.compiler.is_compiling())
+    def _is_served(self) -> bool:
+        is_fixed = self._is_whole and not (torch.is_grad_enabled() or self.module.training)
+        return is_fixed and not torch.compiler.is_compiling()
+
+    @staticmethod
+    def _is_on_gpu(tensor: Tensor) -> bool:
+        return tensor.is_cuda
 
     def _pass(self, inputs: Inputs) -> T:
         signature, num = _signature(inputs), _num(inputs)

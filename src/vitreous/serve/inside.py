@@ -35,7 +35,7 @@ def looked_at(
         wide[f"scale_{seen.number}"], levels[f"weights_{seen.number}"] = quantised(weights)
         for name, tokens in (("queries", seen.layer.queries), ("keys", seen.layer.keys)):
             if not _in_order(tokens):
-                wide[f"{name}_{seen.number}"] = tokens.to(torch.int32)
+                wide[f"{name}_{seen.number}"] = tokens.to("cpu", torch.int32)
 
     with reading(encoder, read):
         features = forward()
@@ -61,7 +61,7 @@ def _are_averaged(layers: list[AttentionLayer]) -> bool:
 
 
 def _in_order(tokens: Tensor) -> bool:
-    return len(tokens) == 1 and torch.equal(tokens[0], torch.arange(tokens.shape[1]))
+    return len(tokens) == 1 and torch.equal(tokens[0].cpu(), torch.arange(tokens.shape[1]))
 
 
 def described_layer(layer: AttentionLayer) -> dict[str, Any]:

@@ -29,6 +29,10 @@ class Served:
     def warm_up(self) -> None:
         """Called before the first question; the first pass is slow."""
 
+    def is_lost(self, error: Exception) -> bool:
+        """Whether nothing can be asked any more after such an error: a new process is wanted."""
+        return False
+
     def take_cores(self, lanes: int) -> None:
         """Called in the thread that is about to ask, with the number of those it shares the cores with, itself too."""
 

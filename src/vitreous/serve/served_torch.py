@@ -16,6 +16,9 @@ from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.queries import has_looks, query_looks
+from vitreous.models.base import Encoder
+from vitreous.nn.graphed import PLAIN_CALLS, Graphed
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.box_outcomes import BoxOutcome, QueryLooks, canvas_on_picture
 from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.reading import Reading
@@ -63,6 +66,7 @@ class TorchServed(Served):
         else:
             encoder = trained.encoder() if self.predictor is None else self.predictor.task.encoder
         self.encoder = encoder.to(self.device).eval()
+        self._pooled = Graphed(self.towers or self.encoder, self._embedded)
         self.searched = None if index is None else Searched(index, self._fingerprint())
 
     def _two_towers(self, trained: Trained) -> tuple[ImageText | None, Words | None]:
@@ -89,9 +93,18 @@ class TorchServed(Served):
             torch.set_num_threads(num)
 
     def warm_up(self) -> None:
+        """On a GPU until passes over every size of batch are recorded: any other is filled up to one of these."""
         self.take_cores(1)
         size = self.card.preprocessing.size_px
-        self.embed([Prepared(torch.zeros(3, *size, dtype=torch.uint8), size)])
+        empty = Prepared(torch.zeros(3, *size, dtype=torch.uint8), size)
+        self.embed([empty])
+        if self.device.type == "cuda" and self.predictor is not None:
+            for power in range(self.max_batch.bit_length()):
+                for _ in range(PLAIN_CALLS + 1):
+                    self._predicted([empty] * min(2**power, self.max_batch))
+
+    def is_lost(self, error: Exception) -> bool:
+        return isinstance(error, torch.AcceleratorError)  # whatever a process asks of its GPU after one fails, too
 
     # ---- pictures
 
@@ -101,10 +114,8 @@ class TorchServed(Served):
             windows = torch.stack([resized(view) for view in views(picture, self.predictor.reading)])
         return Prepared(resized(picture), (picture.shape[0], picture.shape[1]), windows)
 
-    def _images(self, prepared: Sequence[Prepared], through_windows: bool = False) -> Tensor:
-        parts = [one.windows if through_windows and one.windows is not None else one.pixels[None] for one in prepared]
-        pixels = torch.cat(parts)
-        return self.card.preprocessing.normalised(pixels.to(self.device))
+    def _images(self, prepared: Sequence[Prepared]) -> Tensor:
+        return self.card.preprocessing.normalised(_pixels(prepared).to(self.device))
 
     # ---- predictions
 
@@ -112,20 +123,26 @@ class TorchServed(Served):
     def predict(self, prepared: Sequence[Prepared], *, looks: bool = False) -> list[Outcome]:
         assert self.predictor is not None
         task = self.predictor.task
-        images, extent = self._images(prepared, through_windows=True), None
-        if self.predictor.reading.windows is None:
-            extent = self.card.preprocessing.extents([one.size for one in prepared])
-            extent = None if extent is None else extent.to(self.device)
         head: nn.Module = getattr(task, "head", task)
         if not (looks and has_looks(head) and self.predictor.reading.kind in LOOKING):
-            return self._outcomes(task.predict(images, extent), prepared)
-        canvas = self.card.preprocessing.size_px
+            return self._outcomes(self._predicted(prepared), prepared)
+        images, extent, canvas = self._images(prepared), self._extent(prepared), self.card.preprocessing.size_px
+        extent = None if extent is None else extent.to(self.device)
         prediction, maps = query_looks(head, canvas, lambda: task.predict(images, extent))
         levels = quantised(maps.flatten(2))[1].view(maps.shape).numpy()
         return [
             _with_looks(outcome, each, self.predictor.reading)
             for outcome, each in zip(self._outcomes(prediction, prepared), levels, strict=True)
         ]
+
+    def _predicted(self, prepared: Sequence[Prepared]) -> Prediction:
+        assert self.predictor is not None
+        return self.predictor.predict(_pixels(prepared, through_windows=True), self._extent(prepared))
+
+    def _extent(self, prepared: Sequence[Prepared]) -> Tensor | None:
+        if any(one.windows is not None for one in prepared):
+            return None
+        return self.card.preprocessing.extents([one.size for one in prepared])
 
     def _outcomes(self, prediction: Prediction, prepared: Sequence[Prepared]) -> list[Outcome]:
         assert self.predictor is not None
@@ -134,9 +151,15 @@ class TorchServed(Served):
     @torch.inference_mode()
     def embed(self, prepared: Sequence[Prepared]) -> NDArray[np.float32]:
         """Of a model of pictures and words: what texts are compared with, of length 1."""
-        images = self._images(prepared)
-        pooled: Tensor = self.encoder(images).pooled if self.towers is None else self.towers.embed_pictures(images)
-        return pooled.float().cpu().numpy()
+        with half_where_native(self.device):
+            return self._pooled(_pixels(prepared).to(self.device)).float().cpu().numpy()
+
+    def _embedded(self, model: Encoder | ImageText, pixels: Tensor) -> Tensor:
+        images = self.card.preprocessing.normalised(pixels)
+        if isinstance(model, ImageText):
+            return model.embed_pictures(images)
+        pooled: Tensor = model(images).pooled
+        return pooled
 
     # ---- words
 
@@ -234,6 +257,12 @@ class TorchServed(Served):
             return {"similarity": None, "grid": None, "why": f"the table of {num} x {num} places is too large to send"}
         levels = ((similarity.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "grid": grid, "why": None}
+
+
+def _pixels(prepared: Sequence[Prepared], through_windows: bool = False) -> Tensor:
+    """(B, 3, h, w) uint8, on the CPU."""
+    parts = [one.windows if through_windows and one.windows is not None else one.pixels[None] for one in prepared]
+    return torch.cat(parts)
 
 
 def _with_looks(outcome: Outcome, maps: NDArray[np.uint8], reading: Reading) -> Outcome:

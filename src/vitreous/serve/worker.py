@@ -255,8 +255,10 @@ class Worker:
             for job in batch:
                 self.send({"id": job.number, "status": 422, "error": str(error)})
             return
-        except Exception:
+        except Exception as error:
             self._fail(batch)
+            if self.served.is_lost(error):
+                raise
             return
         self.send({"batch": len(batch), "seconds": (time.monotonic() - began) / lanes})
         for job, (result, blob) in zip(batch, results, strict=True):
