@@ -11,6 +11,7 @@ from vitreous.batch import Batch
 from vitreous.objectives.base import Objective
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import Precision, World
+from vitreous.training.graph import Graph
 from vitreous.training.loop import Loop, TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
@@ -31,37 +32,56 @@ class SameBatch:
         return self.batch
 
 
-def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
+def step_of(
+    objective: Objective, images: Tensor, labels: Tensor, compiled: bool, graph: Graph = False
+) -> Callable[[], None]:
     ids = torch.arange(len(images), device=images.device)
-    return step_on(objective, Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids), compiled)
+    batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
+    return loop_on(objective, batch, compiled, graph=graph).run_step
 
 
 def step_on(objective: Objective, batch: Batch, compiled: bool) -> Callable[[], None]:
     return loop_on(objective, batch, compiled).step
 
 
-def loop_on(objective: Objective, batch: Batch, compiled: bool, precision: Precision = "bf16") -> Loop:
-    """bf16, fused AdamW, gradient norm, watch for NaN: the step that training takes."""
+def loop_on(
+    objective: Objective,
+    batch: Batch,
+    compiled: bool,
+    precision: Precision = "bf16",
+    *,
+    graph: Graph = False,
+    clip: float | None = None,
+    average: AverageSettings | None = None,
+) -> Loop:
+    """Fused AdamW, gradient norm, watch for NaN: the step that training takes."""
     data, images = SameBatch(batch), batch.images
+    settings = TrainingSettings(
+        epochs=1, batch_size=len(images), clip=clip, precision=precision, compile=compiled, cuda_graph=graph
+    )
     loop = Loop(
         objective,
         data,
         optimizer=AdamWSettings(lr=1e-4, weight_decay=0.1).build(objective),
         schedule=ScheduleSettings(decay="constant"),
-        average=AverageSettings().build(objective),
-        settings=TrainingSettings(epochs=1, batch_size=len(images), clip=None, precision=precision, compile=compiled),
+        average=(average or AverageSettings()).build(objective),
+        settings=settings,
         world=World.join("cuda" if images.is_cuda else "cpu"),
     )
     loop.prepare = data.prepare
     return loop
 
 
-def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool) -> Callable[[], None]:
-    """The same of a plain module, as its users would write it."""
+def their_step(
+    model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool, mode: str | None = None
+) -> Callable[[], None]:
+    """The same of a plain module, as its users would write it. mode: of torch.compile."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    forward = torch.compile(model, dynamic=False) if compiled else model
+    forward = torch.compile(model, dynamic=False, mode=mode) if compiled else model
 
     def step() -> None:
+        if mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
         with torch.autocast(images.device.type, dtype=torch.bfloat16):
             loss = F.cross_entropy(forward(images), labels)
         loss.backward()
@@ -80,3 +100,14 @@ def seconds(step: Callable[[], None], times: int, device: torch.device) -> float
         step()
     wait()
     return (time.perf_counter() - began) / times
+
+
+def matrix_tflops(side: int = 8192) -> float:
+    """What one large product of random bfloat16 matrices reaches on this GPU: the ceiling of a step."""
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def work() -> None:
+        a @ b
+
+    seconds(work, 5, a.device)
+    return 2 * side**3 / min(seconds(work, 10, a.device) for _ in range(3)) / 1e12

@@ -1,37 +1,88 @@
-"""A whole training step, ours against timm's, side by side in one process on one GPU.
+"""A whole training step, ours against timm's, side by side in one process on one GPU; and what each lever gives.
 
     python benchmarks/train_step.py --out docs/results/train_step.json
+    python benchmarks/train_step.py --levers --seconds 540 --out docs/results/train_step_levers.json
 
 First both are checked to have equal parameters and, on the same weights and pictures, equal loss. Then each takes
-steps in turn (forward, backward, fused AdamW; bf16, torch.compile), and the medians of the rounds are compared.
-Ours is the step of the real training loop, with its gradient norm and its watch for NaN.
+steps in turn (forward, backward, fused AdamW; bf16, torch.compile), and the medians of the rounds are compared: timm as
+it is compiled by default, and with mode="reduce-overhead", which launches CUDA graphs. Ours is the step of the real
+training loop as one CUDA graph, with its gradient norm and its watch for NaN. Beside each stands its share of what one
+large matrix product reaches in the same run.
+
+`--levers` first takes ViT-B/16 at batch 256 without any lever, and then with each by itself, in turn with the step
+without it; those that gain, all together, are what the rows after it have. Rows come in the order of what we want to
+know most, until the time is up; every row is written at once. A lever that fails, or changes loss or gradient beyond
+what bf16 does, says so and is left out.
 """
 
 import argparse
+import copy
+import gc
 import json
 import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from one_step import seconds, step_of, their_step
+from one_step import loop_on, matrix_tflops, seconds, their_step
 from vitreous import create_model
+from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
-from vitreous.models.flops import flops
+from vitreous.models.flops import TRAINING_FACTOR, flops
+from vitreous.nn import kernels
+from vitreous.tasks.classify import Classify
+from vitreous.training.averages import AverageSettings
 from vitreous.training.environment import environment
+from vitreous.training.graph import WARM_UP_STEPS
 from vitreous.weights import formats
 from vitreous.weights.formats import Given
 from vitreous.weights.timm import Timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
+# In the order of what we want to know most.
+ROWS = (
+    *(("vit_b16", 256), ("vit_b16", 32), ("vit_s16", 256), ("vit_b16", 64), ("vit_s16", 32), ("vit_l16", 256)),
+    *(("vit_b16", 8), ("vit_s16", 8), ("vit_b16", 16), ("vit_s16", 64), ("vit_s16", 16)),
+    *(("vit_l16", 32), ("vit_l16", 8), ("vit_l16", 64), ("vit_l16", 16)),
+)
+PEERS = {"timm": None, "timm reduce-overhead": "reduce-overhead"}
+LEVERS = ("gelu", "attention", "gelu+attention", "cudnn", "graph", "adamw", "fp8", "fp8+gelu+attention", "autotune")
+GAIN = 1.003  # from which a lever counts as one: rounds differ by less
+CLOSE = 0.1  # of loss and gradient: what rounding in bf16 comes to over 12 blocks; fp8 is judged by its loss curve
+Step = Callable[[], None]
 
 
-def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
+def labelled(batch_size: int, device: torch.device) -> Batch:
+    ids = torch.arange(batch_size, device=device)
+    images = torch.randn(batch_size, 3, 224, 224, device=device)
+    return Batch(
+        views=(images,), targets={"label": torch.randint(1000, (batch_size,), device=device)}, ids=ids, keys=ids
+    )
+
+
+def pair(name: str, device: torch.device) -> tuple[Classify, torch.nn.Module]:
+    """Ours and timm's, with the same weights."""
+    torch.manual_seed(0)
+    theirs = timm.create_model(PAIRS[name], num_classes=1000)
+    torch.nn.init.normal_(theirs.head.weight, std=0.02)
+    ours = create_model(name, num_classes=1000)
+    _, weights, report = formats.read(Given(theirs.state_dict(), {}, PAIRS[name]), Timm())
+    assert report.is_exact, report.mismatch()
+    ours.load_state_dict(weights)
+    return ours.to(device), theirs.to(device)
+
+
+def check_equal(ours: Classify, theirs: torch.nn.Module, batch: Batch) -> dict[str, float]:
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == counts[1], counts
+    images, labels = batch.images[:8], batch.targets["label"][:8]
     with torch.no_grad():  # float32, so that a difference would be one of mathematics
         mine = F.cross_entropy(ours.predict(images).logits, labels)
         other = F.cross_entropy(theirs(images), labels)
@@ -39,51 +90,206 @@ def check_equal(ours: torch.nn.Module, theirs: torch.nn.Module, images: Tensor, 
     return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
 
 
-def compare(name: str, batch_size: int, compiled: bool, rounds: int, device: torch.device) -> dict[str, object]:
-    torch.manual_seed(0)
-    theirs = timm.create_model(PAIRS[name], num_classes=1000).to(device)
-    torch.nn.init.normal_(theirs.head.weight, std=0.02)
-    ours = create_model(name, num_classes=1000).to(device)
-    _, weights, report = formats.read(Given(theirs.state_dict(), {}, PAIRS[name]), Timm())
-    assert report.is_exact, report.mismatch()
-    ours.load_state_dict(weights)
-    images = torch.randn(batch_size, 3, 224, 224, device=device)
-    labels = torch.randint(1000, (batch_size,), device=device)
-    result: dict[str, object] = {"model": name, "batch_size": batch_size, "compiled": compiled}
-    result |= check_equal(ours, theirs, images[:8], labels[:8])
-    steps = {"ours": step_of(ours, images, labels, compiled), "timm": their_step(theirs, images, labels, compiled)}
-    times: dict[str, list[float]] = {"ours": [], "timm": []}
-    for step in steps.values():
-        seconds(step, 4, device)  # compilation and warm-up
-    if not rounds:
-        return result
+# ---- levers
+
+
+@contextmanager
+def switched(levers: set[str]) -> Iterator[None]:
+    before = dict(kernels.PAY)
+    kernels.PAY.update({name: name in levers for name in kernels.PAY})
+    try:
+        yield
+    finally:
+        kernels.PAY.update(before)
+
+
+@contextmanager
+def pulled(levers: set[str]) -> Iterator[None]:
+    """Inside, a step is built with these, and captured."""
+    torch.compiler.reset()  # what was compiled otherwise; graphs that were captured stay
+    inductor: Any = torch._inductor.config
+    tuned = inductor.patch(max_autotune_gemm=True, max_autotune_gemm_backends="ATEN,TRITON")
+    # A cache of compiled graphs would not see which attention torch is to take.
+    first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    with (
+        switched(levers),
+        tuned if "autotune" in levers else nullcontext(),
+        sdpa_kernel(first, set_priority=True) if "cudnn" in levers else nullcontext(),
+        inductor.patch(force_disable_caches=True) if "cudnn" in levers else nullcontext(),
+    ):
+        yield
+
+
+def step_with(levers: set[str], objective: Classify, batch: Batch, compiled: bool = True) -> Step:
+    """Warm, and where the device is a GPU captured as one graph, unless "no graph" is asked for."""
+    on_gpu, has_more = batch.images.is_cuda, "clip and average" in levers
+    with pulled(levers):
+        loop = loop_on(
+            copy.deepcopy(objective),
+            batch,
+            compiled,
+            "fp8" if "fp8" in levers else "bf16",
+            graph=on_gpu and "no graph" not in levers,
+            clip=1.0 if has_more else None,
+            average=AverageSettings(kind="ema") if has_more else None,
+        )
+        for _ in range(WARM_UP_STEPS + 2):
+            loop.run_step()
+        if on_gpu:
+            torch.cuda.synchronize()
+    assert int(loop.first_bad_step) < 0, "the loss is not finite"
+
+    def step() -> None:
+        with switched(levers):  # for one that is not captured
+            loop.run_step()
+
+    return step
+
+
+def change(levers: set[str], objective: Classify, batch: Batch) -> float:
+    """By which share loss and gradient of one step differ from the plain step's: the larger of both."""
+    found = []
+    few = Batch(
+        views=(batch.images[:16],),
+        targets={"label": batch.targets["label"][:16]},
+        ids=batch.ids[:16],
+        keys=batch.keys[:16],
+    )
+    for pull in (levers, set[str]()):
+        with pulled(pull):
+            loop = loop_on(copy.deepcopy(objective), few, False, "fp8" if "fp8" in pull else "bf16")
+            loop._backward(few, torch.zeros((), device=batch.images.device))
+        found.append([loop.meter.read()["loss"], torch.cat([g.flatten() for g in loop.optimizer.gradients()])])
+    (loss, gradient), (plain_loss, plain_gradient) = found
+    return max(abs(loss - plain_loss) / plain_loss, float((gradient - plain_gradient).norm() / plain_gradient.norm()))
+
+
+def sides_of(lever: str) -> tuple[set[str], set[str]]:
+    """With the lever, and without it."""
+    if lever == "graph":
+        return set(), {"no graph"}
+    if lever == "adamw":
+        return {"adamw", "clip and average"}, {"clip and average"}
+    return set(lever.split("+")), set()
+
+
+def lever_rows(rounds: int, until: float, device: torch.device, times: int) -> Iterator[dict[str, Any]]:
+    objective, _ = pair("vit_b16", device)
+    batch = labelled(256, device)
+    plain: dict[str, Step] = {}
+    longest = 0.0
+    for lever in LEVERS:
+        if time.monotonic() + longest > until:
+            return
+        began = time.monotonic()
+        row: dict[str, Any] = {"lever": lever, "model": "vit_b16", "batch_size": len(batch)}
+        levers, others = sides_of(lever)
+        try:
+            row["changes_by"] = round(change(levers, objective, batch), 5)
+            if not row["changes_by"] < CLOSE and "fp8" not in lever:
+                raise AssertionError(f"loss or gradient differ by {row['changes_by']:.1%}")
+            named = "+".join(sorted(others))
+            plain.setdefault(named, step_with(others, objective, batch))
+            medians = in_turn(
+                {"with": step_with(levers, objective, batch), "without": plain[named]}, rounds, times, device
+            )
+            row |= {f"{side}_ms": round(1000 * median, 3) for side, median in medians.items()}
+            row["gain"] = round(medians["without"] / medians["with"], 4)
+        except Exception as error:  # the others are still to be measured
+            row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+        row["took_s"] = round(time.monotonic() - began, 1)
+        longest = max(longest, row["took_s"])
+        yield row
+
+
+def in_turn(steps: dict[str, Step], rounds: int, times: int, device: torch.device) -> dict[str, float]:
+    """The median seconds of each, over rounds in which each has its turn."""
+    found: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):
         for who, step in steps.items():
-            times[who].append(seconds(step, 6, device))
-    medians = {who: statistics.median(values) for who, values in times.items()}
-    work = 3 * flops(ours.encoder) * batch_size
+            found[who].append(seconds(step, times, device))
+    return {who: statistics.median(values) for who, values in found.items()}
+
+
+# ---- against timm
+
+
+def compare(
+    name: str, batch_size: int, levers: set[str], *, rounds: int, times: int, ceiling: float | None, compiled: bool
+) -> dict[str, Any]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gc.collect()
+    torch.cuda.empty_cache()
+    ours, theirs = pair(name, device)
+    batch = labelled(batch_size, device)
+    row: dict[str, Any] = {"model": name, "batch_size": batch_size, "levers": sorted(levers), "compiled": compiled}
+    row |= check_equal(ours, theirs, batch)
+    steps = {"ours": step_with(levers, ours, batch, compiled)}
+    for peer, mode in PEERS.items():
+        if mode is None or (compiled and batch.images.is_cuda):
+            images, labels = batch.images, batch.targets["label"]
+            steps[peer] = their_step(copy.deepcopy(theirs), images, labels, compiled, mode)
+            seconds(steps[peer], 5, device)  # compilation and warm-up
+    if not rounds:
+        return row
+    work = TRAINING_FACTOR * flops(ours.encoder) * batch_size
+    medians = in_turn(steps, rounds, max(times, min(60, 2048 // batch_size)) if batch.images.is_cuda else times, device)
     for who, median in medians.items():
-        result[f"{who}_images_s"] = round(batch_size / median, 1)
-        result[f"{who}_tflops"] = round(work / median / 1e12, 1)
-    result["ratio"] = round(medians["timm"] / medians["ours"], 4)  # above 1: ours is faster
-    return result
+        row[f"{who}, images/s"] = round(batch_size / median, 1)
+        row[f"{who}, TFLOP/s"] = round(work / median / 1e12, 1)
+        if ceiling is not None:
+            row[f"{who}, share of ceiling"] = round(work / median / 1e12 / ceiling, 3)
+    for peer in medians.keys() - {"ours"}:
+        row[f"ratio to {peer}"] = round(medians[peer] / medians["ours"], 4)  # above 1: ours is faster
+    return row
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=list(PAIRS), default=list(PAIRS))
+    parser.add_argument("--batch-size", type=int, nargs="+", help="these alone")
+    parser.add_argument("--levers", action="store_true", help="each by itself first")
+    parser.add_argument("--on", nargs="+", default=[], help="levers that the rows have: gelu, attention, fp8 ...")
+    parser.add_argument("--seconds", type=float, default=540.0, help="after which no row begins")
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5, help="0: only fill the compiler's cache")
+    parser.add_argument("--times", type=int, default=6, help="steps of a round, at least")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["vit_b16", "vit_l16"], choices=list(PAIRS))
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5, help="0: only fill the compiler's cache")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    results = []
-    for name in options.models:
-        results.append(compare(name, options.batch_size, not options.eager, options.rounds, device))
-        print(json.dumps(results[-1]), flush=True)
+    options, began = parsed(), time.monotonic()
+    until, device = began + options.seconds, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ceiling = matrix_tflops() if device.type == "cuda" else None
+    found: dict[str, Any] = {"environment": environment(), "ceiling_tflops": ceiling, "levers": [], "rows": []}
+
+    def keep(kind: str, row: dict[str, Any]) -> None:
+        found[kind].append(row)
+        print(json.dumps(row), flush=True)
         if options.out:
-            options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=2) + "\n")
+            options.out.write_text(json.dumps(found, indent=2) + "\n")
+
+    levers = set(options.on) or {name for name, is_on in kernels.PAY.items() if is_on}
+    if options.levers:
+        for row in lever_rows(options.rounds, began + 0.6 * options.seconds, device, options.times):
+            keep("levers", row)
+        gains = {row["lever"]: row.get("gain", 0.0) for row in found["levers"]}
+        levers = {name for name in kernels.PAY if gains.get(name, 0.0) > GAIN}
+        print(f"rows have: {', '.join(sorted(levers)) or 'no lever'}", flush=True)
+    sizes = [row for row in ROWS if row[0] in options.models]
+    if options.batch_size:
+        sizes = [(name, size) for name in options.models for size in options.batch_size]
+    longest = 0.0
+    for name, size in sizes:
+        if time.monotonic() + longest > until:
+            break
+        start = time.monotonic()
+        row = compare(
+            name, size, levers, rounds=options.rounds, times=options.times, ceiling=ceiling, compiled=not options.eager
+        )
+        longest = max(longest, time.monotonic() - start)
+        keep("rows", row | {"took_s": round(time.monotonic() - start, 1)})
 
 
 if __name__ == "__main__":

@@ -71,9 +71,7 @@ class TrainingSettings:
     steps: int | None = None  # length of the run in optimizer steps
     batch_size: int = 512  # pictures per step, over all ranks and accumulated parts
     clip: float | None = 1.0  # largest global norm of the gradient
-    precision: Precision = (
-        "fp32"  # bf16: activations in bfloat16, sums in float32; auto: where there is; fp8: Hopper
-    )
+    precision: Precision = "fp32"  # bf16: activations in bfloat16, sums in float32; auto: where there is; fp8: H100
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
     cuda_graph: Graph = "auto"  # launch each step as one CUDA graph; auto: on one GPU, wherever the step allows it
     memory: MemorySettings = field(default_factory=MemorySettings)  # how to do with less of it

@@ -1,0 +1,156 @@
+"""The kernels of a training step alone, at shapes of ViTs: ours beside torch's, in bf16 on one GPU.
+
+    python benchmarks/step_kernels.py --out step_kernels.json
+
+Attention from the product that makes queries, keys and values to the one that follows, GELU with the gradient of the
+bias before it, and AdamW with clip and average. `--choices` tries other divisions of the work than the ones we chose.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kernels import milliseconds
+from vitreous.cli import one_line_errors
+from vitreous.nn.gelu import biased_gelu
+from vitreous.nn.kernels import gelu as gelu_kernels
+from vitreous.nn.kernels import packed_attention as ours
+from vitreous.nn.packed_attention import attend
+from vitreous.training.environment import environment
+
+SHAPES = ((256, 197, 768, 12), (512, 65, 256, 8), (256, 197, 384, 6), (256, 197, 1024, 16), (256, 50, 1024, 16))
+
+
+def both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> dict[str, float]:
+    out = call(*inputs)
+    grad = torch.randn_like(out)
+    return {
+        "forward_ms": round(milliseconds(lambda: call(*inputs).detach()), 4),
+        "backward_ms": round(milliseconds(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)), 4),
+    }
+
+
+def by_torch(packed: Tensor, heads: int, backend: SDPBackend) -> Tensor:
+    """On the way back, gradients of queries, keys and values are brought together; that of a bias is not in it."""
+    B, N, _ = packed.shape
+    q, k, v = packed.view(B, N, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def attention(choices: bool) -> list[dict[str, Any]]:
+    rows = []
+    sizes = [(64, 4, 2)]
+    sizes += [(64, 4, 3), (64, 4, 1), (64, 8, 2), (128, 8, 2), (32, 4, 2)] if choices else []
+    for B, N, D, heads in SHAPES:
+        packed = torch.randn(B, N, 3 * D, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        bias = torch.zeros(3 * D, device="cuda", requires_grad=True)
+        of = {"what": "attention", "shape": (B, N, D, heads)}
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+            found = both_ways(partial(by_torch, heads=heads, backend=backend), packed)
+            rows.append(of | {"by": backend.name, **found})
+        rows.append(
+            of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, packed, (0, 1)))}
+        )
+        for block, warps, stages in sizes:
+            ours.BLOCK, ours.NUM_WARPS, ours.NUM_STAGES = block, warps, stages
+            found = both_ways(lambda packed, bias, heads=heads: attend(packed, bias, heads)[0], packed, bias)
+            rows.append(of | {"by": f"ours {block, warps, stages}", **found})
+    return rows
+
+
+def gelu(choices: bool) -> list[dict[str, Any]]:
+    rows = []
+    sizes = [(4096, 16, 256, 8)]
+    sizes += [(2048, 16, 256, 8), (8192, 8, 256, 4), (4096, 32, 128, 8), (4096, 8, 512, 8)] if choices else []
+    for B, N, D, _ in SHAPES[:2]:
+        x = torch.randn(B, N, 4 * D, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        bias = torch.zeros(4 * D, device="cuda", requires_grad=True)
+        of = {"what": "gelu", "shape": (B, N, 4 * D)}
+        for kind in ("none", "tanh"):
+            rows.append(
+                of | {"by": f"torch.compile, {kind}", **both_ways(torch.compile(partial(F.gelu, approximate=kind)), x)}
+            )
+        rows.append(of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, x, (0, 1)))})
+        for chosen in sizes:
+            gelu_kernels.BLOCK, gelu_kernels.ROWS, gelu_kernels.COLUMNS, gelu_kernels.NUM_WARPS = chosen
+            found = both_ways(biased_gelu, x, bias)
+            moved = 2 * x.numel() * 2 / found["forward_ms"] / 1e9, 3 * x.numel() * 2 / found["backward_ms"] / 1e9
+            speed = {"forward_TB_s": round(moved[0], 2), "backward_TB_s": round(moved[1], 2)}
+            rows.append(of | {"by": f"ours {chosen}", **found, **speed})
+    return rows
+
+
+def adamw() -> list[dict[str, Any]]:
+    """A step of ViT-B/16's parameters, with clip and average."""
+    from vitreous import create_model
+    from vitreous.nn import kernels
+    from vitreous.training.averages import AverageSettings
+    from vitreous.training.one_pass import OnePass
+    from vitreous.training.optim import AdamWSettings
+
+    rows = []
+    bad = torch.zeros((), device="cuda", dtype=torch.bool)
+    for is_ours in (False, True):
+        kernels.PAY["adamw"] = is_ours
+        objective = create_model("vit_b16", num_classes=1000).cuda()
+        optimizer, average = AdamWSettings().build(objective), AverageSettings(kind="ema").build(objective)
+        for p in objective.parameters():
+            p.grad = torch.randn_like(p)
+        one_pass = OnePass.of(objective, optimizer, average)
+        assert (one_pass is not None) == is_ours
+
+        def step(optimizer=optimizer, average=average, one_pass=one_pass) -> None:  # type: ignore[no-untyped-def]
+            if one_pass is None:
+                optimizer.clip(1.0)
+                optimizer.step(bad)
+            else:
+                one_pass.step(optimizer.norm(), 1.0, bad)
+            average.update()
+
+        numbers = sum(p.numel() for p in objective.parameters())
+        ms = captured(step)
+        # Gradients are read twice; weights, two moments and the average read and written.
+        row = {"what": "adamw", "by": "ours" if is_ours else "torch", "ms": round(ms, 4)}
+        rows.append(row | {"TB_s_of_what_it_must_move": round(numbers * 4 * 10 / ms / 1e9, 2)})
+    kernels.PAY["adamw"] = False
+    return rows
+
+
+def captured(step: Callable[[], None]) -> float:
+    """Milliseconds of a step as a CUDA graph, so that launches do not count."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    return milliseconds(graph.replay)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--choices", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for part in (lambda: attention(options.choices), lambda: gelu(options.choices), adamw):
+        rows += part()
+        if options.out:
+            options.out.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+    for row in rows:
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()
