@@ -35,6 +35,7 @@ SIZES = {"queries": 5, "width": 8, "heads": 2, "mlp_width": 12, "dropout": 0.0, 
 TWO_STAGE = DetectSettings(**SIZES, encoder_depth=0, decoder_depth=1, two_stage=True)
 ONE_STAGE = DetectSettings(**SIZES | {"levels": 1}, encoder_depth=0, decoder_depth=1)
 DETR = DetectSettings(**SIZES, encoder_depth=0, decoder_depth=1, decoder="detr")
+CENTRES = DetectSettings(**SIZES, encoder_depth=1, decoder="centres")
 CALIBRATION = BoxCalibration(temperature=1.3, shift=2.0, slopes=(0.8, 1.4), knots=(0.3,), threshold=0.1)
 EXTENTS = torch.tensor([[16, 24], [9, 24], [16, 7]])
 
@@ -146,6 +147,19 @@ def test_with_tensors_and_their_extents():
     assert kinds.count("MatMulInteger") == len(set(found.dense) - found.ends()) > 8
     products = sum(node.op_type in ("MatMul", "Gemm") for node in found.nodes)
     assert products - len(found.dense) == 2 * 3  # those of three attentions: the parts of their weights are weights
+
+
+def test_of_places_those_that_speak_are_in_the_graph():
+    task, graph = detector(CENTRES).task(), Graph("fp32")
+    given = [("tensors", TensorProto.FLOAT, ("batch", 3, *PX)), ("extent", TensorProto.INT64, ("batch", 2))]
+    written = Traced(task, with_extent=True).write(graph, ["tensors", "extent"])
+    session = open_session(graph.model(given, written).SerializeToString())
+    for rows in (slice(0, 3), slice(1, 2)):
+        inputs = {"tensors": images()[rows].numpy(), "extent": EXTENTS[rows].numpy()}
+        with torch.inference_mode():
+            expected = task.predict(images()[rows], EXTENTS[rows])
+        for name, value in zip(("logits", "boxes"), session.run(["logits", "boxes"], inputs), strict=True):
+            np.testing.assert_allclose(value, getattr(expected, name).numpy(), atol=1e-4)
 
 
 def test_a_program_takes_extents(tmp_path):

@@ -86,7 +86,7 @@ def surest(found: Placed, queries: int) -> tuple[Tensor, Tensor]:
     """Logits (B, Q, K) and boxes (B, Q, 4) of so many places. Of a class only those speak that are surer of it than the
     eight around them."""
     logits = found.logits if found.shown is None else torch.where(found.shown[..., None], found.logits, NOTHING)
-    maps = logits.transpose(1, 2).reshape(len(logits), -1, *found.size)  # (B, K, h, w)
+    maps = logits.transpose(1, 2).reshape(logits.shape[0], -1, *found.size)  # (B, K, h, w)
     speak = (maps >= F.max_pool2d(maps, 3, 1, 1)).flatten(2).transpose(1, 2)
     logits = torch.where(speak, logits, NOTHING)
     best = logits.amax(dim=-1).topk(min(queries, logits.shape[1]), dim=1).indices[..., None]
