@@ -145,17 +145,6 @@ def test_elsewhere_nothing_is_recorded():
     assert forward._graphs == {} and forward.refused is None
 
 
-def test_on_a_cpu_weights_are_cast_once_too():
-    task, images = small_vit(), torch.randn(2, 3, 16, 16)
-    forward = Graphed(task, lambda task, images: task.predict(images).logits)
-    with torch.no_grad():
-        torch.testing.assert_close(forward(images), task.predict(images).logits)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found, expected = forward(images), task.predict(images).logits
-    assert forward._casting.cast and not forward._graphs
-    torch.testing.assert_close(found.float(), expected.float(), atol=0.05, rtol=0.05)
-
-
 def test_every_tensor_is_changed_and_nothing_else():
     found = mapped({"a": (torch.ones(2), None), "b": Found(torch.ones(3))}, lambda tensor: tensor[:1])
     assert found["a"][0].shape == (1,) and found["a"][1] is None and found["b"].sums.shape == (1,)

@@ -36,8 +36,8 @@ class Graphed(Generic[M, T]):
     dataclasses, dicts and tuples, which the caller may keep.
 
     Under autocast its weights are cast once, so they must stay as they are for as long as this lives. A batch that is
-    smaller than a recorded one is filled up to it and cut again. On other devices nothing is recorded; with gradients,
-    in training mode and where weights are sharded, `forward` is called as it is.
+    smaller than a recorded one is filled up to it and cut again. With gradients, on other devices, in training mode and
+    where weights are sharded, `forward` is called as it is.
 
     compiled: a mode of torch.compile, by which kernels are fused, too. That takes most of a minute per batch size, for
     a tenth or two of the time: it pays for millions of pictures.
@@ -56,11 +56,8 @@ class Graphed(Generic[M, T]):
     def __call__(self, *inputs: Tensor | None) -> T:
         first = inputs[0]
         assert first is not None
-        if not self._is_served():
+        if not (self._is_on_gpu(first) and self._is_served()):
             return self.forward(self.module, *inputs)
-        if not self._is_on_gpu(first):
-            with self._casting:
-                return self.forward(self.module, *inputs)
         with _TURN:
             return self._pass(inputs)
 
