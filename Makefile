@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types slow stress stress-serve package clean
+.PHONY: demo test lint types bench-check slow stress stress-serve package clean
 
 demo: .venv/core  ## fit a model to a few embedded pictures, from an encoder that ships and from none
 	$(BIN)/vitreous demo
@@ -18,6 +18,9 @@ lint: .venv/dev
 
 types: .venv/dev
 	$(BIN)/mypy
+
+bench-check: .venv/dev  ## hot paths against stored bounds, so that nothing slow comes back unnoticed; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_check.py $(ARGS)
 
 slow: .venv/dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous import __version__
+from vitreous import __version__, platforms
 from vitreous.data.images import Picture
 from vitreous.data.kinds import TaskKind
 from vitreous.export.box_agreement import NEAR_PX, box_agreement
@@ -21,6 +21,7 @@ from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
 from vitreous.export.speed import speed_facts, timed
 from vitreous.export.usage import FITTED, Input, Precision
+from vitreous.nn.half import half_where_native
 from vitreous.prediction.outcomes import ManyOutcome, Outcome, Outputs, calibrated, outcomes
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import sizes_of
@@ -178,15 +179,17 @@ def input_difference(eager: TorchPredictor, path: Path, checks: Checks) -> float
 
 
 def speed(eager: TorchPredictor, written: Written, picture: Picture) -> dict[str, Any]:
-    """One picture at a time, in this process."""
+    """One picture at a time, in this process; by torch as `vitreous predict` does it on this machine."""
+    half = half_where_native(eager.device)
     runs: tuple[Callable[[], Any], Callable[[], Any]]
     if written.input == "tensors":
         inputs = seen(eager, picture)
         arrays = [one.cpu().numpy() for one in inputs]
-        runs = (lambda: eager.task.predict(*inputs), lambda: written.run(*arrays))
+        runs = (half(lambda: eager.task.predict(*inputs)), lambda: written.run(*arrays))
     else:
         runs = (lambda: eager(picture), lambda: written.run(picture[None]))
-    return {**speed_facts(*timed(runs)), "batch": 1, "threads": torch.get_num_threads()}
+    about = {"eager_precision": "bf16" if platforms.has_bfloat16(eager.device) else "fp32", "batch": 1}
+    return {**speed_facts(*timed(runs)), **about, "threads": torch.get_num_threads()}
 
 
 # ---- made of what
