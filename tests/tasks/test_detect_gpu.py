@@ -15,7 +15,12 @@ pytestmark = pytest.mark.gpu
 SETTINGS = DetectSettings(
     queries=12, width=32, heads=4, mlp_width=48, encoder_depth=1, decoder_depth=2, points=2, dropout=0.0
 )
-KINDS = {"detr": {"decoder": "detr"}, "refined": {}, "two stages": {"two_stage": True}}
+KINDS = {
+    "detr": {"decoder": "detr"},
+    "refined": {},
+    "two stages": {"two_stage": True},
+    "centres": {"decoder": "centres"},
+}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
