@@ -14,7 +14,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None = None, *, caus
         return F.scaled_dot_product_attention(q, k, v, attn_mask=added, is_causal=causal)
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     logits = logits if added is None else logits + added
-    return logits.softmax(dim=-1) @ v
+    out: Tensor = logits.softmax(dim=-1) @ v
+    return out
 
 
 def _is_faster_in_steps(q: Tensor, k: Tensor) -> bool:
