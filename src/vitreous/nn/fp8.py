@@ -27,7 +27,7 @@ class Dense8(nn.Linear):
         if not self.training:
             return F.linear(x, self.weight, bias)
         found: Tensor = Product8.apply(x.flatten(0, -2), self.weight, bias)  # type: ignore[no-untyped-call]
-        return found.unflatten(0, x.shape[:-1])
+        return found.view(*x.shape[:-1], -1)
 
 
 def multiplied(dense: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -166,7 +166,7 @@ class Loop:
         is_compiled = compiles(world.device, settings.compile)
         self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
-        self.one_pass = OnePass.of(objective, optimizer, average)
+        self.one_pass = OnePass.of(objective, optimizer, average) if world.size == 1 else None
         self.ungraphed = False  # whether a step turned out not to fit into a CUDA graph
         self.run_step = self._step_to_run()
 
