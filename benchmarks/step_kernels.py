@@ -80,7 +80,7 @@ def gelu(choices: bool) -> list[dict[str, Any]]:
                 of | {"by": f"torch.compile, {kind}", **both_ways(torch.compile(partial(F.gelu, approximate=kind)), x)}
             )
         rows.append(of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, x, (0, 1)))})
-        for chosen in sizes if D == SHAPES[0][2] else sizes[:1]:
+        for chosen in sizes if SHAPES[0][2] == D else sizes[:1]:
             gelu_kernels.BLOCK, gelu_kernels.ROWS, gelu_kernels.COLUMNS, gelu_kernels.NUM_WARPS = chosen
             found = both_ways(biased_gelu, x, bias)
             moved = 2 * x.numel() * 2 / found["forward_ms"] / 1e9, 3 * x.numel() * 2 / found["backward_ms"] / 1e9
