@@ -6,7 +6,7 @@
 Flickr8k (`--data`: its folder) from scratch, from vitreous-s, by SigLIP's loss, and with vitreous-s locked. What
 learned from Flickr8k is measured on CIFAR-10 by the names of its classes too, where VITREOUS_DATA has it. Needs the
 extra `words` (ftfy is pure Python: `pip install --no-deps --target carried ftfy wcwidth`, and carried on PYTHONPATH).
-A run that is there already is only measured. --steps tries it out on any machine.
+A run that is there already is only measured. --steps tries it out on any machine, with small pictures and no names.
 """
 
 import argparse
@@ -33,12 +33,17 @@ RUNS = {
 }
 
 
-def measured(name: str, recipe: Recipe, folder: Path) -> dict[str, Any]:
+TRIED_PX = 32
+
+
+def measured(name: str, recipe: Recipe, folder: Path, *, names: bool = True) -> dict[str, Any]:
     results = train(recipe, folder)
     found = {"run": name, "train_s": results["train_s"], "parameters": results["parameters"], "test": results["test"]}
     if name == "rendered":
         return found | {"unseen": evaluate(folder, "rendered:captions-unseen").to_json()["evaluation"]}
     found["test_with_intervals"] = evaluate(folder).to_json()["evaluation"]
+    if not names:
+        return found
     try:
         cifar10 = evaluate(folder, "cifar10", templates=TEMPLATES).to_json()["evaluation"]["scores"]["top1"]
     except UserError as error:
@@ -60,8 +65,9 @@ def main() -> None:
         if options.steps:
             training = replace(recipe.training, steps=options.steps, batch_size=16, compile=False, workers=0)
             data = replace(recipe.data, train_limit=64, keep_gb=0.0)
-            recipe = replace(recipe, data=data, training=replace(training, evaluate_every_epochs=0))
-        results.append(measured(name, recipe, options.folder / name))
+            model = replace(recipe.model, picture_px=(TRIED_PX, TRIED_PX))
+            recipe = replace(recipe, data=data, model=model, training=replace(training, evaluate_every_epochs=0))
+        results.append(measured(name, recipe, options.folder / name, names=not options.steps))
         print(json.dumps(results[-1]), flush=True)
         if options.out:
             options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=2) + "\n")

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -12,12 +14,13 @@ from bulk_inputs import picture, save_model, write_tar
 from vitreous.bulk.output import Output
 from vitreous.bulk.store import LocalStore
 from vitreous.cli import main
-from vitreous.data.images import read_picture
+from vitreous.data.images import BadPicture, read_picture
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.search.index import Index
+from vitreous.search.originals import original
 from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -258,3 +261,16 @@ def test_other_inputs_are_refused(folder, capsys):
             ]
         )
     assert f"began with {folder}/pictures; choose another --out" in capsys.readouterr().err
+
+
+def test_the_sheet_shows_pictures_of_shards(tmp_path):
+    save_model(tmp_path / "encoder")
+    (tmp_path / "pictures").mkdir()
+    write_tar(tmp_path / "pictures" / "a.tar", [("x/1.png", picture(1)), ("x/2.png", picture(2))])
+    rows = pa.table({"image": [{"bytes": picture(number), "path": None} for number in (3, 4)]})
+    pq.write_table(rows, tmp_path / "pictures" / "b.parquet")
+    index(tmp_path, "encoder", "plain")
+    for name, seed in (("a.tar:x/2.png", 2), ("b.parquet:row 1", 4)):
+        np.testing.assert_array_equal(original(f"{tmp_path}/pictures/{name}"), read_picture(picture(seed)))
+    for gone in ("a.tar:x/3.png", "b.parquet:row 9", "c.parquet:row 1", "d.png"):
+        assert isinstance(original(f"{tmp_path}/pictures/{gone}"), BadPicture)

@@ -1,7 +1,7 @@
 """The contact sheet: what was found, as one HTML page of thumbnails that needs no network and no script."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from vitreous.data.images import BadPicture
 from vitreous.display.html import Html, tag, together
@@ -13,12 +13,16 @@ from vitreous.storage import atomic
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 SIDE_PX = 192
 STYLE = f"""
-body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff }}
+:root {{ color-scheme: light dark }}
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem }}
+h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
 .sheet {{ display: grid; gap: 1rem; margin: 1rem 0 2rem }}
 .sheet {{ grid-template-columns: repeat(auto-fill, minmax({SIDE_PX}px, 1fr)) }}
 figure {{ margin: 0; overflow-wrap: anywhere; font-size: 12px }}
-img {{ max-width: 100%; display: block }}
-.pixels {{ image-rendering: pixelated; width: {SIDE_PX // 2}px; height: auto }}
+img, .gone {{ display: block; width: 100%; aspect-ratio: 1; margin: 0 0 .3rem; border-radius: 6px }}
+img {{ object-fit: contain; background: rgb(128 128 128 / 15%) }}
+.gone {{ display: grid; place-items: center; border: 1px dashed }}
+.pixels {{ image-rendering: pixelated }}
 """
 
 
@@ -38,5 +42,9 @@ def write_sheet(title: str, groups: Sequence[Sequence[Hit]], path: Path) -> None
 def _figure(hit: Hit) -> Html:
     """Of a picture that has moved since, its name alone."""
     found = original(hit.name)
-    shown = tag.p("no preview") if isinstance(found, BadPicture) else picture(found, hit.name, most_px=SIDE_PX)
-    return tag.figure(shown, tag.figcaption(tag.b(f"{hit.score:.3f} "), hit.name))
+    shown = (
+        tag.p("no preview", class_="gone")
+        if isinstance(found, BadPicture)
+        else picture(found, hit.name, most_px=SIDE_PX)
+    )
+    return tag.figure(shown, tag.figcaption(tag.b(f"{hit.score:.3f} "), PurePath(hit.name).name), title=hit.name)
