@@ -135,7 +135,8 @@ def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> flo
         extent = None if seen.extent is None else seen.extent[rows]
         found = head([one[rows].float() for one in seen.maps], extent, canvas)
         objects = Objects(seen.objects.boxes[rows], seen.objects.classes[rows], seen.objects.valid[rows])
-        centre_losses(found, objects, task.settings.weights)["loss"].backward()
+        losses = centre_losses(found, objects, task.settings.weights)
+        losses["loss"].backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(head.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()

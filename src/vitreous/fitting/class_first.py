@@ -79,9 +79,11 @@ def first_model(
     encoder, classes = build_encoder(recipe), splits.train.classes
     found = embed(encoder, recipe, splits, seconds, start.picture_s)
     best: FirstModel | None = None
+    least = math.inf
     for head in fitted_heads(found, len(classes), getattr(recipe.objective, "class_weights", ())):
-        if best is not None and head.log_loss >= best.log_loss:
+        if best is not None and head.log_loss >= least:
             continue
+        least = head.log_loss
         said = None if found.val is None else _said(head, found.val, classes)
         model = with_head(encoder, head, card_of(recipe, classes), str(out))
         save_both(model, _calibration(said), out, FIRST, delivers=head.score >= bar)
