@@ -29,6 +29,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 MOST_VIEWS = 8  # of every picture, altered
+MOST_SEEN = 2000  # views in all: what more would tell is learned better by training all of the model
 MOST_BYTES = 2**30  # of maps, which are kept in half precision
 RATE, DECAY, CLIP, WARM_UP = 2e-3, 0.05, 1.0, 20  # of AdamW: its rate rises for so many steps, and falls to 0
 MOST_EPOCHS = 30  # passes over what was seen: more would learn it by heart
@@ -80,7 +81,7 @@ def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world
     """Pictures as they are, in an order of which any beginning is a fair part; then altered views of them."""
     task.eval()
     began = time.monotonic()
-    ends, room = began + seconds, max(1, MOST_BYTES // bytes_of_maps(task))
+    ends, room = began + seconds, min(MOST_SEEN, max(1, MOST_BYTES // bytes_of_maps(task)))
     some = Subset(train, np.random.default_rng(0).permutation(len(train))[:room])
     batches = beginning(eval_batches(some, recipe, world), ends, least=LEAST_PICTURES)
     plain = [_seen(task, one, recipe) for one in batches]
