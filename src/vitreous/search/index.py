@@ -3,8 +3,9 @@
 INDEX/manifest.json, plan.jsonl, rows/     as `vitreous embed` writes them (`bulk.output`), of length 1
 INDEX/vectors.npy                          (N, D) float32 of all pictures that could be read; memory-mapped
 INDEX/names.arrow                          their names, row for row; memory-mapped too
+INDEX/vectors.usearch                      with --approximate: which vectors are near which (`neighbours`)
 
-The manifest says of which plan the two files are, and their sha256, once they are written: `searchable`. A rerun that
+The manifest says of which plan these files are, and their sha256, once they are written: `searchable`. A rerun that
 finds other pictures takes that back, and one that finds a damaged file writes it anew.
 """
 
@@ -23,8 +24,11 @@ from vitreous.data.images import BadPicture, read_picture
 from vitreous.errors import UserError
 from vitreous.prediction.embedder import Embedder
 from vitreous.search.nearest import Floats, Rows, duplicates, nearest, outliers
+from vitreous.search.neighbours import Neighbours, is_installed, recall
+from vitreous.storage import atomic
+from vitreous.terminal import note
 
-VECTORS, NAMES = "vectors.npy", "names.arrow"
+VECTORS, NAMES, GRAPH = "vectors.npy", "names.arrow", "vectors.usearch"
 SCHEMA = pa.schema([("name", pa.string())])
 
 
@@ -39,13 +43,20 @@ def is_index(where: str) -> bool:
     return not is_url(where) and path.is_file() and (Output(where).manifest() or {}).get("verb") == "index"
 
 
-def lay_out(output: Output) -> None:
-    """Rows that are complete, as two files that can be searched; part by part."""
+def lay_out(output: Output, approximate: bool = False) -> None:
+    """Rows that are complete, as files that can be searched; `approximate`: with a graph of neighbours."""
     about = output.manifest()
     assert about is not None and about["done"]
+    if not (_is_searchable(about) and _damaged(output.where, about) is None):
+        about = {**about, "searchable": {"plan": about["plan"]["sha256"], "files": _laid_out(output, about)}}
+        output.write_manifest(about)
+    if approximate and GRAPH not in about["searchable"]["files"] and about["done"]["rows"] > about["done"]["failed"]:
+        output.write_manifest({**about, "searchable": about["searchable"] | _linked(Path(output.where), about)})
+
+
+def _laid_out(output: Output, about: dict[str, Any]) -> dict[str, str]:
+    """Part by part; of both files the sha256."""
     store, num = output.store, about["done"]["rows"] - about["done"]["failed"]
-    if _is_searchable(about) and _damaged(output.where, about) is None:
-        return
     header = {"descr": "<f4", "fortran_order": False, "shape": (num, about["width"])}
     with store.writing(VECTORS) as values, store.writing(NAMES) as names, pa.ipc.new_file(names, SCHEMA) as lines:
         np.lib.format.write_array_header_2_0(values, header)
@@ -54,8 +65,18 @@ def lay_out(output: Output) -> None:
             for block in embeddings(readable, about["width"]):
                 values.write(block.astype("<f4").tobytes())
             lines.write_table(readable.select(["name"]))
-    files = {name: _sha256(Path(output.where, name)) for name in (VECTORS, NAMES)}
-    output.write_manifest({**about, "searchable": {"plan": about["plan"]["sha256"], "files": files}})
+    return {name: _sha256(Path(output.where, name)) for name in (VECTORS, NAMES)}
+
+
+def _linked(where: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says once there is a graph: its sha256 too, and the share of the nearest that it finds."""
+    vectors = np.load(where / VECTORS, mmap_mode="r", allow_pickle=False)
+    neighbours = Neighbours.of(vectors)
+    found = recall(neighbours, vectors)
+    with atomic.placed(where / GRAPH) as new:
+        neighbours.save(new)
+    note(f"a search finds {found:.1%} of the nearest; `vitreous search --exact` compares with every picture")
+    return {"files": about["searchable"]["files"] | {GRAPH: _sha256(where / GRAPH)}, "found": found}
 
 
 def _is_searchable(about: dict[str, Any]) -> bool:
@@ -63,13 +84,13 @@ def _is_searchable(about: dict[str, Any]) -> bool:
     return bool(about["done"]) and isinstance(found, dict) and found.get("plan") == about["plan"]["sha256"]
 
 
-def _damaged(where: str, about: dict[str, Any]) -> str | None:
-    """The file, and what is wrong with it. All of both is read."""
+def _damaged(where: str, about: dict[str, Any], unread: tuple[str, ...] = ()) -> str | None:
+    """The file, and what is wrong with it. All is read, but for `unread`."""
     for name, expected in about["searchable"]["files"].items():
         path = Path(where, name)
         if not path.is_file():
             return f"{path}: missing"
-        if _sha256(path) != expected:
+        if name not in unread and _sha256(path) != expected:
             return f"{path}: damaged (its sha256 is not the one in {MANIFEST})"
     return None
 
@@ -85,9 +106,10 @@ class Index:
     about: dict[str, Any]
     vectors: Floats  # (N, D) of length 1
     names: pa.ChunkedArray
+    neighbours: Neighbours | None = None  # where there are any: which vectors to compare
 
     @classmethod
-    def open(cls, where: str) -> "Index":
+    def open(cls, where: str, exact: bool = False) -> "Index":
         if is_url(where):
             raise UserError(f"{where}: an index is searched on a disk of this machine; copy it here first")
         about = Output(where).manifest()
@@ -95,13 +117,18 @@ class Index:
             raise UserError(f"{where}: not an index; `vitreous index FOLDER --model MODEL --out {where}` makes one")
         if not _is_searchable(about):
             raise UserError(f"{where}: not complete; give the `vitreous index` command that began it again")
-        if (damage := _damaged(where, about)) is not None:
+        follows = not exact and GRAPH in about["searchable"]["files"]
+        if follows and not is_installed():
+            note("every picture is compared: for the index's graph, pip install 'vitreous[neighbours]'")
+            follows = False
+        # Who follows a graph reads little of these files, however large they are: to check them would take longer.
+        if (damage := _damaged(where, about, (VECTORS, GRAPH) if follows else (GRAPH,))) is not None:
             raise UserError(f"{damage}; the `vitreous index` command that made it writes it anew")
         vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
         names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
         if not len(names):
             raise UserError(f"{where}: holds no picture that could be read")
-        return cls(where, about, vectors, names)
+        return cls(where, about, vectors, names, Neighbours.open(Path(where, GRAPH)) if follows else None)
 
     def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
         """That of the model it was made with, from where it lay, or lies now."""
@@ -124,6 +151,8 @@ class Index:
 
     def by_vector(self, vector: Floats, num: int) -> list[Hit]:
         """(D,) of length 1."""
+        if self.neighbours is not None:
+            return self._hits(*self.neighbours.nearest(self.vectors, vector, num))
         return self._hits(*nearest(self.vectors, vector, num))
 
     def duplicates(self, least: float, num: int) -> list[list[Hit]]:

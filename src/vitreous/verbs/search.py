@@ -12,23 +12,28 @@ from vitreous.verbs import add_device, add_quiet
 if TYPE_CHECKING:
     from vitreous.search.index import Hit, Index
 
-HELP = "Find pictures of an index by words or by a picture; or those that are alike, or like no other."
+HELP = "Search an index of pictures by words or by a picture, or for duplicates or outliers."
 ALIKE = 0.98  # cosine from which two pictures count as duplicates
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("index", metavar="INDEX", help="what `vitreous index` made")
-    parser.add_argument("words", nargs="?", metavar="WORDS", help='"red shoe on grass": of a model with a text tower')
-    parser.add_argument("--picture", metavar="FILE", help="find what looks like it")
-    parser.add_argument("--duplicates", action="store_true", help="groups of pictures that are nearly the same")
-    parser.add_argument("--outliers", action="store_true", help="pictures that are least like any others")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="how many, or how many groups (default: 20)")
+    parser.add_argument("index", metavar="INDEX", help="an index made by `vitreous index`")
     parser.add_argument(
-        "--alike", type=float, default=ALIKE, metavar="S", help=f"cosine of duplicates, at least (default: {ALIKE})"
+        "words", nargs="?", metavar="WORDS", help='such as "red shoe on grass"; needs a model with a text tower'
+    )
+    parser.add_argument("--picture", metavar="FILE", help="find pictures that look like this one")
+    parser.add_argument("--duplicates", action="store_true", help="find groups of near-identical pictures")
+    parser.add_argument("--outliers", action="store_true", help="find the pictures least like any others")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="number of pictures or groups (default: 20)")
+    parser.add_argument(
+        "--alike", type=float, default=ALIKE, metavar="S", help=f"least cosine of duplicates (default: {ALIKE})"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="compare with every picture, also where the index has a graph"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", metavar="FILE", help="write a contact sheet with thumbnails too")
-    parser.add_argument("--model", help="where the model lies now, if it was moved since")
+    parser.add_argument("--model", help="the model's path, if it was moved since")
     add_device(parser)
     add_quiet(parser)
 
@@ -39,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
 
     _check(options)
     with quietly(options.quiet):
-        title, groups = _found(Index.open(options.index), options)
+        title, groups = _found(Index.open(options.index, options.exact), options)
     if options.html:
         write_sheet(title, groups, Path(options.html))
     if options.json:
