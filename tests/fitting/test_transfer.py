@@ -101,9 +101,7 @@ def test_what_the_user_says_goes(encoders, monkeypatch):
 
 
 def test_features_that_tell_no_more_than_pixels_are_no_start():
-    encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.01, is_chosen=True
-    )
+    encoder = Start(where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.01, is_chosen=True)
     assert isinstance(reconsidered(encoder, 0.86, 0.85, report(), 900.0), Scratch)
     assert reconsidered(encoder, 0.95, 0.85, report(), 900.0) is encoder
     few = report(num=500)
@@ -113,9 +111,7 @@ def test_features_that_tell_no_more_than_pixels_are_no_start():
 
 
 def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
-    encoder = Start(
-        where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.003, is_chosen=True
-    )
+    encoder = Start(where="vitreous-s", why="", digest="", picture_px=(64, 64), picture_s=0.003, is_chosen=True)
     clothes = (0.871, 0.821, report(num=10_800))
     assert isinstance(reconsidered(encoder, *clothes, 180.0), Scratch), "not two passes"
     assert reconsidered(encoder, *clothes, 300.0) is encoder
