@@ -115,9 +115,9 @@ def test_one_of_several_parts_is_changed_by_its_number():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("apples.2.core", "--apples.2.core: name one of the 2 by its number (0 to 1), and what to change of it"),
+        ("apples.2.core", "--apples.2.core: name one of the 2 by its number (0 to 1), and the field to change"),
         ("apples.core", "by its number (0 to 1)"),
-        ("apples.0", "and what to change of it"),
+        ("apples.0", "and the field to change"),
         ("apples.0.cone", "--apples.0.cone: there is no such setting"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_is_kept_for_long_has_a_version():
     with pytest.raises(UserError, match=r"jar\.json: written by a later version .*format 3; this one reads up to 2"):
         settings.from_json(Jar, {"format": 3, "lid": True}, where="jar.json")
     for number in (0, True, "2", None):
-        with pytest.raises(UserError, match="no version number"):
+        with pytest.raises(UserError, match="not a version number"):
             settings.from_json(Jar, {"format": number})
     assert [one.name for one in settings.fields(Jar())] == ["fruit.lr", "fruit.core"]
 

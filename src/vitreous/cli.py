@@ -151,7 +151,7 @@ def dotted(arguments: list[str]) -> dict[str, str]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise UserError(f"{word!r} stands alone; settings are given as --name value")
+            raise UserError(f"{word!r}: settings are given as --name value")
         name, has_value, value = word.removeprefix("--").partition("=")
         if not has_value:
             if not rest or rest[0].startswith("--"):

@@ -84,7 +84,7 @@ def attention(
     model whose layers look inside windows or at fewer places."""
     predictor = _predictor(model, device)
     if not isinstance(predictor, TorchPredictor):
-        raise UserError(f"{model}: an exported model shows no attention; give the run or the weights it was made of")
+        raise UserError(f"{model}: an exported model shows no attention; give the run or the weights it was made from")
     return attend(predictor, picture, look)
 
 

@@ -21,8 +21,8 @@ class ReaderEndedError(UserError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a process that reads pictures was ended from outside, perhaps because memory ran out: give fewer "
-            "--training.workers, or free some memory. A run goes on from its last checkpoint with the same command"
+            "a process that reads pictures was killed, perhaps because memory ran out: use fewer --training.workers, "
+            "or free some memory. The same command resumes a run from its last checkpoint"
         )
 
 
@@ -31,9 +31,9 @@ class ReaderStalledError(UserError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"no pictures came from the processes that read them for {seconds:g} s: a disk or a network does not "
-            "respond, or they were stopped. A run goes on from its last checkpoint with the same command; "
-            "VITREOUS_READER_TIMEOUT_S sets how long they are waited for"
+            f"the processes that read pictures have sent none for {seconds:g} s: a disk or a network does not respond, "
+            "or they were stopped. The same command resumes a run from its last checkpoint; VITREOUS_READER_TIMEOUT_S "
+            "sets how long to wait"
         )
 
 
@@ -60,8 +60,8 @@ def _limit(error: MemoryError | RuntimeError | OSError) -> UserError | None:
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         asked = re.search(r"allocate (\d+ bytes|[\d.]+ \w+)", str(error))
         return UserError(
-            f"there is not enough memory{(asked and f' (for {asked[1]} more)') or ''}; what trains needs less with a "
-            "smaller --training.batch_size, --training.memory.accumulate 2 or --training.memory.recompute true"
+            f"not enough memory{(asked and f' (for {asked[1]} more)') or ''}; training needs less with a smaller "
+            "--training.batch_size, --training.memory.accumulate 2 or --training.memory.recompute true"
         )
     return ReaderEndedError() if "DataLoader worker (pid" in str(error) else None
 

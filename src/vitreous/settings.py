@@ -119,7 +119,7 @@ def _moved(cls: type) -> Mapping[str, str]:
 
 def _check_format(number: Any, known: int, where: str) -> None:
     if type(number) is not int or number < 1:
-        raise UserError(f"{where}: its format is {shown(number)}, which is no version number")
+        raise UserError(f"{where}: its format is {shown(number)}, which is not a version number")
     if number > known:
         raise UserError(
             f"{where}: written by a later version of vitreous (format {number}; this one reads up to {known}); "
@@ -219,7 +219,7 @@ def _changed_part(root: Any, parts: tuple[Any, ...], name: str, path: list[str],
     number, *rest = path
     if not (number.isdecimal() and int(number) < len(parts) and rest):
         there = "0" if len(parts) == 1 else f"0 to {len(parts) - 1}"
-        raise UserError(f"--{name}: name one of the {len(parts)} by its number ({there}), and what to change of it")
+        raise UserError(f"--{name}: name one of the {len(parts)} by its number ({there}), and the field to change")
     place = int(number)
     return (*parts[:place], _changed(root, parts[place], name, rest, text), *parts[place + 1 :])
 

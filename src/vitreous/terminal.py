@@ -47,7 +47,7 @@ def lasting_output() -> Iterator[None]:
             with suppress(BrokenPipeError):
                 out.flush()
     if out.failed is not None:
-        print(f"vitreous: the standard output could not be written ({out.failed.strerror})", file=errors)
+        print(f"vitreous: standard output could not be written ({out.failed.strerror})", file=errors)
         sys.exit(1)
 
 

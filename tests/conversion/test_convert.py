@@ -116,7 +116,7 @@ def test_what_no_file_can_say_is_in_the_weights_or_in_the_notes(to, tmp_path):
         assert "temperature of 0.6" in text and "0.0321" in text
         assert ("mean (0.48, 0.45, 0.4) and std" in text) == (to != "transformers-vit")
         assert ("the names of its 3 classes" in text) == (to != "transformers-vit")
-        assert ("prepared differently there: squashed, not cropped to the centre 0.875" in text) == (gelu == "tanh")
+        assert ("preprocessed differently there: squashed, not cropped to the centre 0.875" in text) == (gelu == "tanh")
         assert "already have the right size are resized and cropped too" in text or gelu == "tanh"
     assert "2 tree frog" in notes
 
@@ -206,7 +206,7 @@ def test_a_size_that_is_no_square(text, start, tmp_path):
 def test_what_is_no_size(text, start, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["convert", str(start), str(tmp_path / "out"), "--picture-px", text])
-    assert "is no picture size" in capsys.readouterr().err
+    assert "is not a picture size" in capsys.readouterr().err
 
 
 def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
@@ -245,7 +245,7 @@ def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
         ("timm", {"stem": ResNetStem(depths=(1,)), "patch": 4}, "no architecture with the convolutional part"),
         ("timm", {"pre_norm": True}, "patch_bias and pre_norm are both True"),
         ("beit", {}, "beit has no model whose positions is 'learned'"),
-        ("dino", {}, "dino has no place for a linear head"),
+        ("dino", {}, "dino cannot store a linear head"),
         ("deit", {"pre_norm": True}, "deit has no model whose pre_norm is True"),
     ],
 )
@@ -287,7 +287,7 @@ def test_outputs_that_differ_are_an_error_whoever_reads_them(installed, tmp_path
     monkeypatch.setattr(carrying, "fold_temperature", forgetful)
     if not installed:
         monkeypatch.setitem(sys.modules, "timm", None)
-    reader = "vit_base_patch16_224 of timm" if installed else "our own model of the format"
+    reader = "vit_base_patch16_224 of timm" if installed else "our own model"
     with pytest.raises(UserError, match=rf"computed by {reader}.* differ .* by 5\.0e-01"):
         convert(str(start), tmp_path / "out", "timm")
     assert [path.name for path in tmp_path.iterdir()] == ["start"]
@@ -332,7 +332,7 @@ def test_what_was_assumed_is_said(tmp_path):
     ("words", "message"),
     [
         (["{start}", "{tmp}/out", "--to", "tim"], "there is no format 'tim'. Did you mean timm"),
-        (["{start}", "{start}"], "already there"),
+        (["{start}", "{start}"], "already exists"),
         (["{tmp}/nothing", "{tmp}/out"], "no such run, file or folder of weights"),
         (["{start}", "{tmp}/out.npz", "--to", "timm"], "is written as .safetensors, or as a folder"),
         (["{start}", "{tmp}/out.pth", "--to", "timm"], "is written as .safetensors, or as a folder"),

@@ -92,7 +92,7 @@ def test_every_kind_of_peer(format, peer, tmp_path):
     for distances in found.distances.values():
         assert 0 <= distances["float64"] <= 1e-9 and 0 < distances["float32"] <= 1e-5
     text = str(found)
-    assert "2 random pictures and 1 of yours" in text and "bit by bit" in text
+    assert "2 random pictures and 1 of yours" in text and "bit for bit" in text
     assert ("our own rules" in text) == (format in ("clip", "deit", "dinov2-original"))
 
 
@@ -151,7 +151,7 @@ def test_weights_that_are_not_numbers_are_no_agreement(tmp_path):
 
 def test_our_own_format_has_no_peer(tmp_path):
     made("google", tmp_path)
-    with pytest.raises(UserError, match="belongs to no other library"):
+    with pytest.raises(UserError, match="no other library reads our own format"):
         verify(tmp_path / "ours")
 
 

@@ -142,7 +142,7 @@ def test_settings_that_would_mix_test_and_training_pictures_are_refused(run):
     for changes in ({"data.test_fraction": 0.5}, {"data.split_seed": 1}):
         with pytest.raises(UserError, match=r"--data\.\w+ is for other data"):
             evaluate(run, "fashion", changes=changes)
-    with pytest.raises(UserError, match=r"--optimizer\.lr: only settings of the data"):
+    with pytest.raises(UserError, match=r"--optimizer\.lr: only data settings"):
         evaluate(run, "fashion", changes={"optimizer.lr": 1})
     assert evaluate(run, changes={"data.keep_gb": 0}).evaluation is not None
 

@@ -53,7 +53,7 @@ def test_a_run_and_its_results(tmp_path):
 def test_muon_needs_whole_matrices(tmp_path):
     recipe = replace(tiny(), optimizer=MuonSettings())
     recipe = replace(recipe, training=replace(recipe.training, memory=MemorySettings(shard=True)))
-    with pytest.raises(UserError, match="Muon moves whole matrices, which no rank has where they are sharded"):
+    with pytest.raises(UserError, match="Muon updates whole matrices, and under sharding no rank has one"):
         train(recipe, tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_another_recipe_is_refused_and_told_apart(tmp_path):
         ),
     }
     for message, other in others.items():
-        with pytest.raises(UserError, match="holds another run") as error:
+        with pytest.raises(UserError, match="holds a different run") as error:
             train(other, tmp_path)
         assert message in str(error.value)
     assert settings.load(Recipe, tmp_path / "recipe.json") == recipe

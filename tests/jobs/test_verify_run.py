@@ -63,7 +63,7 @@ def test_a_whole_run_and_exact_resume(run, capsys):
     ]
     assert all(check["holds"] for check in found)
     assert found[1]["found"] == "whole, after step 11, 12"
-    assert found[-1]["found"].startswith("steps 1 to 8, in one go and with a stop after 4")
+    assert found[-1]["found"].startswith("steps 1 to 8, without a stop and with one after 4")
     assert content(run) == before
 
 
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_named(run, capsys):
     printed = capsys.readouterr().out
     assert "WRONG  checkpoints" in printed
     assert "step-00000012/objective.safetensors: damaged" in printed
-    assert "goes on from step 11" in printed
+    assert "resumes from step 11" in printed
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_named(run, capsys):
         ("recipe.json", "{}", "recipe: "),
         ("results.json", "{", "results: .*damaged; the same command repeats the end"),
         ("model/model.json", "{}", "model: .*model.json: damaged"),
-        ("metrics.jsonl", '{"step": 2}\n', "log: .*ends at step 2, and a checkpoint is of 12"),
+        ("metrics.jsonl", '{"step": 2}\n', "log: .*ends at step 2, but there is a checkpoint of step 12"),
         ("pictures.json", "{}", r"pictures: .*have changed \(they were split in another way\)"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_run_that_does_not_resume_exactly_is_noticed(run, monkeypatch):
         return drawn(self, start - self.begun, stop - self.begun)
 
     monkeypatch.setattr(Order, "steps", forgetful)
-    assert "resume: steps 1 to 8, in one go and with a stop after 4: the losses differ" in wrong(
+    assert "resume: steps 1 to 8, without a stop and with one after 4: the losses differ" in wrong(
         verify(run, resume=True)
     )
 
@@ -169,5 +169,5 @@ def test_what_is_no_run(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         verify(tmp_path / "nowhere")
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match=r"no run, for it has no recipe\.json"):
+    with pytest.raises(UserError, match=r"not a run \(no recipe\.json\)"):
         verify(tmp_path)

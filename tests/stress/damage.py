@@ -120,7 +120,7 @@ def stored_predictions(folder: Path, shared: Path, way: Callable[..., None], dra
     damaged_file(one, other, way, draws)
     ended = warm.run(SCENARIOS["teach"].words(shared, where), folder / "again")
     assert SCENARIOS["teach"].outcome(where) == expected
-    return ", 0 of them asked about now" not in ended.printed
+    return ", 0 of them computed now" not in ended.printed
 
 
 def index(folder: Path, shared: Path, way: Callable[..., None], draws: random.Random) -> bool:

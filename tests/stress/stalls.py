@@ -23,7 +23,7 @@ KINDS = [(who, number.name) for who in ("reader", "rank") for number in (signal.
 KINDS += [("network", "cable pulled")]
 NAMELESS = "The hostname of the client socket cannot be retrieved"  # torch's warning of hosts without a name
 SAID = {
-    "reader": ("a process that reads pictures was ended", "no pictures came from"),
+    "reader": ("a process that reads pictures was killed", "the processes that read pictures have sent none"),
     "rank": ("lost another one",),
     "network": ("lost another one",),
 }

@@ -115,7 +115,7 @@ def test_a_study_without_any_result_ends_with_an_error(pictures, tmp_path, capsy
     with pytest.raises(SystemExit) as ended:  # all of the training pictures are held out
         main([*command, "--val_fraction", "1"])
     assert isinstance(ended.value.code, str)  # printed, and exit status 1
-    assert "not one cell has a result" in ended.value.code
+    assert "no cell has a result" in ended.value.code
     assert "1 cells failed" in capsys.readouterr().out
     assert "val_fraction" in (tmp_path / "out/results.csv").read_text()
 

@@ -18,7 +18,7 @@ def test_what_is_scored_must_be_seen(tmp_path):
     recipe = rendered_segmenter(start=None)
     where = str(write_boxes(tmp_path / "boxes", 12))
     cut = replace(recipe, data=replace(recipe.data, where=where), normalise=Preprocessing(crop="centre"))
-    with pytest.raises(UserError, match="squash, or letterbox"):
+    with pytest.raises(UserError, match="squash or letterbox"):
         train(cut, tmp_path / "run")
 
 

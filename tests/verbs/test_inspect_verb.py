@@ -92,8 +92,8 @@ def test_what_is_refused(made, tmp_path):
         ("--head", 3): "no head 3",
         ("--pictures", 0): "at least 1",
         (tmp_path / "nowhere.png",): "no such picture",
-        (bad,): "not one readable picture",
-        (tmp_path / "bad.png", tmp_path): "not one readable picture",
+        (bad,): "none of the given pictures",
+        (tmp_path / "bad.png", tmp_path): "none of the given pictures",
     }.items():
         with pytest.raises(UserError, match=message):
             run(made / "run", *words, "--out", tmp_path / "out")

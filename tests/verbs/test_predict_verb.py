@@ -179,9 +179,9 @@ def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
         ([picture, "--top", 0], "at least one class"),
         ([picture, "--batch", 0], "at least one picture"),
         ([picture, "--abstain", 2], "between 0 and 1"),
-        ([picture, "-"], "stands alone"),
-        ([bad, bad], "not one of 2 pictures could be read"),
-        ([tmp_path], "no picture to predict"),
+        ([picture, "-"], "cannot be combined"),
+        ([bad, bad], "none of 2 pictures could be read"),
+        ([tmp_path], "no pictures to predict"),
     ):
         with pytest.raises(UserError, match=match) as error:
             run(capsys, folder / "model", *words)

@@ -270,5 +270,5 @@ def test_other_models_have_no_place(tmp_path):
     )
     with pytest.raises(UserError, match="holds a DETR"):
         formats.named("detr").rules(card)
-    with pytest.raises(UserError, match="has no place for a ResNet"):
+    with pytest.raises(UserError, match="cannot store a ResNet"):
         formats.named("timm").rules(card)

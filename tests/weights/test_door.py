@@ -298,7 +298,7 @@ def test_a_tensor_without_values_cannot_count_classes(tmp_path):
     header = {"classifier.weight": {"dtype": "F32", "shape": [10**9, 0], "data_offsets": [0, 0]}}
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
-    assert "classifier.weight has a shape or a place that is none" in refused(lambda: Trained.load(folder))
+    assert "classifier.weight has an invalid shape or offset" in refused(lambda: Trained.load(folder))
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_published_sizes_are_the_librarys(name, queries):
 def test_other_models_have_no_place():
     model = model_settings("pvt_v2_b0", picture_px=64)
     card = Card(model=model, task=MaskQuerySettings(), classes=("a", "b"), preprocessing=PREPROCESSING)
-    with pytest.raises(UserError, match="no place for a PVT"):
+    with pytest.raises(UserError, match="cannot store a PVT"):
         formats.named("transformers-mask2former").run_as(card)
-    with pytest.raises(UserError, match="EoMT of transformers and nothing else"):
+    with pytest.raises(UserError, match="EoMT of transformers only"):
         formats.named("transformers-eomt").run_as(card)

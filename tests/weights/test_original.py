@@ -259,5 +259,5 @@ def test_no_place_for_a_resnet():
     card = Card(
         model=ResNetSettings(), preprocessing=BY_NAME["deit"].card(Given(CASES["deit"]()[2], {}, "x")).preprocessing
     )
-    with pytest.raises(UserError, match="no place for a ResNet"):
+    with pytest.raises(UserError, match="cannot store a ResNet"):
         BY_NAME["deit"].rules(card)

@@ -294,7 +294,7 @@ def test_converted_by_the_command_and_verified_by_the_library(model, to, tmp_pat
 
 def test_other_families_have_no_place():
     for name in ("timm-swin", "timm-convnext", "timm-pvt-v2", "transformers-pvt", "swin"):
-        with pytest.raises(UserError, match=f"{name} has no place for a ViT-S/16"):
+        with pytest.raises(UserError, match=f"{name} cannot store a ViT-S/16"):
             formats.named(name).encoder_rules(model_settings("vit_s16"))
 
 

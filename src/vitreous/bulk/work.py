@@ -50,7 +50,7 @@ class Work(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(Work):
-    normalise: bool = False  # to length 1, so that a product of two is their cosine
+    normalise: bool = False  # scale to length 1, so that the dot product of two is their cosine
 
     verb = "embed"
 

@@ -57,7 +57,7 @@ def agree(
     float32 does not tell rounding from a difference, or where `exact` wants it."""
     seen = _images(source, carried, pictures)
     peer = open_as_users_do(path, carried.format, carried.card)
-    reader, theirs = "our own model of the format", _by_ours(again, carried.format)
+    reader, theirs = "our own model", _by_ours(again, carried.format)
     if peer is not None:
         reader, theirs = peer.title, _by_peer(peer, path)
     distances = _distances(source, theirs, seen, torch.float32)

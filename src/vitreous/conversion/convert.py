@@ -68,7 +68,7 @@ def convert(
             _read_back(trained, place)
             notes = []
             if pictures and not lines:
-                notes = ["the pictures were ignored: they are for --verify, and for conversions to other formats"]
+                notes = ["the pictures were ignored: they are only for --verify and conversions to other formats"]
             done = "read back bit for bit"
         else:
             write_weights(carried.given, place, carried.format.container)
@@ -96,7 +96,7 @@ def _opened(
     if not is_checkpoint(Path(where)):
         return Trained.load(where, picture_px=picture_px, patch=patch, heads=heads)
     if verified or picture_px or patch:
-        raise UserError(f"{where}: a checkpoint of a run; convert it to vitreous first, and then what comes of it")
+        raise UserError(f"{where}: a checkpoint of a run; convert it to vitreous first, then convert the result")
     return model_at(Path(where))
 
 
@@ -104,7 +104,7 @@ def _check_place(target: Path, to: str, chosen: formats.Format | None) -> None:
     refuse_name(target, to, None if chosen is None else chosen.container)
     for path in (target, notes_path(target)):
         if path.exists():
-            raise UserError(f"{path}: already there; choose another place, or remove it first")
+            raise UserError(f"{path}: already exists; choose another place, or remove it first")
 
 
 def _verified_source(
@@ -125,9 +125,9 @@ def _carried(trained: Trained, chosen: formats.Format, approximate: bool) -> Car
     model_px, input_px = card.model.picture_px, card.preprocessing.size_px
     if chosen.card(carried.given, model_px).preprocessing.size_px != input_px:
         raise UserError(
-            f"{trained.where}: its positions are for pictures of {_sides(model_px)} px, its preprocessing makes "
-            f"{_sides(input_px)}, and {chosen.name} has one size for both: add --picture-px {_sides(input_px)} (or "
-            f"{_sides(model_px)})"
+            f"{trained.where}: its position embeddings are for pictures of {_sides(model_px)} px, its preprocessing "
+            f"produces {_sides(input_px)}, and {chosen.name} stores one size for both: add --picture-px "
+            f"{_sides(input_px)} (or {_sides(model_px)})"
         )
     return carried
 
@@ -149,7 +149,7 @@ def _read_back(written: Trained, place: Path) -> Trained:
     difference = model_difference(written.card.model, again.card.model)
     if difference is not None:
         raise UserError(
-            f"{place}: this format has no place for a model whose {difference} is "
+            f"{place}: this format cannot store a model whose {difference} is "
             f"{'this' if difference == 'kind' else written.card.model.value(difference)!r} {_way_out(written)}"
         )
     compare(written, again)
@@ -182,8 +182,8 @@ def _judged(found: Agreement, trained: Trained, to: str, approximate: bool) -> l
     if approximate:
         return [words]
     raise UserError(
-        f"{trained.where}: {to} makes another model of it: {words}, and rounding accounts for {ROUNDING:g} at most; "
-        "--approximate writes it anyway"
+        f"{trained.where}: {to} would make a different model: {words}, where rounding accounts for {ROUNDING:g} at "
+        "most; --approximate writes it anyway"
     )
 
 
@@ -192,7 +192,7 @@ def _write_notes(place: Path, notes: Sequence[str], trained: Trained, carried: C
     text = [f"{describe(trained.card)}, converted from {trained.where} ({trained.format}) by Vitreous.", ""]
     text += [f"- {note}" for note in notes]
     text += ["", f"Pictures: {preprocessing_in_words(carried.card.preprocessing)}"]
-    text += ["", "The classes, by the number of their output:", *names] if names else []
+    text += ["", "The classes, by output number:", *names] if names else []
     for name, document in carried.given.documents.items():
         text += ["", f"{name}:", json.dumps(document, indent=2)] if place.is_file() else []  # a folder holds it
     notes_path(place).write_text("\n".join(text) + "\n", encoding="utf-8")
@@ -203,7 +203,7 @@ def compare(first: Trained, second: Trained) -> None:
     # What a format's models carry along without our using it may stay behind.
     names = sorted(n for n in first.weights.keys() ^ second.weights.keys() if not n.startswith("extra."))
     if names:
-        raise UserError(f"{second.where}: {names[0]} was lost or added in writing ({len(names)} tensors in all)")
+        raise UserError(f"{second.where}: {names[0]} was lost or added when writing ({len(names)} tensors in all)")
     before, after = first.weights, second.weights
     if TABLE in before and not torch.equal(before[TABLE], after[TABLE]):
         before, after = _placed(first), _placed(second)  # some formats have no position for the class token
@@ -215,7 +215,7 @@ def compare(first: Trained, second: Trained) -> None:
 def _placed(trained: Trained) -> dict[str, Tensor]:
     """With the positions of the prefix tokens as a part of the tokens."""
     tokens, table = trained.weights[TOKENS].clone(), trained.weights[TABLE].clone()
-    num = as_vit(trained.card.model, f"{trained.where}: positions in a model that is no ViT").num_prefix
+    num = as_vit(trained.card.model, f"{trained.where}: position embeddings in a model that is not a ViT").num_prefix
     tokens[:num] += table[:num]
     table[:num] = 0
     return {**trained.weights, TOKENS: tokens, TABLE: table}

@@ -42,7 +42,7 @@ class Verification:
             for name, found in self.distances.items():
                 lines += [f"  {name:8}  " + "   ".join(f"{dtype} {value:.1e}" for dtype, value in found.items())]
         loaded = ", in the file and in the peer's model" if self.peer else ""
-        lines += [f"written back: all {self.num_tensors} tensors are the same, bit by bit{loaded}"]
+        lines += [f"written back: all {self.num_tensors} tensors are the same, bit for bit{loaded}"]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -60,7 +60,7 @@ def verify(
     """
     trained = Trained.load(where, picture_px=picture_px, heads=heads)
     if trained.format == "vitreous":
-        raise UserError(f"{where}: our own format belongs to no other library; its checksums are compared on loading")
+        raise UserError(f"{where}: no other library reads our own format; its checksums are compared on loading")
     given = replace(open_weights(fetched(str(where))), where=str(where), heads=heads)
     chosen = formats.named(trained.format)
     written = replace(formats.write(trained.card, trained.weights, chosen), where=str(where))
@@ -107,10 +107,10 @@ def _batches(trained: Trained, pictures: Sequence[str | Path]) -> list[Tensor]:
 def _compare_tensors(before: Mapping[str, Tensor], after: Mapping[str, Tensor], where: str) -> None:
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after:
-            raise UserError(f"{where}: {name} was {'added' if name in after else 'lost'} in writing it back")
+            raise UserError(f"{where}: {name} was {'added' if name in after else 'lost'} when written back")
         first, second = before[name], after[name]
         if (first.dtype, first.shape) != (second.dtype, second.shape) or not torch.equal(first, second):
-            raise UserError(f"{where}: {name} is not the same when it is written back")
+            raise UserError(f"{where}: {name} is not the same when written back")
 
 
 @torch.no_grad()
@@ -130,8 +130,8 @@ def _distances(trained: Trained, peer: Peer, batches: Sequence[Tensor]) -> dict[
                 apart = distance(found, expected[name])
                 if not apart <= tolerance:  # true for NaN too
                     raise UserError(
-                        f"{trained.where}: our {name} and those of {peer.title} differ by {apart:.1e} in {kind} "
-                        f"(at most {tolerance:g} is allowed): what we read as {describe(trained.card)} is another model"
+                        f"{trained.where}: our {name} and those of {peer.title} differ by {apart:.1e} in {kind} (at "
+                        f"most {tolerance:g} is allowed): what we read as {describe(trained.card)} is a different model"
                     )
                 found_so_far = largest.setdefault(name, {})
                 found_so_far[kind] = max(found_so_far.get(kind, 0.0), apart)

@@ -103,7 +103,9 @@ def linear_probe(
         except NotConvergedError:
             if start is None:
                 raise
-            told = f"linear probe: a penalty of {penalty:g} does not converge; it and weaker ones are left out"
+            told = (
+                f"linear probe: a penalty of {penalty:g} does not converge; this penalty and weaker ones are left out"
+            )
             print(told, file=sys.stderr)
             break
     accuracies = {

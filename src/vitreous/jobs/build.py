@@ -55,7 +55,9 @@ def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -
         or start.card.classes != classes
         or any(name not in named or named[name].shape != value.shape for name, value in wanted.items())
     ):
-        raise UserError(f"{recipe.name}: start_head needs a start with a head for the same classes; leave it out")
+        raise UserError(
+            f"{recipe.name}: start_head needs a start with a head for the same classes; otherwise leave it out"
+        )
     objective.load_state_dict({name: named[name] for name in wanted}, strict=False)
 
 
@@ -87,7 +89,7 @@ def _place(objective: Objective, recipe: Recipe, world: World) -> None:
     if isinstance(recipe.optimizer, MuonSettings):
         if training.memory.shard is True:
             raise UserError(
-                "Muon moves whole matrices, which no rank has where they are sharded: give --optimizer.kind AdamW, or "
+                "Muon updates whole matrices, and under sharding no rank has one: give --optimizer.kind AdamW, or "
                 "leave out --training.memory.shard"
             )
         is_sharded = False

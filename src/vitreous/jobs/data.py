@@ -36,7 +36,7 @@ class AskedData:
         their dotted names: {"data.layout.label_column": "breed"}."""
         own = data_of(where)
         if own is None and data is None:
-            raise UserError(f"{where} does not say what it was trained on; name the data to evaluate it on")
+            raise UserError(f"{where} does not say what data it was trained on; name the data to evaluate it on")
         is_own = own is not None and (data is None or same_data(str(data), own.where))
         known = own if own is not None and is_own else _other(str(data), own)
         words = {_within_data(name): typed(value) for name, value in (changes or {}).items()}
@@ -76,5 +76,5 @@ def _other(where: str, own: DataSettings | None) -> DataSettings:
 
 def _within_data(name: str) -> str:
     if not name.startswith("data."):
-        raise UserError(f"--{name}: only settings of the data can be given here, such as --data.layout.label_column")
+        raise UserError(f"--{name}: only data settings can be given here, such as --data.layout.label_column")
     return name.removeprefix("data.")

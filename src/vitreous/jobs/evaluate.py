@@ -110,7 +110,7 @@ def evaluate(
     probed = _probed(model, splits, split, world=world, probes=probes) if splits is not None and probes else ()
     if model.card.task is None:
         if not probes:
-            raise UserError(f"{where}: an encoder without a head; give --probe {','.join(PROBES)} to measure it")
+            raise UserError(f"{where}: an encoder without a head; to measure it, give --probe {','.join(PROBES)}")
         return Assessment(None, probes=probed)
     task, classes = model.task().to(world.device), model.card.classes
 
@@ -157,11 +157,11 @@ def _check(
 ) -> None:
     for name in probes:
         if name not in PROBES:
-            raise UserError(f"no probe is called {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
+            raise UserError(f"there is no probe {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
     for wanted in coverages:
         check_coverage(wanted)
     if label_sets is not None and mapping is not None:
-        raise UserError("--labels and --map each give the pictures other labels: give one of them")
+        raise UserError("--labels and --map both replace the pictures' labels: give one of them")
 
 
 def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
@@ -182,7 +182,7 @@ def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
 def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes: Sequence[str]) -> tuple[Probed, ...]:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
-        raise UserError(f"probes are fitted on train and need another part to be scored, not {split}")
+        raise UserError(f"probes are fitted on train and must be scored on another part, not {split}")
     check_classes(splits.train)  # a run without labels has not looked for them
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]

@@ -36,7 +36,7 @@ def evaluate_retrieval(model: Trained, source: Source, world: World) -> Retrieva
         with half_where_native(world.device):
             metric.update(predict(batch.images), batch)
     if not metric.num:
-        raise UserError(f"{source.name}: not one picture could be read")
+        raise UserError(f"{source.name}: none of its pictures could be read")
     return evaluate_ranks(metric.ranks(), torch.cat(metric.owner))
 
 
@@ -88,7 +88,7 @@ def _other_part(asked: AskedData, split: str, source: Source) -> Source | None:
 
 def _labelled(source: Source) -> Source:
     if not isinstance(source.targets, ClassLabels):
-        raise UserError(f"{source.name}: zero-shot is measured on pictures of one class each, and these are others")
+        raise UserError(f"{source.name}: zero-shot needs pictures with one class each, and these have other labels")
     return source
 
 

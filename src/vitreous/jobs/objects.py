@@ -65,7 +65,7 @@ def measured(predictor: Predictor, source: Source) -> Measured:
         known.append(one)
         said.append(found)
     if not ids:
-        raise UserError(f"{source.name}: not one picture could be read")
+        raise UserError(f"{source.name}: none of its pictures could be read")
     return Measured(truth_of(known, with_shapes), found_of(said, with_shapes), predictor.classes, ids)
 
 
@@ -86,9 +86,11 @@ def seen(predictor: Predictor, source: Source) -> Iterator[tuple[int, Known, Fou
 
 def _boxes(source: Source, with_shapes: bool) -> Boxes:
     if not isinstance(source.targets, Boxes):
-        raise UserError(f"{source.name}: its pictures have no boxes, and detections are scored against nothing else")
+        raise UserError(f"{source.name}: its pictures have no boxes to score detections against")
     if with_shapes and not isinstance(source.targets, Instances):
-        raise UserError(f"{source.name}: shapes are scored against shapes: add --data.layout.targets instances")
+        raise UserError(
+            f"{source.name}: only boxes were read, and shapes are needed: add --data.layout.targets instances"
+        )
     return source.targets
 
 

@@ -25,8 +25,8 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
             if name not in old or name not in new or old[name] != new[name]
         ]
         raise UserError(
-            f"{directory.path} holds another run ({'; '.join(differing[:3])}). "
-            "Give another --out, or the same settings to go on with it"
+            f"{directory.path} holds a different run ({'; '.join(differing[:3])}). Choose another --out, or give the "
+            "same settings to resume it"
         )
     settings.save(here, path)
 
@@ -48,8 +48,8 @@ def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bo
     begun = directory.checkpoints.paths() and path.is_file()
     if begun and (changed := difference(atomic.read_json(path), here)):
         raise UserError(
-            f"{data}: the pictures have changed since the run in {directory.path} began ({changed}). "
-            f"Give another --out; or remove {path} to go on with the pictures as they are now"
+            f"{data}: the pictures have changed since the run in {directory.path} began ({changed}). Choose another "
+            f"--out; or remove {path} to continue with the pictures as they are now"
         )
     if owner:
         atomic.write_json(here, path)

@@ -42,7 +42,7 @@ def selftrain(
     name of each run; `told` hears of each as it ends."""
     pseudo, out = pseudo or PseudoSettings(), Path(out)
     if not isinstance(recipe.objective, ClassifySettings) or recipe.objective.loss != "softmax":
-        raise UserError(f"{recipe.name} does not learn one class per picture, which a teacher's labels are")
+        raise UserError(f"{recipe.name} does not learn one class per picture, as a teacher's labels require")
     world = World.join(recipe.training.device)
     out.mkdir(parents=True, exist_ok=True)
     lock = locks.take(out / "lock") if world.is_first else None
@@ -85,7 +85,7 @@ def _labelled(where: str, sets: Sets, recipe: Recipe, pseudo: PseudoSettings, wo
     found = believed(places, probabilities, pseudo)
     if not len(found.taken):
         raise UserError(
-            f"{where} is sure of none of {found.shown:,} pictures without labels: give --confidence less than "
+            f"{where} is not confident enough about any of {found.shown:,} unlabelled pictures: set --confidence below "
             f"{pseudo.confidence:g}"
         )
     print(f"{len(found.taken):,} of {found.shown:,} pictures labelled by {where}", flush=True)
@@ -107,7 +107,7 @@ def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | Non
         there = atomic.read_json(path)
         differing = [name for name in here if not isinstance(there, dict) or there.get(name) != here[name]]
         if differing:
-            raise UserError(f"{out}: begun with another {' and '.join(differing)}; give the same, or another --out")
+            raise UserError(f"{out}: started with another {' and '.join(differing)}; give the same, or another --out")
         return
     if names := atomic.strangers(out):
         raise UserError(f"{out}: holds {names[0]!r} already; choose another --out")

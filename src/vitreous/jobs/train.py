@@ -147,13 +147,13 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
     if task is not None:
         check_classes(train)
         if (train.targets.task == "match") != (task.task_kind == "match"):
-            raise UserError(f"{train.name}: its pictures have captions, and {recipe.name} learns from something else")
+            raise UserError(f"{train.name}: its pictures have captions, and {recipe.name} does not learn from captions")
         if task.task_kind == "classify" and train.targets.task == "label":
             raise UserError(f"{train.name}: its pictures have several labels each: set --objective.loss sigmoid")
         if train.targets.has_places and recipe.normalise.crop not in ("squash", "letterbox"):
             raise UserError(
-                f"normalise.crop is {recipe.normalise.crop}, which cuts off a part of every picture, and all of it is "
-                "scored: give --normalise.crop squash, or letterbox"
+                f"normalise.crop is {recipe.normalise.crop}, which cuts off part of every picture, but whole pictures "
+                "are scored: give --normalise.crop squash or letterbox"
             )
     elif recipe.training.keep == "best":
         raise UserError(

@@ -38,9 +38,9 @@ def verify(
     """What is found of each part of a run, which is read and never written to. `device`: auto is its recipe's."""
     path = Path(where)
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder; give the directory of a run")
+        raise UserError(f"{path}: no such folder; give a run directory")
     if not (path / "recipe.json").exists():
-        raise UserError(f"{path}: no run, for it has no recipe.json; give the directory of a run")
+        raise UserError(f"{path}: not a run (no recipe.json); give a run directory")
     directory = RunDirectory(path, tensorboard=False)
     directory.check_ours()
     recipe, checked = _recipe(path)
@@ -71,14 +71,14 @@ def _checkpoints(directory: RunDirectory) -> Check:
     """All of them, not only the newest, which alone is read when a run goes on."""
     steps = list(directory.checkpoints.paths())
     if not steps:
-        return Check("checkpoints", True, "there are none: the run begins at its first step")
+        return Check("checkpoints", True, "none yet: the run begins at its first step")
     found = {step: _damage(directory.checkpoints, step) for step in steps}
     damaged = [words for words in found.values() if words is not None]
     whole = [step for step, words in found.items() if words is None]
     named = ", ".join(f"{step:,}" for step in whole)
     if not damaged:
         return Check("checkpoints", True, f"whole, after step {named}")
-    goes_on = f"the run goes on from step {whole[-1]:,}" if whole else "the run cannot go on"
+    goes_on = f"the run resumes from step {whole[-1]:,}" if whole else "the run cannot be resumed"
     return Check("checkpoints", False, f"{damaged[-1]}; {goes_on}")
 
 
@@ -94,7 +94,7 @@ def _folders(path: Path) -> Iterator[Check]:
     """Of weights and predictions, beside the checkpoints."""
     for manifest in sorted(path.glob(f"*/{own.MANIFEST}")):
         damage = own.verify_folder(manifest.parent)
-        yield Check(manifest.parent.name, damage is None, damage or "whole, by its manifest")
+        yield Check(manifest.parent.name, damage is None, damage or "intact: it matches its manifest")
 
 
 def _log(directory: RunDirectory, recipe: Recipe) -> Check:
@@ -103,7 +103,9 @@ def _log(directory: RunDirectory, recipe: Recipe) -> Check:
     logged = max((row["step"] for row in rows), default=0)
     newest = max(directory.checkpoints.paths(), default=0)
     if logged < newest - newest % every:
-        return Check("log", False, f"{directory.metrics}: ends at step {logged:,}, and a checkpoint is of {newest:,}")
+        return Check(
+            "log", False, f"{directory.metrics}: ends at step {logged:,}, but there is a checkpoint of step {newest:,}"
+        )
     return Check("log", True, f"{len(rows):,} lines, up to step {logged:,}")
 
 
@@ -113,7 +115,7 @@ def _end(directory: RunDirectory) -> Check:
         return Check("results", True, f"finished, after {results['steps']:,} steps")
     if path.exists():
         return Check("results", False, f"{path}: damaged; the same command repeats the end of the run")
-    return Check("results", True, "not finished; the same command goes on with it")
+    return Check("results", True, "not finished; the same command resumes it")
 
 
 def _pictures(path: Path, recipe: Recipe, open_data: OpenData) -> tuple[Splits | None, Check]:
@@ -125,7 +127,7 @@ def _pictures(path: Path, recipe: Recipe, open_data: OpenData) -> tuple[Splits |
     if changed := difference(there, here):
         return None, Check("pictures", False, f"{recipe.data.where}: the pictures have changed ({changed})")
     total = sum(part["pictures"] for part in here.values())
-    return splits, Check("pictures", True, f"{total:,}: names, labels and sizes are those of the run's beginning")
+    return splits, Check("pictures", True, f"{total:,}: names, labels and sizes are unchanged since the run began")
 
 
 # ---- exact resume, on this machine
@@ -144,7 +146,7 @@ def _resume(directory: RunDirectory, recipe: Recipe, splits: Splits) -> Check:
             difference = _difference(*(RunDirectory(copy) for copy in copies))
     except UserError as error:
         return Check("resume", False, str(error))
-    steps = f"steps {start + 1:,} to {end:,}, in one go and with a stop after {halfway:,}"
+    steps = f"steps {start + 1:,} to {end:,}, without a stop and with one after {halfway:,}"
     return Check("resume", difference is None, f"{steps}: {difference or 'losses and all state equal, bit for bit'}")
 
 
@@ -153,7 +155,7 @@ def _from_where(directory: RunDirectory, recipe: Recipe, splits: Splits) -> tupl
     training = recipe.for_pictures(len(splits.train)).training
     last = training.num_steps(len(splits.train) // training.batch_size) - 1
     if last < 2:
-        raise UserError(f"{directory.path}: a run of {last + 1} steps is too short to be stopped between them")
+        raise UserError(f"{directory.path}: a run of {last + 1} steps is too short to stop and resume")
     steps = [step for step in directory.checkpoints.paths() if _damage(directory.checkpoints, step) is None]
     start = max((step for step in steps if step <= last - 2), default=0)
     return start, min(start + STEPS, last)

@@ -30,7 +30,7 @@ def with_words(
         return recipe, splits, None
     mixing = recipe.augmentation.mix
     if mixing.probability > 0 and max(mixing.mixup, mixing.cutmix) > 0:
-        raise UserError("a caption is about one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
+        raise UserError("a caption describes one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
     tokenizer = _kept(recipe, objective, splits.train, world, folder)
     fitting = fitted(recipe, objective, tokenizer)
     text = fitting.objective.text  # type: ignore[union-attr]
@@ -77,7 +77,6 @@ def encoded(source: Source, tokenizer: Tokenizer, text: TextSettings) -> Source:
 def _captions(source: Source) -> Captions:
     if not isinstance(source.targets, Captions):
         raise UserError(
-            f"{source.name}: its pictures have no captions, or something else of them was read: "
-            "--data.layout.targets captions"
+            f"{source.name}: its pictures have no captions, or other targets were read: --data.layout.targets captions"
         )
     return source.targets

@@ -37,7 +37,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="results, warnings and errors alone: no progress")
+    parser.add_argument("--quiet", action="store_true", help="only results, warnings and errors: no progress")
 
 
 def with_device(changes: dict[str, str], options: argparse.Namespace, name: str = "training.device") -> dict[str, str]:

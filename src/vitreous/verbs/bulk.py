@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 def add_bulk(parser: argparse.ArgumentParser, default: str | None) -> None:
     group = parser.add_argument_group("many pictures (docs/MANY.md)")
     known = f" (default: {default})" if default else "; rows go to --out as parquet, and a rerun does what is missing"
-    group.add_argument("--engine", choices=("local", "ray"), default=default, help=f"who does the work{known}")
-    group.add_argument("--part", type=int, default=4096, metavar="N", help="pictures per file of rows (default: 4096)")
-    group.add_argument("--workers", type=int, metavar="N", help="of ray (default: as many as the cluster has room for)")
-    group.add_argument("--cpus", type=int, default=1, metavar="N", help="per worker of ray without GPU (default: 1)")
+    group.add_argument("--engine", choices=("local", "ray"), default=default, help=f"what runs the work{known}")
+    group.add_argument("--part", type=int, default=4096, metavar="N", help="pictures per output file (default: 4096)")
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="Ray workers (default: as many as the cluster has room for)"
+    )
+    group.add_argument(
+        "--cpus", type=int, default=1, metavar="N", help="cores per Ray worker without a GPU (default: 1)"
+    )
 
 
 def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Output], None] | None" = None) -> None:
@@ -47,4 +51,4 @@ def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Outpu
             finish(Output(result.out))
     print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
     if result.failed == result.rows:
-        raise UserError(f"not one of {result.rows:,} pictures could be read; column `error` says why")
+        raise UserError(f"none of {result.rows:,} pictures could be read; column `error` says why")

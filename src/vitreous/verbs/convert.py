@@ -4,12 +4,12 @@ import argparse
 
 from vitreous.verbs.sizes import picture_size
 
-HELP = "Write a model, of ours or anybody's, in another format."
+HELP = "Convert a model, ours or anybody's, to another format."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("start", metavar="IN", help="a run, a file or folder of weights, hf:owner/name or timm:name")
-    parser.add_argument("out", metavar="OUT", help="a folder; or a file called .safetensors or .npz")
+    parser.add_argument("out", metavar="OUT", help="a folder, or a file that ends in .safetensors or .npz")
     parser.add_argument("--to", default="vitreous", help="the format (`vitreous list formats`; default: our own)")
     parser.add_argument(
         "--picture-px",
@@ -18,20 +18,20 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="resize its positions for pictures of N px; HxW where they are not square",
     )
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
-    parser.add_argument("--heads", type=int, metavar="N", help="attention heads, where the file does not say how many")
+    parser.add_argument("--heads", type=int, metavar="N", help="number of attention heads, where the file does not say")
     parser.add_argument(
         "--classes",
         metavar="NAMES",
-        help="of CLIP and the like: write a classifier of 'a cat,a dog' (or a file's)",
+        help="with CLIP and the like: write a classifier of 'a cat,a dog' (or of the names in a file)",
     )
     parser.add_argument(
-        "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
+        "--templates", metavar="T", help="for --classes: 'a photo of a {};a drawing of a {}', a file, or none"
     )
-    parser.add_argument("--labelled", metavar="DATA", help="of --classes: pictures under these names, to calibrate on")
+    parser.add_argument("--labelled", metavar="DATA", help="for --classes: pictures of these classes, to calibrate on")
     parser.add_argument(
         "--approximate",
         action="store_true",
-        help="write it even where the format cannot hold exactly this model, and say how far the outputs differ",
+        help="write it even where the format cannot hold this model exactly, and say how far the outputs differ",
     )
     parser.add_argument(
         "--verify",

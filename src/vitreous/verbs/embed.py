@@ -5,7 +5,7 @@ import argparse
 from vitreous.verbs import add_device, add_quiet
 from vitreous.verbs.bulk import add_bulk, run_bulk
 
-HELP = "Write down what an encoder makes of pictures, as vectors to compare and to search."
+HELP = "Compute an encoder's embeddings of pictures, as vectors to compare and search."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +16,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "- reads paths or URLs from the standard input, one per line; so does a .txt file."
     parser.add_argument("--out", metavar="DIR", required=True, help="a folder or URL for the rows")
     parser.add_argument(
-        "--normalise", action="store_true", help="to length 1, so that a product of two is their cosine"
+        "--normalise", action="store_true", help="scale to length 1, so that the dot product of two is their cosine"
     )
-    parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16)")
-    parser.add_argument("--npy", action="store_true", help="all in one array too: embeddings.npy, with names.csv")
+    parser.add_argument("--batch", type=int, metavar="N", help="pictures per batch (default: 16)")
+    parser.add_argument("--npy", action="store_true", help="also write one array: embeddings.npy, with names.csv")
     add_bulk(parser, default="local")
     add_device(parser)
     add_quiet(parser)

@@ -19,21 +19,25 @@ TAKES_SETTINGS = True
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "How to read other data is set as for training, such as --data.layout.label_column breed."
     parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or any other weights")
-    parser.add_argument("data", nargs="?", metavar="DATA", help="other data, of the same classes; for --probe of any")
-    parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
-    parser.add_argument("--probe", metavar="NAMES", help="what the frozen features know: knn,linear,fewshot")
     parser.add_argument(
-        "--coverage", type=float, nargs="+", metavar="C", help="of prediction sets (default: 0.9 0.95 0.99)"
+        "data", nargs="?", metavar="DATA", help="other data with the same classes; any classes for --probe"
+    )
+    parser.add_argument("--split", choices=("train", "val", "test"), default="test", help="which part (default: test)")
+    parser.add_argument("--probe", metavar="NAMES", help="measure the frozen features: knn,linear,fewshot")
+    parser.add_argument(
+        "--coverage", type=float, nargs="+", metavar="C", help="coverage of prediction sets (default: 0.9 0.95 0.99)"
     )
     parser.add_argument("--labels", metavar="FILE", help="JSON: a list of right labels for each picture (ReaL)")
     parser.add_argument(
         "--map", metavar="FILE", help="JSON: the model's classes for each class of the data (ObjectNet)"
     )
     parser.add_argument(
-        "--zero-shot", action="store_true", help="of CLIP and the like: tell the data's classes by their names alone"
+        "--zero-shot",
+        action="store_true",
+        help="with CLIP and the like: classify by the names of the data's classes alone",
     )
     parser.add_argument(
-        "--templates", metavar="T", help="of --zero-shot: 'a photo of a {};a drawing of a {}', a file, or none"
+        "--templates", metavar="T", help="for --zero-shot: 'a photo of a {};a drawing of a {}', a file, or none"
     )
     parser.add_argument("--figures", metavar="DIR", help="save the figures there")
     add_device(parser)
@@ -51,7 +55,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         if not name.startswith("data."):
             options.parser.refuse(f"--{name}")
     if options.templates and not options.zero_shot:
-        raise UserError("--templates are for --zero-shot: give that too")
+        raise UserError("--templates are for --zero-shot: give both")
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.jobs.evaluate import evaluate
     from vitreous.prediction.naming import parse_templates

@@ -5,7 +5,7 @@ import argparse
 from vitreous.verbs import add_quiet
 from vitreous.verbs.sizes import picture_size
 
-HELP = "Write a model as a file for other runtimes, with a certificate."
+HELP = "Export a model to a file for other runtimes, with a certificate."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument("--int8", action="store_true", help="round weights and activations to 8 bits (onnx)")
-    precision.add_argument("--bf16", action="store_true", help="keep weights in 16 bits; torch-export computes in them")
+    precision.add_argument(
+        "--bf16", action="store_true", help="store weights in 16 bits; torch-export computes in them, too"
+    )
     parser.add_argument(
         "--input", choices=("pictures", "tensors"), help="uint8 pictures of any size, or normalised tensors"
     )
@@ -27,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="resize its positions for pictures of N px; HxW where they are not square",
     )
-    parser.add_argument("--out", metavar="FILE", help="the file (default: called as the model, in this folder)")
+    parser.add_argument("--out", metavar="FILE", help="the file (default: named after the model, in this folder)")
     add_quiet(parser)
 
 

@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = SETTINGS_HELP
     parser.add_argument("start", nargs="?", metavar="RUN", help="a finished run, or a folder of weights")
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
-    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/finetune and the names of both)")
+    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/finetune- and both names)")
     add_device(parser)
     add_quiet(parser)
 

@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="start from a run, an encoder of `vitreous list encoders`, or any weights that can be read; none: from "
         "random weights (default: the best encoder that suits the hardware and the time)",
     )
-    parser.add_argument("--minutes", type=float, metavar="N", help="the time that all of it may take (default: 10)")
+    parser.add_argument("--minutes", type=float, metavar="N", help="time budget for the whole fit (default: 10)")
     parser.add_argument(
         "--unlabelled",
         metavar="PICTURES",

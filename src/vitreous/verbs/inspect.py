@@ -28,7 +28,7 @@ METHOD_HELP = (
     "one layer (default where --layer or --head is given, and for models that look inside windows)"
 )
 TOKEN_HELP = (
-    "who looks: a prefix token's number (0: class), or a patch of the layer as ROW,COLUMN (default: what is pooled)"
+    "the query: a prefix token's number (0: class), or a patch of the layer as ROW,COLUMN (default: what is pooled)"
 )
 COMPARE_HELP = "other runs or weights whose receptive fields are drawn beside this one's, for the same pictures"
 NUM_SHOWN = 9  # pictures in a figure
@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", type=int, metavar="H", help="raw: the head (1 is the first; default: their mean)")
     parser.add_argument("--token", metavar="T", help=TOKEN_HELP)
     parser.add_argument("--compare", nargs="+", default=[], metavar="RUN", help=COMPARE_HELP)
-    parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most so many (default: 128)")
+    parser.add_argument("--pictures", type=int, default=128, metavar="N", help="read at most this many (default: 128)")
     add_device(parser)
     add_quiet(parser)
 
@@ -200,7 +200,7 @@ def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str],
         except BadPicture as error:
             print(f"{name}: skipped, {error}", file=sys.stderr)
     if not pictures:
-        raise UserError("there is not one readable picture among those that were given")
+        raise UserError("none of the given pictures could be read")
     return names, torch.stack(pictures)
 
 

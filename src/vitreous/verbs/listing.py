@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "Show the recipes, models, encoders, data sets and formats there are."
+HELP = "List recipes, models, encoders, data sets and formats."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         rows = [
             ("fashion", "embedded: 12,000 + 2,000 pictures of clothes, 28 px, 10 classes"),
             ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
-            ("camvid, pets_trimaps", "there too: pictures with a mask each"),
+            ("camvid, pets_trimaps", "there too: pictures, each with a mask"),
             ("PATH", "a folder of class folders, or of images/ and masks/; parquet, tar shards, or a CSV of paths"),
             ("rendered:TASK", "drawn from a seed: location, orientation, count, distance, size; segment, with masks"),
             ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),

@@ -45,24 +45,24 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="P",
-        help='say "not sure" where the best class is less probable than this',
+        help='say "not sure" if the best class is less probable than this',
     )
     parser.add_argument(
-        "--classes", metavar="NAMES", help="of CLIP and the like: 'a cat,a dog', or a file with a name per line"
+        "--classes", metavar="NAMES", help="with CLIP and the like: 'a cat,a dog', or a file with one name per line"
     )
     parser.add_argument(
-        "--templates", metavar="T", help="of --classes: 'a photo of a {};a drawing of a {}', a file, or none"
+        "--templates", metavar="T", help="for --classes: 'a photo of a {};a drawing of a {}', a file, or none"
     )
-    parser.add_argument("--labelled", metavar="DATA", help="of --classes: pictures under these names, to calibrate on")
-    parser.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default: 16, and 1 for -)")
+    parser.add_argument("--labelled", metavar="DATA", help="for --classes: pictures of these classes, to calibrate on")
+    parser.add_argument("--batch", type=int, metavar="N", help="pictures per batch (default: 16, and 1 for -)")
     parser.add_argument(
         "--out",
         metavar="DIR",
         help="write files there: masks, overlays, polygons, shares; objects, drawn and as CSV, COCO, YOLO; rows",
     )
-    parser.add_argument("--score", type=float, metavar="P", help="of objects: tell those with at least this score")
+    parser.add_argument("--score", type=float, metavar="P", help="for objects: report those with at least this score")
     parser.add_argument(
-        "--precision", type=float, metavar="P", help="of objects: tell so many that this share of them is right"
+        "--precision", type=float, metavar="P", help="for objects: report as many as keep this share of them right"
     )
     add_bulk(parser, default=None)
     add_device(parser)
@@ -119,7 +119,7 @@ def _print(options: argparse.Namespace) -> None:
     if files is not None:
         files.finish()
     if num_bad == num:
-        raise UserError(f"not one of {num} pictures could be read" if num else "there is no picture to predict")
+        raise UserError(f"none of {num} pictures could be read" if num else "there are no pictures to predict")
 
 
 def _wanted(options: argparse.Namespace) -> "Wanted":
@@ -145,11 +145,11 @@ def _check(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None and not 0 <= getattr(options, name) <= 1:
             raise UserError(f"--{name} {getattr(options, name)}: it is between 0 and 1")
     if options.score is not None and options.precision is not None:
-        raise UserError("--score and --precision each say which objects are told: give one of them")
+        raise UserError("--score and --precision both say which objects are reported: give one of them")
     if (options.templates or options.labelled) and options.classes is None:
-        raise UserError("--templates and --labelled are about --classes: give these too")
+        raise UserError("--templates and --labelled are for --classes: give that too")
     if "-" in options.pictures and len(options.pictures) > 1:
-        raise UserError("- stands alone: what it means comes from the standard input")
+        raise UserError("- cannot be combined with other pictures: it reads standard input")
 
 
 def _by_words(options: argparse.Namespace) -> "Predictor":
@@ -174,7 +174,9 @@ def _listed(words: list[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         if "://" in word or word.lower().endswith((".tar", ".parquet", ".txt")):
-            raise UserError(f"{word}: rows of tar, parquet, lists and URLs go to a folder: --engine local --out DIR")
+            raise UserError(
+                f"{word}: predictions for tar, parquet, lists and URLs go to a folder: add --engine local --out DIR"
+            )
         found += [str(path) for path in picture_files(Path(word))] if Path(word).is_dir() else [word]
     return found
 
@@ -188,7 +190,7 @@ def _from_stdin(stream: IO[bytes]) -> Iterator[str | bytes]:
         return
     picture = first + stream.read(STDIN_BYTES)
     if len(picture) > STDIN_BYTES:
-        raise UserError(f"-: the picture on the standard input has over {STDIN_BYTES >> 20} MB")
+        raise UserError(f"-: the picture on standard input has over {STDIN_BYTES >> 20} MB")
     yield picture
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from vitreous.verbs import add_device, add_quiet
 
-HELP = "Draw the report of a fit again, from what its run holds; nothing is trained."
+HELP = "Write the report of a fit again from its run; nothing is trained."
 
 
 def add(parser: argparse.ArgumentParser) -> None:

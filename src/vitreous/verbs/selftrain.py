@@ -6,18 +6,20 @@ from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
 from vitreous.verbs.train import SETTINGS_HELP, print_recipe
 
-HELP = "Few labels and many pictures: a teacher labels, a noised student learns, rounds (Noisy Student); resumes."
+HELP = "Learn from few labels and many pictures, by rounds of teacher and noised student (Noisy Student); resumes."
 TAKES_SETTINGS = True
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Teacher, labels and students lie in --out; more --rounds may follow later. Without --unlabelled, the training "
-        f"pictures that --data.train_limit leaves over are learned from without their labels. {SETTINGS_HELP}"
+        "Teacher, labels and students are saved in --out; more --rounds may follow later. Without --unlabelled, the "
+        f"training pictures beyond --data.train_limit are used without their labels. {SETTINGS_HELP}"
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
     parser.add_argument("--unlabelled", metavar="DATA", help="pictures without labels: a folder, or any data set")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of labelling and learning (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="rounds of labelling and learning (default: 3)"
+    )
     parser.add_argument(
         "--teacher", metavar="RUN", help="the first teacher (default: the recipe on the labels alone, trained first)"
     )
@@ -28,13 +30,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="what is learned: a teacher's probabilities, or its decisions (default: soft)",
     )
     parser.add_argument(
-        "--confidence", type=float, default=0.3, metavar="P", help="from which a label is believed (default: 0.3)"
+        "--confidence",
+        type=float,
+        default=0.3,
+        metavar="P",
+        help="least confidence for a label to be used (default: 0.3)",
     )
-    parser.add_argument("--per-class", type=int, metavar="N", help="at most so many pictures of each class, the surest")
+    parser.add_argument(
+        "--per-class", type=int, metavar="N", help="use at most this many pictures of each class, the most confident"
+    )
     parser.add_argument(
         "--ratio", type=float, default=3.0, metavar="R", help="pictures without labels per labelled one (default: 3)"
     )
-    parser.add_argument("--out", metavar="DIR", help="where all runs lie (default: runs/RECIPE-rounds)")
+    parser.add_argument("--out", metavar="DIR", help="the folder for all runs (default: runs/RECIPE-rounds)")
     add_device(parser)
     add_quiet(parser)
 

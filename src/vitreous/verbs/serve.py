@@ -9,18 +9,28 @@ HELP = "Serve predictions over HTTP, with a page that looks inside the model."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="a run or weights; a second one to compare with")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0: any free one (default: 8000)")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="a run, weights or an index; or two to compare")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="the port; 0: any free one (default: 8000)")
     parser.add_argument(
-        "--address", default="127.0.0.1", help="where to listen; any but this machine's own needs a token"
+        "--address", default="127.0.0.1", help="address to listen on; any but this machine's own needs a token"
     )
-    parser.add_argument("--token-file", metavar="FILE", help="clients must show its text (or that of VITREOUS_TOKEN)")
-    parser.add_argument("--host-name", action="append", default=[], metavar="NAME", help="a name it is reached by")
-    parser.add_argument("--queue", type=int, metavar="N", help="admitted pictures per model (default: 6; 32 on a GPU)")
-    parser.add_argument("--max-batch", type=int, metavar="N", help="pictures run together (default: 4; 16 on a GPU)")
-    parser.add_argument("--max-body-mb", type=float, default=16, metavar="N", help="of a request (default: 16)")
-    parser.add_argument("--neighbours", type=int, default=2000, metavar="N", help="training pictures to look among")
-    parser.add_argument("--threads", type=int, metavar="N", help="of a model (default: all cores)")
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="clients must send the text in this file (or in VITREOUS_TOKEN)"
+    )
+    parser.add_argument(
+        "--host-name", action="append", default=[], metavar="NAME", help="a host name under which it is reached"
+    )
+    parser.add_argument(
+        "--queue", type=int, metavar="N", help="pictures admitted at once per model (default: 6; 32 on a GPU)"
+    )
+    parser.add_argument("--max-batch", type=int, metavar="N", help="pictures per batch (default: 4; 16 on a GPU)")
+    parser.add_argument(
+        "--max-body-mb", type=float, default=16, metavar="N", help="largest request, in MB (default: 16)"
+    )
+    parser.add_argument(
+        "--neighbours", type=int, default=2000, metavar="N", help="training pictures to search for neighbours"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per model (default: all cores)")
     add_device(parser)
     add_quiet(parser)
     parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")

@@ -18,16 +18,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "studies (`vitreous study NAME --help` lists the settings of one, such as --seeds 3 --steps 4000):\n"
         + "\n".join(lines)
-        + "\n\nEvery cell is an ordinary run directory. The same command again goes on where it ended,\n"
-        "and given twice at once, on one GPU or on two, it shares the cells out."
+        + "\n\nEvery cell is an ordinary run directory. The same command again continues where it stopped,\n"
+        "and two at once, on one GPU or on two, share the cells between them."
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="which study")
     parser.add_argument("data", nargs="?", metavar="DATA", help="a folder of pictures, a file, or a data set's name")
     parser.add_argument(
         "--out", metavar="DIR", help="where its runs, results and figures go (default: runs/study-NAME)"
     )
-    parser.add_argument("--quick", action="store_true", help="minutes on two cores, to see how it works (on fashion)")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start no further run after so many minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few minutes on two cores, to see how it works (on fashion)"
+    )
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no further run after this many minutes")
     add_device(parser)
     add_quiet(parser)
 
@@ -76,7 +78,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     if failed:
         print(f"{len(failed)} cells failed; the first: {failed[0]['cell']}: {failed[0]['failed']}")
     if grid.left:
-        print(f"The time was over before {len(grid.left)} cells were run; the same command goes on with them.")
+        print(f"Time ran out with {len(grid.left)} cells left; the same command runs them.")
     print(f"results {out}/results.csv and results.json   figures {out}/*.png and *.svg")
     if failed and len(failed) == len(grid.rows):
-        sys.exit("vitreous: not one cell has a result; the same command tries them again")
+        sys.exit("vitreous: no cell has a result; the same command tries them again")

@@ -86,7 +86,7 @@ def print_recipe(name: str, changes: dict[str, str]) -> None:
         if changes or name not in RECIPES:
             raise
         # What it would start from by default is not there.
-        print(f"To see every setting, name others besides --help than those above: {error}")
+        print(f"To see every setting, choose names other than those above: {error}")
         return
     print_fields(recipe)
 

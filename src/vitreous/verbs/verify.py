@@ -5,15 +5,15 @@ import sys
 
 from vitreous.verbs import add_device, add_quiet
 
-HELP = "Check that all a run left is whole, and that its pictures are still those it learned from."
+HELP = "Check that a run's files are intact, and that its pictures are still those it was trained on."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the directory of a run; it is read, and never written to")
+    parser.add_argument("run", metavar="RUN", help="a run directory; only read, never written to")
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="prove exact resume on this machine: a few steps in one go and with a stop between, in a copy",
+        help="prove exact resume on this machine: a few steps, with and without a stop between them, in a copy",
     )
     add_device(parser)
     add_quiet(parser)

@@ -62,7 +62,7 @@ class BoxCalibration:
         if not all(map(math.isfinite, (self.shift, *self.slopes, *self.knots))) or not min(self.slopes, default=0) > 0:
             raise UserError(f"slopes is {shown(self.slopes)}: each must be above 0, and all numbers must be finite")
         if len(self.knots) != len(self.slopes) - 1 or list(self.knots) != sorted(self.knots):
-            raise UserError(f"{len(self.slopes)} slopes meet at {len(self.slopes) - 1} knots, in ascending order")
+            raise UserError(f"{len(self.slopes)} slopes need {len(self.slopes) - 1} knots in ascending order")
         if not all(0 <= number <= 1 for number in (self.threshold, *(n for pair in self.thresholds for n in pair))):
             raise UserError(f"thresholds is {shown(self.thresholds)}: shares and probabilities are between 0 and 1")
 

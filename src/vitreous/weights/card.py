@@ -34,7 +34,7 @@ class Card:
         """The task, for what knows classifiers and encoders alone, as the formats of others do."""
         if self.task is None or isinstance(self.task, ClassifySettings):
             return self.task
-        raise UserError("this format holds encoders and classifiers, and the model does something else: keep ours")
+        raise UserError("this format holds encoders and classifiers only: keep this model in ours")
 
     @property
     def predicts(self) -> bool:

@@ -135,14 +135,14 @@ def _untold(card: Card, there: Card) -> list[str]:
         notes.append(f"the names of its {len(card.classes):,} classes are not part of the format")
     otherwise = _otherwise(_seen(card.preprocessing), _seen(there.preprocessing))
     if otherwise:
-        notes.append(f"pictures are prepared differently there: {'; '.join(otherwise)}")
+        notes.append(f"pictures are preprocessed differently there: {'; '.join(otherwise)}")
     return notes
 
 
 def _left_out(card: Card, there: Card) -> list[str]:
     notes = _untold(card, there)
     if card.classifier is not None and there.classifier is not None and card.classifier.loss != there.classifier.loss:
-        notes.append("that a picture may have several labels (sigmoid, not softmax) is not part of the format")
+        notes.append("the format does not record that a picture may have several labels (sigmoid, not softmax)")
     for coverage, least in card.sets:
         notes.append(
             f"prediction sets are not part of the format: to cover {coverage:.0%} of cases, take all classes with a "

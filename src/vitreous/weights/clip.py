@@ -327,7 +327,7 @@ class OpenAiClip(Format):
         refuse_others(self.name, model, usual)
         p = card.preprocessing
         if p.crop == "centre" and p.crop_fraction != 1:
-            raise UserError(f"{self.name} has no place for a crop_fraction of {p.crop_fraction:g}: its crops keep all")
+            raise UserError(f"{self.name} cannot store a crop_fraction of {p.crop_fraction:g}: its crops keep all")
         height, width = model.picture_px
         tower = {
             "image_size": height if height == width else [height, width],

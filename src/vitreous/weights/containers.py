@@ -114,13 +114,15 @@ class SafetensorsFile(Tensors):
 
     def _enter(self, header: Any, size: int) -> None:
         if not isinstance(header, dict):
-            raise UserError(f"{self.where}: its safetensors header is no table")
+            raise UserError(f"{self.where}: its safetensors header is not a table")
         header.pop("__metadata__", None)
         spans = []
         for name, entry in header.items():
             dtype, shape, begin, end = self._entry(name, entry)
             if end > size:
-                raise UserError(f"{self.where}: {name} ends {end - size:,} bytes behind the file; fetch the file again")
+                raise UserError(
+                    f"{self.where}: {name} ends {end - size:,} bytes beyond the file's end; fetch the file again"
+                )
             spans.append((begin, end, name))
             self.shapes[name], self.dtypes[name] = shape, dtype
             self._places[name] = (begin, end - begin)
@@ -130,7 +132,7 @@ class SafetensorsFile(Tensors):
                 raise UserError(f"{self.where}: {name} does not begin where the tensor before it ends")
             reached = end
         if reached != size:
-            raise UserError(f"{self.where}: {size - reached:,} bytes that belong to no tensor")
+            raise UserError(f"{self.where}: {size - reached:,} bytes belong to no tensor")
 
     def _entry(self, name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, int]:
         check_name(name, self.where)
@@ -139,11 +141,11 @@ class SafetensorsFile(Tensors):
         if not isinstance(shape, list) or not isinstance(span, list) or len(fields) != 3:
             raise UserError(f"{self.where}: the header's entry for {name} is not one of safetensors")
         if not is_shape(shape) or not all(type(number) is int and number >= 0 for number in span):
-            raise UserError(f"{self.where}: {name} has a shape or a place that is none")
+            raise UserError(f"{self.where}: {name} has an invalid shape or offset")
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise UserError(f"{self.where}: {name} has a type of numbers that is not read: {str(dtype)[:20]!r}")
+            raise UserError(f"{self.where}: {name} has an unsupported number type: {str(dtype)[:20]!r}")
         if len(span) != 2 or span[1] - span[0] != math.prod(shape) * DTYPES[dtype].itemsize:
-            raise UserError(f"{self.where}: the shape of {name} does not agree with its place in the file")
+            raise UserError(f"{self.where}: the shape of {name} does not match its size in the file")
         return DTYPES[dtype], tuple(shape), span[0], span[1]
 
     def _read(self, name: str) -> Tensor:
@@ -167,7 +169,7 @@ def parse_json(text: bytes, where: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            raise ValueError("a name stands there twice")
+            raise ValueError("a name occurs twice")
         return table
 
     def refuse(constant: str) -> Any:
@@ -189,7 +191,7 @@ def is_shape(shape: Sequence[Any]) -> bool:
 
 def check_name(name: str, where: str) -> None:
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or ".." in name.split("/") or name.startswith("/"):
-        raise UserError(f"{where}: a tensor is called {name[:40]!a}, which is no name")
+        raise UserError(f"{where}: a tensor is called {name[:40]!a}, which is not a valid name")
 
 
 # ---- npz
@@ -202,7 +204,7 @@ def zip_members(file: IO[bytes], where: str) -> list[zipfile.ZipInfo]:
     tail = file.read(98)
     end = tail[-22:]
     if len(end) < 22 or end[:4] != b"PK\5\6" or end[20:] != b"\0\0":
-        raise UserError(f"{where}: a zip that is cut off, or has something behind its end; fetch the file again")
+        raise UserError(f"{where}: a zip that is cut off or has data after its end; fetch the file again")
     directory = int(struct.unpack("<L", end[12:16])[0])
     if tail[-42:-38] == b"PK\6\7":
         if tail[:4] != b"PK\6\6" or len(tail) != 98:
@@ -221,7 +223,7 @@ def zip_members(file: IO[bytes], where: str) -> list[zipfile.ZipInfo]:
     for member in members:
         check_name(member.filename, where)
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise UserError(f"{where}: {member.filename} is encrypted or packed in a way that is not read")
+            raise UserError(f"{where}: {member.filename} is encrypted, or packed in an unsupported way")
     total = sum(member.file_size for member in members)
     if total > 2 * size + (16 << 20):
         raise UserError(f"{where}: {size:,} bytes that claim to unpack to {total:,}; refused")
@@ -238,7 +240,9 @@ class NpzFile(Tensors):
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in zip_members(file, where):
             if not member.filename.endswith(".npy"):
-                raise UserError(f"{where}: holds {member.filename}, which is no array; an npz holds .npy members only")
+                raise UserError(
+                    f"{where}: holds {member.filename}, which is not an array; an npz holds .npy members only"
+                )
             self._members[member.filename.removesuffix(".npy")] = member
         self._archive = zipfile.ZipFile(file)
         for name in self._members:
@@ -259,7 +263,7 @@ class NpzFile(Tensors):
             magic = stream.read(8)
             version = tuple(magic[6:])
             if magic[:6] != b"\x93NUMPY" or version not in ((1, 0), (2, 0)):
-                raise UserError(f"{where} is no array as numpy writes them")
+                raise UserError(f"{where} is not an array in numpy's format")
             width = 2 if version == (1, 0) else 4
             length = int.from_bytes(stream.read(width), "little")
             if length > 10_000:
@@ -269,12 +273,12 @@ class NpzFile(Tensors):
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
             raise UserError(f"{where} is damaged ({first_line(error)}); fetch the file again") from None
         except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
-            raise UserError(f"{where} has a header that is not one of numpy's") from None
+            raise UserError(f"{where} has a header that numpy did not write") from None
         dtype = _number_type(text, where)
         if not isinstance(shape, tuple) or not is_shape(shape):
-            raise UserError(f"{where} has a shape that is none")
+            raise UserError(f"{where} has an invalid shape")
         if 8 + width + length + math.prod(shape) * dtype.itemsize != self._members[name].file_size:
-            raise UserError(f"{where} has the shape {shape}, for which its size in the file is wrong")
+            raise UserError(f"{where} has the shape {shape}, which does not match its size in the file")
         return dtype, shape, is_fortran is True
 
     def _read(self, name: str) -> Tensor:
@@ -313,7 +317,7 @@ def _number_type(text: Any, where: str) -> np.dtype[Any]:
         raise UserError(f"{where} is an array of Python objects, which could run code; save its numbers alone")
     # Two bytes without a type are bfloat16: so numpy stores JAX's.
     if dtype is None or dtype.names or (dtype.kind not in "fiub" and dtype.str[1:] != "V2") or dtype.itemsize > 8:
-        raise UserError(f"{where} has a type of numbers that is not read: {str(text)[:40]!a}")
+        raise UserError(f"{where} has an unsupported number type: {str(text)[:40]!a}")
     if dtype.kind == "u" and dtype.itemsize > 1:
-        raise UserError(f"{where} has a type of numbers that is not read: {str(text)[:40]!a}")
+        raise UserError(f"{where} has an unsupported number type: {str(text)[:40]!a}")
     return dtype

@@ -99,7 +99,7 @@ class ConvNeXtFormat(Pyramid):
         width, channels, patch, other = shapes(f"{start}{names.stem[0]}.weight", 4)
         first = start + names.stage(names.block, 0)
         if patch != other or shapes(f"{first}{names.conv}.weight", 4)[2:] != (7, 7):
-            raise UserError(f"{shapes.where}: kernels that no ConvNeXt has")
+            raise UserError(f"{shapes.where}: its kernels are not those of a ConvNeXt")
         depths = depths_of(shapes, lambda i, j: f"{start}{names.stage(names.block, i, j)}{names.conv}.weight")
         later = [f"{start}{names.stage(names.downsampling[1], i)}.weight" for i in range(1, len(depths))]
         epsilon = EPSILON

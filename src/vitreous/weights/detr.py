@@ -171,7 +171,9 @@ class DetrFormat(Format):
         if self._canvas(given) is not None:
             return []
         height, width = card.model.picture_px
-        return [f"its files name no one size of pictures: they are shown whole in {height} x {width} px, with padding"]
+        return [
+            f"its files give no fixed picture size: pictures are shown whole in {height} x {width} px, with padding"
+        ]
 
     # ---- both ways
 
@@ -192,9 +194,9 @@ class DetrFormat(Format):
     def _checked(self, card: Card) -> tuple[DetectSettings, ResNetV1Settings]:
         task, model = card.task, card.model
         if not isinstance(task, DetectSettings) or task.decoder != self.decoder:
-            raise UserError(f"{self.name} holds a {self.title} and nothing else")
+            raise UserError(f"{self.name} holds a {self.title} only")
         if not isinstance(model, ResNetV1Settings):
-            raise UserError(f"{self.name} has no place for a {model.name}: its encoders are ResNets")
+            raise UserError(f"{self.name} cannot store a {model.name}: its encoders are ResNets")
         return task, model
 
     # ---- writing
@@ -252,7 +254,7 @@ class DetrFormat(Format):
         stages = range(last + 1 - detr_rules.num_maps(task), last + 1)
         if self.resnet is resnet_v1.TORCHVISION:
             if not model.name.startswith("ResNet-") or model.channels != 3:
-                raise UserError(f"{self.name} has timm's ResNets by their names, and none is a {model.describe()}")
+                raise UserError(f"{self.name} stores ResNets by their timm names, and none is a {model.describe()}")
             architecture = model.name.lower().replace("-", "")
             timm = {"model_type": "timm_backbone", "backbone": architecture, "num_channels": 3, "features_only": True}
             return timm | {"use_pretrained_backbone": False, "out_indices": list(stages)}

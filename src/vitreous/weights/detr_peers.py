@@ -22,7 +22,7 @@ def detr_peer(given: Given, format: DetrFormat, card: Card) -> Peer:
         assert isinstance(other, DetrFormat)
         _, weights, _ = formats.read(given, format, card.model.picture_px)
         written = replace(formats.write(card, weights, other), where=given.where)
-        notes = ("the names were changed by our own rules: the original code is no library that can be installed",)
+        notes = ("names were mapped by our own rules: the original code is not an installable library",)
         return replace(detr_peer(written, other, card), notes=notes)
     document = dict(given.documents[CONFIG])
     kind = "DetrForObjectDetection" if format.decoder == "detr" else "DeformableDetrForObjectDetection"

@@ -43,7 +43,7 @@ def errors_of(where: str) -> Iterator[None]:
         raise UserError(text if text.startswith(where) else f"{where}: {text}") from None
     except NONSENSE as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{where}: its tensors and its config make no model that we have ({reason})") from None
+        raise UserError(f"{where}: its tensors and config match no model that we have ({reason})") from None
 
 
 # ---- Sizes, before anything is built

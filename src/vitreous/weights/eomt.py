@@ -86,7 +86,7 @@ class EomtFormat(MaskQueryFormat):
 
     def _known(self, model: ModelSettings) -> ViTSettings:
         """As their code builds it."""
-        vit = as_plain_vit(model, f"{self.name} has no place for a {model.name}: its encoder is a plain ViT")
+        vit = as_plain_vit(model, f"{self.name} cannot store a {model.name}: its encoder is a plain ViT")
         usual = ViTSettings.of(picture_px=vit.picture_px)
         wanted = {"num_prefix": 0, "positions": "learned", "gelu": "erf", "attention_bias": "all", "pre_norm": False}
         wanted |= {"patch_bias": True, "projection": None, "positions_where": usual.ends.positions_where}

@@ -72,7 +72,7 @@ class Format(ABC):
 
     def token_files(self, tokenizer: Tokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:
         """A tokenizer as the users of this format have it, by file name, and what it loses there, a line each."""
-        raise UserError(f"{self.name} has no place for a tokenizer")
+        raise UserError(f"{self.name} cannot store a tokenizer")
 
 
 def formats() -> dict[str, Format]:

@@ -150,13 +150,13 @@ class GoogleViT(Format):
     def _check(self, model: ViTSettings) -> None:
         """Whatever makes another model of the same tensors has no place in these files."""
         if not (model.stem is None or isinstance(model.stem, ResNetStem)):
-            raise UserError(f"the format {self.name} has no place for this model's stem")
+            raise UserError(f"the format {self.name} cannot store this model's stem")
         if model.positions != "learned" or model.ends.positions_where != "stem":
-            raise UserError(f"the format {self.name} has no place for positions other than learned ones at the stem")
+            raise UserError(f"the format {self.name} cannot store positions other than learned ones at the stem")
         if model.pool != ("class" if model.num_prefix else "mean") or model.num_prefix > 1 or model.num_registers:
             raise UserError(f"the format {self.name} pools by its one class token, or has none and pools by the mean")
         if model.block.mlp != "gelu" or model.ends.pool_norm != "before":
-            raise UserError(f"the format {self.name} has no place for gated units, or for a norm after pooling")
+            raise UserError(f"the format {self.name} cannot store gated units or a norm after pooling")
 
     def _token_rules(self, model: ViTSettings) -> list[Rule]:
         token, table = "encoder.prefix.tokens", "encoder.positions.tables.0.table"

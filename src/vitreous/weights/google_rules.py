@@ -104,5 +104,5 @@ def head_rules(card: Card) -> list[Rule]:
     if card.classifier.head == "tanh":
         return [*dense("head.hidden", "pre_logits"), *dense("head.output", "head")]
     if card.classifier.head != "linear":
-        raise UserError(f"this format has no place for a {card.classifier.head} head")
+        raise UserError(f"this format cannot store a {card.classifier.head} head")
     return dense("head", "head")

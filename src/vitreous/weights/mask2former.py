@@ -85,7 +85,7 @@ class Mask2FormerFormat(MaskQueryFormat):
 
     def _known(self, model: ModelSettings) -> SwinSettings | ResNetV1Settings:
         if not isinstance(model, SwinSettings | ResNetV1Settings) or len(model.depths) != STAGES:
-            raise UserError(f"{self.name} has no place for a {model.name}: its encoders have {STAGES} stages")
+            raise UserError(f"{self.name} cannot store a {model.name}: its encoders have {STAGES} stages")
         return model
 
     def model_rules(self, model: ModelSettings, task: MaskQuerySettings) -> list[Rule]:

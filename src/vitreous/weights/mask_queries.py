@@ -130,7 +130,7 @@ class MaskQueryFormat(Format):
         if OUTPUT not in given.documents[CONFIG]:
             notes.append("its files do not tell whether it is for classes or for objects: taken as a class per pixel")
         if self._canvas(given) is None:
-            notes.append(f"its files name no one size of pictures: they are brought to {height} x {width} px")
+            notes.append(f"its files give no fixed picture size: pictures are resized to {height} x {width} px")
         return notes
 
     # ---- both ways
@@ -147,7 +147,7 @@ class MaskQueryFormat(Format):
 
     def checked(self, card: Card) -> tuple[ModelSettings, MaskQuerySettings]:
         if not isinstance(card.task, MaskQuerySettings) or card.task.decoder != self.decoder:
-            raise UserError(f"{self.name} holds a {self.title} and nothing else")
+            raise UserError(f"{self.name} holds a {self.title} only")
         return card.model, card.task
 
     # ---- writing

@@ -121,7 +121,7 @@ class Wrapped(Format):
             if model.value(field) not in allowed:
                 raise UserError(f"{self.name} has no model whose {field} is {model.value(field)!r}")
         if card.classifier is not None and card.classifier.head not in self.heads:
-            raise UserError(f"{self.name} has no place for a {card.classifier.head} head")
+            raise UserError(f"{self.name} cannot store a {card.classifier.head} head")
         p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
         if is_beit(model):
             p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
@@ -237,7 +237,7 @@ def _dinov2_name(name: str) -> str:
 
 def _vit(card: Card) -> ViTSettings:
     if not isinstance(card.model, ViTSettings):
-        raise UserError("the layouts of DeiT, DINO, DINOv2, MAE and BEiT have no place for a ResNet")
+        raise UserError("the layouts of DeiT, DINO, DINOv2, MAE and BEiT cannot store a ResNet")
     return card.model
 
 

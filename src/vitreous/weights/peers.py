@@ -240,7 +240,7 @@ def _original(given: Given, format: original.Wrapped, card: Card) -> Peer:
     """Inside they are timm's; what a training checkpoint holds besides is left out. timm has no row for the position of
     a class token beside registers, so DINOv2's are brought to transformers."""
     _, weights, _ = formats.read(given, format, card.model.picture_px)
-    notes = ("the names were changed by our own rules: the original code is no library that can be installed",)
+    notes = ("names were mapped by our own rules: the original code is not an installable library",)
     if isinstance(format, original.Dinov2):
         registers = "-registers" if transformers.vit(card, format.name).num_registers else ""
         chosen = next(one for one in transformers.FORMATS if one.name == f"transformers-dinov2{registers}")

@@ -23,7 +23,7 @@ def pyramid_peer(given: Given, format: Pyramid, card: Card) -> Peer:
         others = {"swin": swin.FORMATS[0], "convnext": convnext.FORMATS[0]}
         _, weights, _ = formats.read(given, format, card.model.picture_px)
         written = replace(formats.write(card, weights, others[format.name]), where=given.where)
-        notes = ("the names were changed by our own rules: the original code is no library that can be installed",)
+        notes = ("names were mapped by our own rules: the original code is not an installable library",)
         return replace(pyramid_peer(written, others[format.name], card), notes=notes)
     if format.library == "torchvision":
         with taken_by("torchvision", given.where):

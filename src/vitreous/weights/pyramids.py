@@ -133,7 +133,7 @@ class Pyramid(Format):
         rules = [prefixed(rule, start) for rule in self.encoder_rules(card.model)]
         rules += [] if card.classifier is None else layer("head", self._head_start(start) + self.head)
         if card.classifier is not None and card.classifier.head != "linear":
-            raise UserError(f"{self.name} has no place for a {card.classifier.head} head")
+            raise UserError(f"{self.name} cannot store a {card.classifier.head} head")
         return [*rules, aside(r"(optimizer|lr_scheduler|scaler|config|epoch|max_accuracy|args|best_acc|model_ema)\b")]
 
     def _head_start(self, start: str) -> str:
@@ -164,7 +164,7 @@ class Pyramid(Format):
 
 
 def refusal(format: Format, model: EncoderSettings) -> UserError:
-    return UserError(f"{format.name} has no place for a {model.name}")
+    return UserError(f"{format.name} cannot store a {model.name}")
 
 
 def depths_of(shapes: Shapes, tensor: Callable[[int, int], str]) -> tuple[int, ...]:

@@ -182,5 +182,5 @@ def apply_write(rules: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, 
     # What another format's models carry along without our using it may stay behind.
     homeless = sorted(name for name in ours.keys() - placed if not name.startswith("extra."))
     if homeless:
-        raise UserError(f"this format has no place for {homeless[0]} ({len(homeless)} tensors in all)")
+        raise UserError(f"this format cannot store {homeless[0]} ({len(homeless)} tensors in all)")
     return theirs

@@ -44,7 +44,7 @@ def refuse_other_text(name: str, text: TextSettings, again: TextSettings) -> Non
     for field in fields(text):
         one, other = (_comparable(tower, field.name) for tower in (text, again))
         if one != other:
-            raise UserError(f"{name} has no place for a text tower whose {field.name} is {one!r} (only {other!r})")
+            raise UserError(f"{name} cannot store a text tower whose {field.name} is {one!r} (only {other!r})")
 
 
 def _comparable(text: TextSettings, name: str) -> Any:

@@ -260,9 +260,9 @@ def timm_rules(card: Card) -> list[Rule]:
     if isinstance(card.model, ResNetSettings):
         return _resnet_rules(card, card.model)
     if not isinstance(card.model, ViTSettings):
-        raise UserError(f"timm has no place for {describe(card)}")
+        raise UserError(f"timm cannot store {describe(card)}")
     if card.classifier is not None and card.classifier.head not in ("linear", "distilled"):
-        raise UserError(f"timm has no place for a {card.classifier.head} head")
+        raise UserError(f"timm cannot store a {card.classifier.head} head")
     model = card.model
     rules = [patch_rule("patch_embed.proj.weight", model)]
     if model.ends.patch_bias:

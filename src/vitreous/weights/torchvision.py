@@ -106,14 +106,14 @@ class Torchvision(Format):
         if card.classifier.head == "tanh":
             return rules + layer("head.hidden", "heads.pre_logits") + layer("head.output", "heads.head")
         if card.classifier.head != "linear":
-            raise UserError(f"torchvision's VisionTransformer has no place for a {card.classifier.head} head")
+            raise UserError(f"torchvision's VisionTransformer cannot store a {card.classifier.head} head")
         return rules + layer("head", "heads.head")
 
     def _checked(self, card: Card) -> ViTSettings:
         """Whatever makes another model of the same tensors has no place in these files."""
         model = card.model
         if not isinstance(model, ViTSettings) or model.stem is not None:
-            raise UserError(f"torchvision's VisionTransformer has no place for {describe(card)}")
+            raise UserError(f"torchvision's VisionTransformer cannot store {describe(card)}")
         h, w = model.picture_px
         fixed = {"channels": 3, "pool": "class", "pool_norm": "before", "num_prefix": 1, "num_registers": 0}
         fixed |= {"gelu": "erf", "positions_where": "stem", "pre_norm": False, "mlp": "gelu"}

@@ -23,7 +23,7 @@ def tower_peer(given: Given, format: Towers | OpenAiClip, card: Card) -> Peer:
     if isinstance(format, OpenAiClip):
         _, weights, _ = formats.read(given, format, card.model.picture_px)
         written = replace(formats.write(card, weights, TransformersClip()), where=given.where)
-        notes = ("the names were changed by our own rules: transformers does not read these files",)
+        notes = ("names were mapped by our own rules: transformers does not read these files",)
         return replace(tower_peer(written, TransformersClip(), card), notes=notes)
     kind, document = format.architecture(card), dict(given.documents[CONFIG])
     if card.task is None:

@@ -276,7 +276,7 @@ class Transformers(Format):
         if card.classifier is None:
             return f"{self.stem}Model"
         if card.classifier.head not in self.heads:
-            raise UserError(f"{self.name} has no place for a {card.classifier.head} head; write another format")
+            raise UserError(f"{self.name} cannot store a {card.classifier.head} head; write another format")
         return self.stem + self.heads[card.classifier.head]
 
 
@@ -321,8 +321,8 @@ def refuse_others(name: str, model: ViTSettings, again: ViTSettings) -> None:
     differing = different_field(model, again)
     if differing is not None:
         raise UserError(
-            f"{name} has no place for a model whose {differing} is {model.value(differing)!r}"
-            f" (only {again.value(differing)!r})"
+            f"{name} cannot store a model whose {differing} is {model.value(differing)!r} (only "
+            f"{again.value(differing)!r})"
         )
 
 

@@ -260,7 +260,7 @@ def checked(name: str, tensor: Tensor) -> Tensor:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise RefusalError(f"{name!a} is sparse or quantized; save it dense")
     if tensor.dtype not in DTYPES:
-        raise RefusalError(f"{name!a} has a type of numbers that is not read: {tensor.dtype}")
+        raise RefusalError(f"{name!a} has an unsupported number type: {tensor.dtype}")
     if tensor.device.type != "cpu":
         raise RefusalError(f"{name!a} has no values")
     return tensor
