@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from boxed_made import BOXES, CLASSES, LABELS, NAMES, SIZES, write_coco, write_pictures
+from boxed_made import BOXES, CLASSES, LABELS, NAMES, SIZES, write_coco, write_parquet, write_pictures
 from PIL import Image
 
 from vitreous.data.box_files import BoxedPicture, boxed_pictures, coco_document, coco_results, yolo_files, yolo_names
@@ -61,7 +61,15 @@ def test_yolo_comes_back_and_predictions_have_scores(tmp_path):
     for index in range(4):
         np.testing.assert_allclose(source.targets.of(index).boxes, np.array(BOXES[index]).reshape(-1, 4), atol=1e-3)
         assert source.targets.of(index).classes.tolist() == LABELS[index]
-    assert yolo_files(predictions())["a.txt"].splitlines()[0] == "0 0.250000 0.450000 0.333333 0.600000 0.900000"
+    (tmp_path / "labels" / "a.txt").write_text(yolo_files(predictions())["a.txt"])
+    assert (tmp_path / "labels" / "a.txt").read_text().startswith("0 0.250000 0.450000 0.333333 0.600000 0.900000\n")
+    (again,) = open_sources(str(tmp_path)).values()
+    assert (again.targets.objects.boxes == source.targets.objects.boxes).all()
+
+
+def test_rows_of_parquet_have_names_of_files(tmp_path):
+    (source,) = open_sources(str(write_parquet(tmp_path / "set.a.parquet"))).values()
+    assert list(yolo_files(boxed_pictures(source))) == [f"set-a-row-{row}.txt" for row in range(4)]
 
 
 def test_every_source_of_boxes_can_be_written_and_others_say_so(tmp_path):

@@ -1,6 +1,7 @@
 """Pictures with boxes in every format: the same set read from each, and what is wrong said in one line."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -183,6 +184,20 @@ def test_what_is_wrong_in_a_coco_file(tmp_path, change, message):
     assert str(tmp_path / "instances.json") in str(error.value) and "\n" not in str(error.value)
 
 
+def test_wrong_annotations_cost_their_pictures_alone(tmp_path):
+    document = coco_json()
+    document["annotations"][0] |= {"image_id": 99}
+    document["annotations"][2] |= {"bbox": [1, 2]}
+    check_left_out(write_coco(tmp_path, **document), "annotation 100: its bbox is", "2 of 6 annotations", 1)
+
+
+def test_coco_pictures_that_lay_in_other_folders(tmp_path):
+    document = coco_json()
+    for one in document["images"]:
+        one["file_name"] = f"data/upload/{one['file_name']}"
+    check_read(opened(write_coco(tmp_path, **document)))
+
+
 def test_coco_files_that_cannot_be_used(tmp_path):
     write_coco(tmp_path)
     text = (tmp_path / "instances.json").read_text()
@@ -263,7 +278,7 @@ def test_a_picture_without_a_label_file_has_no_objects(tmp_path):
         ("1.5 0.5 0.5 0.1 0.1", r"line 2: class 1\.5, but"),
         ("0 320 200 40 40", r"line 2: 320 is no share of a side"),
         ("0 0.5 0.5 0.1", r"line 2: 4 numbers: a class with a box has 5"),
-        ("0 0.5 0.5 0.1 0.1 0.9", r"6 numbers: .* A sixth number is a score"),
+        ("0 0.5 0.5 0.1 0.1 0.9 0.9 0.9", r"8 numbers: .*with a score 6"),
         ("cat 0.5 0.5 0.1 0.1", r"line 2: 'cat 0\.5 0\.5 0\.1 0\.1' is not a class and numbers"),
         ("0 nan 0.5 0.1 0.1", r"is not a class and numbers"),
     ],
@@ -271,9 +286,32 @@ def test_a_picture_without_a_label_file_has_no_objects(tmp_path):
 def test_what_is_wrong_in_a_label_file(tmp_path, line, message):
     write_yolo(tmp_path)
     (tmp_path / "labels" / "train" / "b.txt").write_text(f"0 0.5 0.5 0.1 0.1\n{line}\n")
+    check_left_out(tmp_path, str(tmp_path / "labels" / "train" / "b.txt"), message, 1)
+
+
+def check_left_out(root, where, message, left_out):
+    """One broken file costs its picture and nothing else, unless the user accepts none."""
+    source = opened(root)
+    assert [source.where(at)[-5:] for at in range(3)] == [name for name in NAMES if name != NAMES[left_out]]
+    (note,) = [note for note in source.notes if "left out" in note]
+    assert re.search(message, note) and where in note and "\n" not in note
     with pytest.raises(UserError, match=message) as error:
-        open_sources(str(tmp_path))
-    assert str(tmp_path / "labels" / "train" / "b.txt") in str(error.value)
+        opened(root, max_unreadable=0)
+    assert where in str(error.value) and "--data.max_unreadable" in str(error.value)
+
+
+def test_label_files_without_a_picture_are_told(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "labels" / "train" / "z.txt").write_text("0 0.5 0.5 0.1 0.1")
+    assert opened(tmp_path).notes[-1].endswith("label files without a picture, skipped: 1 (z.txt)")
+
+
+def test_where_every_label_file_is_wrong_the_reason_is_said(tmp_path):
+    write_yolo(tmp_path)
+    for path in (tmp_path / "labels" / "train").iterdir():
+        path.write_text("0 320 200 40 40")
+    with pytest.raises(UserError, match=r"4 of 4 label files .* boxes go from 0 to 1 here, not in pixels"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -364,9 +402,7 @@ def test_where_there_are_masks_too_boxes_are_read_when_asked_for(tmp_path):
 def test_what_is_wrong_in_an_xml_file(tmp_path, text, message):
     write_voc(tmp_path)
     (tmp_path / "Annotations" / "a.xml").write_text(text)
-    with pytest.raises(UserError, match=message) as error:
-        open_sources(str(tmp_path))
-    assert str(tmp_path / "Annotations" / "a.xml") in str(error.value) and "\n" not in str(error.value)
+    check_left_out(tmp_path, str(tmp_path / "Annotations" / "a.xml"), message, 0)
 
 
 def test_folders_that_are_nearly_voc(tmp_path):

@@ -202,15 +202,16 @@ def _others(names: Sequence[str]) -> str:
 
 
 class BadFiles:
-    """The pictures of a data set which cannot be read: named once, counted, and skipped; too many stop the run.
+    """The pictures of a data set which cannot be read, or their labels: named once, counted, and skipped; too many stop
+    the run.
 
     One for the whole set, whatever parts it is cut into: one bad picture of a small part is no reason to stop.
     """
 
     few, one_in = 3, 100  # so many are accepted, whichever is more, unless the user says how many
 
-    def __init__(self, name: str, num: int, limit: int | None = None) -> None:
-        self.name, self.num = name, num
+    def __init__(self, name: str, num: int, limit: int | None = None, what: str = "pictures cannot be read") -> None:
+        self.name, self.num, self.what = name, num, what
         self.limit = max(self.few, num // self.one_in) if limit is None else limit
         self.reasons: dict[str, str] = {}  # by where the picture lies; it is met again in every epoch
 
@@ -235,7 +236,7 @@ class BadFiles:
         """How many, and the first few with their reasons."""
         more = f"; and {len(self) - num:,} more" if len(self) > num else ""
         first = "; ".join(f"{where}: {reason}" for where, reason in list(self.reasons.items())[:num])
-        return f"{self.name}: {len(self):,} of {self.num:,} pictures cannot be read ({first}{more})."
+        return f"{self.name}: {len(self):,} of {self.num:,} {self.what} ({first}{more})."
 
 
 class PathList:

@@ -27,7 +27,7 @@ SHARE_DIGITS = 6  # and of shares of a side
 class BoxedPicture:
     """One picture and its boxes."""
 
-    name: str  # of its file, as the data set has it
+    name: str  # of its file
     size: tuple[int, int]  # height and width
     boxes: NDArray[np.floating[Any]]  # (n, 4)
     classes: NDArray[np.integer[Any]]  # (n,)
@@ -47,10 +47,18 @@ def boxed_pictures(source: "Source") -> list[BoxedPicture]:
     found = []
     for index in range(len(source)):
         objects, (height, width) = targets.of(index), targets.sizes[index].tolist()
-        name = PurePosixPath(Path(source.where(index)).as_posix()).name
+        name = _file_name(source.where(index))
         number, crowd = targets.ids[index], objects.crowd
         found.append(BoxedPicture(name, (height, width), objects.boxes, objects.classes, id=number, crowd=crowd))
     return found
+
+
+def _file_name(where: str) -> str:
+    """Of a picture by where it lies; that of a row is made of its table's and its number: test.parquet:row 7 ->
+    test-row-7."""
+    name = PurePosixPath(Path(where).as_posix()).name
+    table, row, number = name.rpartition(":row ")
+    return f"{Path(table).stem.replace('.', '-')}-row-{number}" if row else name
 
 
 # ---- COCO

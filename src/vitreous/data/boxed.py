@@ -16,19 +16,20 @@ from vitreous.errors import UserError
 def open_boxed(folder: Path, layout: Layout) -> tuple[dict[str, Source], tuple[str, ...]]:
     """The splits of a folder; none where it has no boxes. Pascal VOC may have masks too: these are read as long as
     nothing else is said, and a note tells."""
-    found = open_yolo(folder) or open_coco(folder)
+    found = open_yolo(folder, layout.max_unreadable) or open_coco(folder, layout.max_unreadable)
     if not found and voc_folders(folder):
         masks = find_pairs(folder) if layout.targets is None else None
         if masks is not None and masks.splits:
             return {}, (f"{folder}: has boxes too, which are read with --data.layout.targets boxes",)
-        found = open_voc(folder)
+        found = open_voc(folder, layout.max_unreadable)
     if not found and layout.targets == "boxes":
         raise UserError(f"{folder}: no boxes in it: neither COCO's JSON, a data.yaml with its labels, nor XML files.")
     return found, ()
 
 
-def open_boxed_file(path: Path) -> dict[str, Source]:
-    return open_coco_file(path) if path.suffix.lower() == ".json" else open_yolo_file(path)
+def open_boxed_file(path: Path, layout: Layout) -> dict[str, Source]:
+    open_one = open_coco_file if path.suffix.lower() == ".json" else open_yolo_file
+    return open_one(path, layout.max_unreadable)
 
 
 def read_shapes(found: Mapping[str, Source], where: str) -> None:

@@ -2,17 +2,17 @@
 
 Boxes are x, y, width and height; outlines are polygons or runs of pixels, and are kept. Pictures that a file names and
 gives no object are pictures without objects; those that lie beside and are not named were never labelled, and are left
-out.
+out, as is a picture with an annotation that cannot be read.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from vitreous.data.base import Source
+from vitreous.data.base import BadFiles, Source
 from vitreous.data.detected import UNKNOWN, Classes, with_boxes
 from vitreous.data.files import open_regular, read_regular
 from vitreous.data.names import ALL, merged_trainval, split_of
@@ -39,20 +39,21 @@ class CocoFile:
     categories: list[dict[str, Any]]
 
 
-def open_coco(folder: Path) -> dict[str, Source]:
-    """The splits of a folder with such files; none where there are none."""
-    return _opened(folder.name, _by_split(folder), folder)
+def open_coco(folder: Path, most_bad: int | None = None) -> dict[str, Source]:
+    """The splits of a folder with such files; none where there are none. `most_bad`: so many annotations
+    may be broken."""
+    return _opened(folder.name, _by_split(folder), folder, most_bad)
 
 
-def open_coco_file(path: Path) -> dict[str, Source]:
+def open_coco_file(path: Path, most_bad: int | None = None) -> dict[str, Source]:
     """One file, named by itself."""
     file = _read(path)
     if file is None:
         raise UserError(f"{path}: not a COCO file with boxes, which has lists called {', '.join(KEYS)}.")
-    return _opened(path.stem, {ALL: file}, path.parent)
+    return _opened(path.stem, {ALL: file}, path.parent, most_bad)
 
 
-def _opened(name: str, files: Mapping[str, CocoFile], root: Path) -> dict[str, Source]:
+def _opened(name: str, files: Mapping[str, CocoFile], root: Path, most_bad: int | None) -> dict[str, Source]:
     folders = {split: _folder(file, root) for split, file in files.items()}
     splits: dict[str, Annotated] = {}
     classes: dict[str, Classes] = {}
@@ -62,9 +63,9 @@ def _opened(name: str, files: Mapping[str, CocoFile], root: Path) -> dict[str, S
         names = tuple(dict.fromkeys(known.values()))
         classes[split] = Classes(names, tuple(numbers[called] for called in names))
         places = {number: names.index(called) for number, called in known.items()}
-        splits[split] = _annotated(file, folders[split], places)
+        splits[split] = _annotated(file, folders[split], places, most_bad)
         splits[split].notes.insert(0, f"{file.path}: read as pictures with boxes (COCO)")
-    _note_unlabelled(splits, folders)
+    _note_unlabelled(splits, folders, files)
     return with_boxes(name, splits, classes)
 
 
@@ -146,25 +147,43 @@ def _categories(file: CocoFile) -> dict[int, str]:
     return dict(sorted(known.items()))
 
 
-def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int]) -> Annotated:
+def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int], most_bad: int | None) -> Annotated:
     """`folder`: where the pictures lie; `numbers`: the place of a class by its number in the file."""
     found = Annotated()
-    places: dict[int | str, int] = {}
+    places: dict[Any, int] = {}
     for one in file.images:
         match one:
             case {"id": int() | str() as number, "file_name": str(name)} if number not in places:
                 places[number] = len(found)
-                found.pictures.append(str(folder / name))
+                found.pictures.append(_picture(folder, name))
                 found.ids.append(number)
                 found.sizes.append(_size(one))
             case _:
                 raise UserError(f"{file.path}: an image without a file_name and an id of its own: {shown(one)}.")
-    for one in file.annotations:
+    bad = BadFiles(
+        str(file.path), len(file.annotations), most_bad, "annotations cannot be used, their pictures left out"
+    )
+    wrong: set[int] = set()
+    for number, one in enumerate(file.annotations):
         try:
             _add(found, one, places, numbers)
         except _WrongError as error:
-            raise UserError(f"{file.path}: annotation {shown(one.get('id'))}: {error}") from None
-    return found
+            image = one.get("image_id")
+            wrong |= {places[image]} if isinstance(image, int | str) and image in places else set()
+            bad.add(f"annotation {shown(one.get('id', f'number {number}'))}", str(error))
+    if bad and (len(bad) == len(file.annotations) or len(wrong) == len(found)):
+        raise UserError(bad.summary())
+    bad.check()
+    if not bad:
+        return found
+    found.notes.append(bad.summary().removesuffix("."))
+    return found.chosen([place for place in range(len(found)) if place not in wrong])
+
+
+def _picture(folder: Path, name: str) -> str:
+    """Its path; beside the others where it was in some other folder when it was annotated."""
+    path = folder / name
+    return str(path if path.is_file() or not (beside := folder / PurePath(name).name).is_file() else beside)
 
 
 class _WrongError(Exception):
@@ -174,9 +193,9 @@ class _WrongError(Exception):
 def _add(found: Annotated, one: Mapping[str, Any], places: Mapping[int | str, int], numbers: Mapping[int, int]) -> None:
     image, category, outline = one.get("image_id"), one.get("category_id"), one.get("segmentation") or None
     if not isinstance(image, int | str) or image not in places:
-        raise _WrongError(f"there is no image {shown(image)}. Remove it, or add the image.")
+        raise _WrongError(f"there is no image {shown(image)}")
     if not isinstance(category, int) or category not in numbers:
-        raise _WrongError(f"there is no category {shown(category)}. Remove it, or add the category.")
+        raise _WrongError(f"there is no category {shown(category)}")
     text = json.dumps(outline) if outline else ""
     found.add(places[image], _box(one, outline), numbers[category], crowd=bool(one.get("iscrowd")), outline=text)
 
@@ -196,15 +215,15 @@ def _box(annotation: Mapping[str, Any], outline: Any) -> tuple[float, ...]:
             try:
                 return float(x), float(y), float(x) + float(width), float(y) + float(height)
             except OverflowError:
-                raise _WrongError("its bbox has a number that is too large.") from None
+                raise _WrongError("its bbox has a number that is too large") from None
         case None if outline is not None:
             try:
                 found = bounds(outline)
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise _WrongError(f"its segmentation cannot be read ({first_line(error)}).") from None
+                raise _WrongError(f"its segmentation cannot be read ({first_line(error)})") from None
             return found or (0.0, 0.0, 0.0, 0.0)
         case other:
-            raise _WrongError(f"its bbox is {shown(other)}, not x, y, width and height.")
+            raise _WrongError(f"its bbox is {shown(other)}, not x, y, width and height")
 
 
 # ---- Where the pictures lie
@@ -220,7 +239,7 @@ def _folder(file: CocoFile, root: Path) -> Path:
     deeper = [path for one in within for path in subfolders(one, Skipped("")) if _split_in(path.name) == split]
     candidates = [file.path.parent, *alike, *(path / "images" for path in alike), *deeper, *within, root, root.parent]
     for folder in candidates:
-        if any((folder / name).is_file() for name in names):
+        if any(Path(_picture(folder, name)).is_file() for name in names):
             return folder
     if not names:
         return file.path.parent
@@ -228,12 +247,15 @@ def _folder(file: CocoFile, root: Path) -> Path:
     raise UserError(f"{file.path}: its pictures ({names[0]}, ...) are in none of {looked}.")
 
 
-def _note_unlabelled(splits: Mapping[str, Annotated], folders: Mapping[str, Path]) -> None:
+def _note_unlabelled(
+    splits: Mapping[str, Annotated], folders: Mapping[str, Path], files: Mapping[str, CocoFile]
+) -> None:
     """Pictures that lie beside, and that no file names."""
-    known = {picture for annotated in splits.values() for picture in annotated.pictures}
+    known = {_picture(folders[split], one["file_name"]) for split, file in files.items() for one in file.images}
     for folder in dict.fromkeys(folders.values()):
-        beside = [path for path in pictures_under(folder, Skipped("")) if path not in known]
-        if beside:
+        lying = list(pictures_under(folder, Skipped("")))
+        beside = [path for path in lying if path not in known]
+        if 0 < len(beside) < len(lying):  # none, where a file names pictures by their whole paths
             names = listed([Path(path).name for path in beside], 3)
             split = next(split for split, one in folders.items() if one == folder)
             splits[split].notes.append(f"{folder}: never labelled, left out: {len(beside):,} pictures ({names})")

@@ -60,7 +60,7 @@ def opened(where: str, layout: Layout) -> dict[str, Source]:
     if suffix == ".tar":
         return open_tar(path, _without_columns(where, layout))
     if suffix in (".json", ".yaml", ".yml"):
-        return open_boxed_file(path)
+        return open_boxed_file(path, layout)
     if suffix in (".csv", ".tsv"):
         return open_table(path, layout)
     if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")):

@@ -2,7 +2,8 @@
 
 Corners are pixels counted from 1, the last one included: xmin 1 and xmax 3 are three pixels wide. Where a set has a
 corner at 0 its pixels are counted from there, and the last one is taken as a border. What is marked as difficult is
-neither learned nor counted, as in the challenge itself. A picture without a file was never labelled, and is left out.
+neither learned nor counted, as in the challenge itself. A picture without a file was never labelled, and is left out;
+so is one whose file cannot be read.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from vitreous.data.base import Source
+from vitreous.data.base import BadFiles, Source
 from vitreous.data.detected import UNKNOWN, Classes, with_boxes
 from vitreous.data.files import read_regular
 from vitreous.data.folder import split_folder
@@ -37,13 +38,13 @@ class VocFile:
     boxes: list[tuple[float, float, float, float]] = field(default_factory=list)  # as they are written
 
 
-def open_voc(folder: Path) -> dict[str, Source]:
-    """The splits of a folder that is laid out so; none where it is not."""
+def open_voc(folder: Path, most_bad: int | None = None) -> dict[str, Source]:
+    """The splits of a folder that is laid out so; none where it is not. `most_bad`: so many XML files may be broken."""
     found = voc_folders(folder)
     if not found:
         return {}
     pairs = {split: _paired(*both) for split, both in found.items()}
-    read = {split: [_read(Path(xml)) for _, xml in part.pairs] for split, part in pairs.items()}
+    read = {split: _readable(part, str(folder), most_bad) for split, part in pairs.items()}
     every = [one for files in read.values() for one in files]
     names = tuple(sorted({one["name"] for file in every for one in file.objects}))
     first = 0 if any(0 in box[:2] for file in every for box in file.boxes) else 1
@@ -131,6 +132,26 @@ def _annotated(part: _Paired, files: Sequence[VocFile], names: Sequence[str], fi
         for one, (x0, y0, x1, y1) in zip(file.objects, file.boxes, strict=True):
             is_hard = one.get("difficult", "0").strip() == "1"
             found.add(len(found) - 1, (x0 - first, y0 - first, x1, y1), numbers[one["name"]], crowd=is_hard)
+    return found
+
+
+def _readable(part: _Paired, where: str, most_bad: int | None) -> list[VocFile]:
+    """What the files say; a picture whose file is broken leaves the part."""
+    bad = BadFiles(where, len(part.pairs), most_bad, "XML files cannot be used, their pictures left out")
+    found: list[VocFile] = []
+    pairs: list[tuple[str, str]] = []
+    for picture, xml in part.pairs:
+        try:
+            found.append(_read(Path(xml)))
+            pairs.append((picture, xml))
+        except UserError as error:
+            bad.add(xml, str(error).removeprefix(f"{xml}: ").removesuffix("."))
+    if not found:
+        raise UserError(bad.summary())
+    bad.check()
+    if bad:
+        part.notes.append(bad.summary().removesuffix("."))
+    part.pairs = pairs
     return found
 
 

@@ -1,16 +1,17 @@
 """YOLO: a text file per picture with a line per object, and a data.yaml that names classes and folders.
 
 A line is a class and a box (its middle, width and height), or a class and the corners of a polygon, all as shares of
-the picture's sides. A picture without a file has no objects: that is how such sets say so.
+the picture's sides. A picture without a file has no objects: that is how such sets say so. One whose file cannot be
+read is left out.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vitreous.data.base import Source
+from vitreous.data.base import BadFiles, Source
 from vitreous.data.detected import RELATIVE, Classes, with_boxes
 from vitreous.data.files import is_regular, read_regular
 from vitreous.data.names import ALL, class_table, merged_trainval
@@ -30,15 +31,16 @@ _NAMES_CLASSES = re.compile(rb"^names\s*:", re.MULTILINE)
 _NAMES_PICTURES = re.compile(rb"^(train|val)\s*:", re.MULTILINE)
 
 
-def open_yolo(folder: Path) -> dict[str, Source]:
-    """The splits of a folder that is laid out so; none where it is not."""
+def open_yolo(folder: Path, most_bad: int | None = None) -> dict[str, Source]:
+    """The splits of a folder that is laid out so; none where it is not. `most_bad`: so many label files may be
+    broken."""
     for entry in entries(folder):
         if entry.name.lower().endswith((".yaml", ".yml")) and entry.is_file() and _names_boxes(folder / entry.name):
-            return open_yolo_file(folder / entry.name)
-    return _by_folders(folder) or _beside(folder)
+            return open_yolo_file(folder / entry.name, most_bad)
+    return _by_folders(folder, most_bad) or _beside(folder, most_bad)
 
 
-def open_yolo_file(path: Path) -> dict[str, Source]:
+def open_yolo_file(path: Path, most_bad: int | None = None) -> dict[str, Source]:
     """As a data.yaml says."""
     document = _document(path)
     classes = _names(document, path)
@@ -48,7 +50,7 @@ def open_yolo_file(path: Path) -> dict[str, Source]:
         if named:
             places = [_resolved(one, document.get("path"), path, split) for one in _several(named)]
             pictures = [picture for place in places for picture in _pictures(place)]
-            found[split] = _read(pictures, len(classes), str(path))
+            found[split] = _read(pictures, len(classes), str(path), most_bad)
     if not found:
         raise UserError(f"{path}: names neither train, val nor test pictures.")
     return _opened(path.parent.name, found, classes, f"{path}: read as pictures with boxes (YOLO)")
@@ -122,7 +124,7 @@ def _pictures(place: Path) -> list[str]:
 # ---- Without one
 
 
-def _by_folders(folder: Path) -> dict[str, Source]:
+def _by_folders(folder: Path, most_bad: int | None) -> dict[str, Source]:
     """images and labels, with splits in them or above them."""
     named = {split: both for split, both in named_folders(folder).items() if _is_of_texts(both[1])}
     pictures = {split: list(pictures_under(both[0], Skipped(""))) for split, both in named.items()}
@@ -130,11 +132,11 @@ def _by_folders(folder: Path) -> dict[str, Source]:
     if not pictures:
         return {}
     classes, note = _listed_names([folder, *(both[1] for both in named.values())])
-    found = {split: _read(paths, len(classes) or None, str(folder)) for split, paths in pictures.items()}
+    found = {split: _read(paths, len(classes) or None, str(folder), most_bad) for split, paths in pictures.items()}
     return _named(folder, found, classes, note)
 
 
-def _beside(folder: Path) -> dict[str, Source]:
+def _beside(folder: Path, most_bad: int | None) -> dict[str, Source]:
     """Pictures and texts in one folder, with the names of the classes."""
     if not any(is_regular(folder / name) for name in NAMES):
         return {}
@@ -142,7 +144,7 @@ def _beside(folder: Path) -> dict[str, Source]:
     pictures = [path for path in pictures_under(folder, Skipped("")) if is_regular(Path(path).with_suffix(".txt"))]
     if not pictures:
         return {}
-    return _named(folder, {ALL: _read(pictures, len(classes), str(folder))}, classes, note)
+    return _named(folder, {ALL: _read(pictures, len(classes), str(folder), most_bad)}, classes, note)
 
 
 def _named(folder: Path, found: dict[str, Annotated], classes: Sequence[str], note: str) -> dict[str, Source]:
@@ -177,25 +179,46 @@ def _listed_names(folders: Iterable[Path]) -> tuple[list[str], str]:
 # ---- Labels
 
 
-def _read(pictures: Sequence[str], num_classes: int | None, where: str) -> Annotated:
+def _read(pictures: Sequence[str], num_classes: int | None, where: str, most_bad: int | None) -> Annotated:
     found = Annotated()
     without: list[str] = []
-    for picture in pictures:
-        path = _label_file(Path(picture))
+    bad = BadFiles(where, len(pictures), most_bad, "label files cannot be used, their pictures left out")
+    files = [_label_file(Path(picture)) for picture in pictures]
+    for picture, path in zip(pictures, files, strict=True):
+        try:
+            lines = _lines(path, num_classes) if is_regular(path) else None
+        except (UserError, ValueError) as error:
+            bad.add(str(path), str(error).removeprefix(f"{path}: ").removesuffix("."))
+            continue
+        if lines is None:
+            without.append(Path(picture).name)
         found.pictures.append(picture)
         found.ids.append(len(found))
         found.sizes.append(RELATIVE)
-        if not is_regular(path):
-            without.append(Path(picture).name)
-            continue
-        for number, words in enumerate(_words(path), 1):
-            _add(found, words, num_classes, f"{path}: line {number}")
-    if len(without) == len(found) > 0:
-        raise UserError(f"{where}: not one of its pictures has labels; {_label_file(Path(pictures[0]))} is not there.")
+        for line in lines or ():
+            found.add(len(found) - 1, line.box, line.number, outline=line.outline)
+    if len(without) == len(pictures) > 0:
+        raise UserError(f"{where}: not one of its pictures has labels; {files[0]} is not there.")
+    if len(bad) == len(pictures) > 0:
+        raise UserError(bad.summary())
+    bad.check()
+    if bad:
+        found.notes.append(bad.summary().removesuffix("."))
     if without:
         what = "pictures without a label file, taken as without objects"
         found.notes.append(f"{where}: {what}: {len(without):,} ({listed(without, 3)})")
+    if alone := _without_picture(files):
+        found.notes.append(f"{where}: label files without a picture, skipped: {len(alone):,} ({listed(alone, 3)})")
     return found
+
+
+def _without_picture(files: Sequence[Path]) -> list[str]:
+    """Texts in the same folders of labels that belong to no picture."""
+    known = set(files)
+    folders = [folder for folder in dict.fromkeys(file.parent for file in files) if folder.is_dir()]
+    labels = [folder for folder in folders if any(part.lower() == "labels" for part in folder.parts)]
+    texts = [folder / entry.name for folder in labels for entry in entries(folder)]
+    return [path.name for path in texts if path.suffix == ".txt" and path.name not in NAMES and path not in known]
 
 
 def _label_file(picture: Path) -> Path:
@@ -208,25 +231,40 @@ def _label_file(picture: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _add(found: Annotated, words: Sequence[str], num_classes: int | None, where: str) -> None:
+class _Line(NamedTuple):
+    number: int  # of its class
+    box: tuple[float, ...]
+    outline: str = ""
+
+
+def _lines(path: Path, num_classes: int | None) -> list[_Line]:
+    """Raises ValueError or UserError, which say what is wrong."""
+    found = []
+    for number, words in enumerate(_words(path), 1):
+        try:
+            found.append(_line(words, num_classes))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return found
+
+
+def _line(words: Sequence[str], num_classes: int | None) -> _Line:
     if not all(_is_number(word) for word in words):
-        raise UserError(f"{where}: {shown(' '.join(words))} is not a class and numbers.")
+        raise ValueError(f"{shown(' '.join(words))} is not a class and numbers")
     number, *values = (float(word) for word in words)
     if number != int(number) or number < 0 or (num_classes is not None and number >= num_classes):
         classes = "classes are numbered from 0" if num_classes is None else f"there are {num_classes} classes, from 0"
-        raise UserError(f"{where}: class {words[0]}, but {classes}.")
+        raise ValueError(f"class {words[0]}, but {classes}")
     if any(abs(value) > FAR for value in values):
-        raise UserError(f"{where}: {max(values):g} is no share of a side: boxes go from 0 to 1 here, not in pixels.")
-    if len(values) == 4:
-        x, y, width, height = values
-        found.add(len(found) - 1, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(number))
-    elif len(values) >= 6 and len(values) % 2 == 0:
+        raise ValueError(f"{max(values):g} is no share of a side: boxes go from 0 to 1 here, not in pixels")
+    if len(values) in (4, 5):  # predictions have a score at the end
+        x, y, width, height = values[:4]
+        return _Line(int(number), (x - width / 2, y - height / 2, x + width / 2, y + height / 2))
+    if len(values) >= 6 and len(values) % 2 == 0:
         box = bounds([values])
         assert box is not None
-        found.add(len(found) - 1, box, int(number), outline=json.dumps([values]))
-    else:
-        score = " A sixth number is a score, of a prediction." if len(values) == 5 else ""
-        raise UserError(f"{where}: {len(words)} numbers: a class with a box has 5, with a polygon 7 or more.{score}")
+        return _Line(int(number), box, json.dumps([values]))
+    raise ValueError(f"{len(words)} numbers: a class with a box has 5 (with a score 6), with a polygon 7 or more")
 
 
 def _words(path: Path) -> list[list[str]]:
