@@ -69,13 +69,14 @@ def test_yolo_comes_back_and_predictions_have_scores(tmp_path):
 
 def test_rows_of_parquet_have_names_of_files(tmp_path):
     (source,) = open_sources(str(write_parquet(tmp_path / "set.a.parquet"))).values()
-    assert list(yolo_files(boxed_pictures(source))) == [f"set-a-row-{row}.txt" for row in range(4)]
+    assert list(yolo_files(boxed_pictures(source))) == [f"set-a-parquet-row-{row}.txt" for row in range(4)]
 
 
 def test_every_source_of_boxes_can_be_written_and_others_say_so(tmp_path):
     (source,) = [one for split, one in open_rendered("objects").items() if split == "val"]
     document = coco_document(boxed_pictures(source), source.classes)
     assert len(document["annotations"]) == len(source.targets.objects)
+    assert document["images"][3]["file_name"] == "rendered-objects-val-picture-3"
     Image.fromarray(source.read(0)).save(tmp_path / "x.png")
     with pytest.raises(UserError, match="its pictures have no boxes"):
         boxed_pictures(open_rendered("count")["test"])

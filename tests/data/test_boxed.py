@@ -228,6 +228,15 @@ def test_yolo_by_folders_alone_and_with_names(tmp_path):
     assert open_sources(str(tmp_path))["train"].classes == CLASSES
 
 
+def test_yolo_is_recognised_though_the_first_files_are_broken(tmp_path):
+    write_yolo(tmp_path, yaml=False)
+    (tmp_path / "labels" / "train" / "a.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "labels" / "train" / "b.txt").write_text("cat oops")
+    (source,) = open_sources(str(tmp_path)).values()
+    assert len(source) == 2 and source.described(1) == "1 0, 2 1"
+    assert any("2 of 4 label files" in note for note in source.notes)
+
+
 def test_yolo_beside_the_pictures(tmp_path):
     write_pictures(tmp_path)
     for index in range(4):

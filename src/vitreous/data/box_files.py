@@ -4,6 +4,7 @@ What was read can be written again, and predictions with their scores: boxes are
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.images import SUFFIXES
 from vitreous.data.polygons import one_ring
 from vitreous.data.runs import Runs
 from vitreous.errors import UserError
@@ -19,6 +21,7 @@ from vitreous.errors import UserError
 if TYPE_CHECKING:
     from vitreous.data.base import Source
 
+_ODD = re.compile(r"\W+")
 DIGITS = 2  # after the point, of pixels
 SHARE_DIGITS = 6  # and of shares of a side
 
@@ -54,11 +57,11 @@ def boxed_pictures(source: "Source") -> list[BoxedPicture]:
 
 
 def _file_name(where: str) -> str:
-    """Of a picture by where it lies; that of a row is made of its table's and its number: test.parquet:row 7 ->
-    test-row-7."""
+    """Of a picture by where it lies; one that is no file of its own has a name made of that, such as
+    test-parquet-row-7."""
     name = PurePosixPath(Path(where).as_posix()).name
-    table, row, number = name.rpartition(":row ")
-    return f"{Path(table).stem.replace('.', '-')}-row-{number}" if row else name
+    inside = name.rpartition(":")[2]
+    return inside if PurePosixPath(inside).suffix.lower() in SUFFIXES else _ODD.sub("-", name).strip("-")
 
 
 # ---- COCO

@@ -8,6 +8,7 @@ read is left out.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from vitreous.errors import UserError, first_line, shown
 SPLITS = ("train", "val", "test")
 NAMES = ("classes.txt", "obj.names", "names.txt")  # one class per line
 MAX_BYTES = 64 * 2**20  # of any of these files
+PROBED = 5  # label files that are looked at, to tell what they are
 FAR = 2.0  # a share of a side beyond which numbers must be pixels
 _NAMES_CLASSES = re.compile(rb"^names\s*:", re.MULTILINE)
 _NAMES_PICTURES = re.compile(rb"^(train|val)\s*:", re.MULTILINE)
@@ -157,11 +159,18 @@ def _named(folder: Path, found: dict[str, Annotated], classes: Sequence[str], no
 
 
 def _is_of_texts(folder: Path) -> bool:
-    """Whether a folder called labels has texts that are boxes, by the first that is not empty."""
-    for path in sorted(folder.rglob("*.txt")):
-        if path.name not in NAMES and is_regular(path) and (words := _words(path)):
-            return all(_is_number(word) for word in words[0]) and len(words[0]) >= 5
-    return False
+    """Whether a folder called labels has texts that are boxes, by the first few that are not empty."""
+    texts = (path for path in sorted(folder.rglob("*.txt")) if path.name not in NAMES and is_regular(path))
+    first = islice((line for path in texts if (line := _first_line(path))), PROBED)
+    return any(len(words) >= 5 and all(map(_is_number, words)) for words in first)
+
+
+def _first_line(path: Path) -> list[str]:
+    """The words of it; none where the file is empty, or cannot be read."""
+    try:
+        return next(iter(_words(path)), [])
+    except UserError:
+        return []
 
 
 def _listed_names(folders: Iterable[Path]) -> tuple[list[str], str]:
