@@ -309,6 +309,12 @@ def check_left_out(root, where, message, left_out):
     assert where in str(error.value) and "--data.max_unreadable" in str(error.value)
 
 
+def test_a_yaml_may_miscount_its_classes(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "data.yaml").write_text("train: images/train\nnc: 5\nnames: [cat, dog, eel]\n")
+    assert "nc is 5, but names lists 3" in opened(tmp_path).notes[0]
+
+
 def test_label_files_without_a_picture_are_told(tmp_path):
     write_yolo(tmp_path)
     (tmp_path / "labels" / "train" / "z.txt").write_text("0 0.5 0.5 0.1 0.1")

@@ -55,7 +55,11 @@ def open_yolo_file(path: Path, most_bad: int | None = None) -> dict[str, Source]
             found[split] = _read(pictures, len(classes), str(path), most_bad)
     if not found:
         raise UserError(f"{path}: names neither train, val nor test pictures.")
-    return _opened(path.parent.name, found, classes, f"{path}: read as pictures with boxes (YOLO)")
+    note = f"{path}: read as pictures with boxes (YOLO)"
+    told = document.get("nc")
+    if told is not None and told != str(len(classes)):
+        note += f"; nc is {told}, but names lists {len(classes)}, which is what counts"
+    return _opened(path.parent.name, found, classes, note)
 
 
 def _opened(name: str, found: Mapping[str, Annotated], classes: Sequence[str], note: str) -> dict[str, Source]:
