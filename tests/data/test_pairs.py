@@ -66,7 +66,7 @@ def test_lists_of_names(tmp_path):
     assert f"{tmp_path / 'images'}: pictures in none of the lists, skipped: 2" in [
         note for pairs in found.values() for note in pairs.notes
     ]
-    assert f"{tmp_path / 'test.txt'}: names without a picture, skipped: 1 (0007)" in found["test"].notes
+    assert f"{tmp_path / 'test.txt'}: names without a labelled picture, skipped: 1 (0007)" in found["test"].notes
 
 
 def test_lists_where_voc_has_them(tmp_path):

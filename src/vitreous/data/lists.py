@@ -53,7 +53,7 @@ def _listed(path: Path, places: Mapping[str, int]) -> Split:
         example = f"; its first line is {names[0]!r}" if names else ""
         raise UserError(f"{path}: names no picture of this data set{example}.")
     unknown = [name for name, place in zip(names, found, strict=True) if place is None]
-    notes = [f"{path}: names without a picture, skipped: {len(unknown):,} ({listed(unknown)})"] if unknown else []
+    notes = [f"{path}: names without a labelled picture, skipped: {len(unknown):,} ({listed(unknown)})"] if unknown else []
     return known, notes
 
 
