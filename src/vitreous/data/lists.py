@@ -53,8 +53,8 @@ def _listed(path: Path, places: Mapping[str, int]) -> Split:
         example = f"; its first line is {names[0]!r}" if names else ""
         raise UserError(f"{path}: names no picture of this data set{example}.")
     unknown = [name for name, place in zip(names, found, strict=True) if place is None]
-    notes = [f"{path}: names without a labelled picture, skipped: {len(unknown):,} ({listed(unknown)})"] if unknown else []
-    return known, notes
+    note = f"{path}: names without a labelled picture, skipped: {len(unknown):,} ({listed(unknown)})"
+    return known, [note] if unknown else []
 
 
 def _names(path: Path) -> list[str]:
