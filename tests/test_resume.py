@@ -81,7 +81,7 @@ def test_another_setting_is_refused(uninterrupted):
 
 def test_a_folder_of_somebody_else_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match=r"no run, but a folder with 'thesis\.tex' in it; give another --out"):
+    with pytest.raises(UserError, match=r"not a run, but a folder with 'thesis\.tex' in it; choose another --out"):
         fit("no such pictures", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -40,7 +40,7 @@ WITHOUT_FLOAT64 = {"mps"}  # types of devices
 
 
 def reader_timeout_s() -> float:
-    """After so many seconds of silence the processes that read pictures count as lost."""
+    """After this many seconds of silence the processes that read pictures count as lost."""
     text = os.environ.get("VITREOUS_READER_TIMEOUT_S", str(READER_TIMEOUT_S))
     try:
         seconds = float(text)
@@ -190,7 +190,7 @@ def is_running(process: int) -> bool:
 
 
 def open_files(wanted: int) -> int:
-    """How many files and connections this process may have open; so many, where the system allows to raise it."""
+    """How many files and connections this process may have open; raised to this many if the system allows it."""
     if WINDOWS:
         return wanted  # connections are not counted there
     import resource

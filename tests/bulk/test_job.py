@@ -227,7 +227,7 @@ def test_what_differs_is_refused(folder, tmp_path):
     (at / "b.png").write_bytes(picture(2))
     with pytest.raises(UserError, match="began with other pictures"):
         embed(folder, tmp_path / "out", at)
-    with pytest.raises(UserError, match=r"lies in .*, whose pictures it is about"):
+    with pytest.raises(UserError, match=r"lies inside .*, one of the inputs"):
         embed(folder, at / "out", at)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
@@ -300,7 +300,7 @@ def test_a_flipped_bit_is_noticed(folder, tmp_path):
     with pytest.raises(UserError, match=r"part-00000002.*damaged"):
         table(tmp_path / "out")
     path.unlink()
-    with pytest.raises(UserError, match="1 of its files are gone"):
+    with pytest.raises(UserError, match="1 of its files are missing"):
         table(tmp_path / "out")
     assert embed(folder, tmp_path / "out").added == 2
     assert table(tmp_path / "out").num_rows == 33

@@ -49,7 +49,7 @@ def test_where_no_server_answers_the_work_ends_and_goes_on_later(model, tmp_path
     is_down = True
     with served(3, lambda name, time: 503 if is_down else None) as (address, here):
         urls = [f"{address}/{name}" for name in here.content]
-        with pytest.raises(UserError, match=r"not one of 3 pictures could be reached: no answer \(503"):
+        with pytest.raises(UserError, match=r"none of 3 pictures could be reached: no answer \(503"):
             errors(model, tmp_path / "out", urls)
         assert not (tmp_path / "out" / "rows").exists()
         is_down = False
@@ -66,7 +66,7 @@ def test_a_store_that_is_down_ends_the_work(model, tmp_path, monkeypatch):
         raise ConnectionResetError(104, "Connection reset by peer")
 
     monkeypatch.setattr(type(files), "cat_file", lost)
-    with pytest.raises(UserError, match=r"memory://down/a.png: cannot be read now .*reset by peer.*goes on"):
+    with pytest.raises(UserError, match=r"memory://down/a.png: cannot be read now .*reset by peer.*continues"):
         errors(model, tmp_path / "out", ["memory://down/a.png"])
     assert len(asked) == 3
     files.rm("/down", recursive=True)

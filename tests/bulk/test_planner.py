@@ -75,7 +75,7 @@ def test_a_tar_file_that_ends_too_soon(tmp_path):
     found = stored(planned(path), tmp_path)
     assert [one.content for one in found[:4]] == [bytes(1000)] * 4
     assert "ends before this member does" in str(found[4].content)
-    assert found[5].name == str(path) and "cannot be read on" in str(found[5].content)
+    assert found[5].name == str(path) and "cannot be read further" in str(found[5].content)
 
 
 @pytest.mark.parametrize("per_part", [4, 6, 100])
@@ -97,7 +97,7 @@ def test_what_is_no_shard_is_one_row(tmp_path):
     parts = planned(tmp_path)
     assert parts[0] == TarPart(f"{tmp_path}/a.tar", 19 * 99)
     assert isinstance(parts[1], BrokenPart)
-    assert ["read on as an uncompressed tar" in str(one.content) for one in stored(parts, tmp_path)] == [True, False]
+    assert ["further as an uncompressed tar" in str(one.content) for one in stored(parts, tmp_path)] == [True, False]
     assert "cannot be read as parquet" in str(stored(parts, tmp_path)[1].content)
 
 

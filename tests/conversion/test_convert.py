@@ -325,7 +325,7 @@ def test_a_file_that_could_be_another_model_is_not_left(start, tmp_path):
 def test_what_was_assumed_is_said(tmp_path):
     start = made(tmp_path / "start", MODEL.changed(gelu="tanh"))
     convert(str(start), tmp_path / "one.npz", "google")
-    assert "note: an npz tells neither the GELU" in convert(str(tmp_path / "one.npz"), tmp_path / "back")
+    assert "note: an npz records neither the GELU" in convert(str(tmp_path / "one.npz"), tmp_path / "back")
 
 
 @pytest.mark.parametrize(

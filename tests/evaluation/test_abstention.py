@@ -76,7 +76,7 @@ def test_silence_on_other_pictures():
 def test_bad_input():
     with pytest.raises(UserError, match="between 0 and 1"):
         threshold_for(simulated(10), 95)
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         abstention(simulated(10).only(torch.zeros(10, dtype=torch.bool)))
 
 

@@ -77,7 +77,7 @@ def test_probabilities_follow_the_temperature():
 
 
 def test_what_does_not_fit_is_said():
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         collect_logits(task(), [], CLASSES)
     with pytest.raises(UserError, match="3 logits per picture, but 2 classes"):
         collect_logits(task(), batches(IMAGES, label=LABELS), ("a", "b"))
@@ -101,7 +101,7 @@ def test_pooled_features():
     assert found.ids.tolist() == [10, 11, 12, 13]
     assert encoder.training
     assert found.only(found.labels == 1).ids.tolist() == [11, 13]
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         pooled_features(encoder, [])
 
 

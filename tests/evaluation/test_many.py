@@ -140,8 +140,8 @@ def test_pairs_swaps_and_mistakes():
 
 
 def test_nothing_to_measure(parts):
-    with pytest.raises(UserError, match="not one picture to score"):
+    with pytest.raises(UserError, match="no pictures to score"):
         evaluate_many(None, parts[1].only(torch.zeros(700, dtype=torch.bool)))
     bare = LabelledLogits(torch.zeros(3, 2), torch.zeros(3, 2), torch.arange(3), ("a", "b"))
-    with pytest.raises(UserError, match="not one picture has a label"):
+    with pytest.raises(UserError, match="none of the pictures has a label"):
         evaluate_many(None, bare)

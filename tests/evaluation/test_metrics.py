@@ -59,7 +59,7 @@ def test_classes_without_pictures_or_answers():
     assert found.top5.value == 1
     text = "\n".join(one.text() for one in found.tables())
     assert "top-5" not in text and "c  " not in text
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         scores(LabelledLogits(logits[:0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), ("a", "b", "c", "d")))
 
 

@@ -79,7 +79,7 @@ def test_calibration_counts_all_pixels(counted):
 def test_nothing_to_score():
     tally = Tally(CLASSES)
     tally.add(0, np.full((4, 4), -1), np.zeros((4, 4), int), np.ones((4, 4), np.float32))
-    with pytest.raises(UserError, match="not one labelled pixel"):
+    with pytest.raises(UserError, match="no labelled pixels"):
         tally.scores()
 
 

@@ -65,7 +65,7 @@ def test_bad_label_sets_are_named(tmp_path):
         read_label_sets(tmp_path / "real.json", CLASSES)
     with pytest.raises(UserError, match="cannot be read"):
         read_label_sets(tmp_path / "absent.json", CLASSES)
-    with pytest.raises(UserError, match="not one of these pictures"):
+    with pytest.raises(UserError, match="none of these pictures"):
         set_accuracy(made([0] * 4), [frozenset()] * 4, torch.arange(4))
 
 
@@ -94,7 +94,7 @@ def test_bad_mappings_are_named(tmp_path):
             ClassMapping.read(written(tmp_path / "map.json", wrong))
     with pytest.raises(UserError, match=r"'pet' to 'catt', which the model does not know. Did you mean cat"):
         mapped(made([0] * 4), ("pet", "mug"), ClassMapping({"pet": ("catt",), "mug": ("cup",)}))
-    with pytest.raises(UserError, match="sends 'pet' and 'kitten' to 'cat': the model cannot tell them apart"):
+    with pytest.raises(UserError, match="maps 'pet' and 'kitten' to 'cat': the model cannot tell them apart"):
         mapped(made([0] * 4), ("pet", "kitten"), ClassMapping({"pet": ("cat", "dog"), "kitten": ("cat",)}))
     with pytest.raises(UserError, match="covers 1 of the data's 2"):
         mapped(made([0] * 4), ("pet", "mug"), ClassMapping({"pet": ("cat",)}))

@@ -67,7 +67,7 @@ def test_the_certificate_says_what_is_true(learned, tmp_path):
 
 def test_without_pictures_it_says_so(learned, tmp_path):
     done = export(learned / "model", input="tensors", out=tmp_path / "a.onnx")
-    assert "made pictures" in done.certificate["agreement"]["origin"]
+    assert "generated pictures" in done.certificate["agreement"]["origin"]
     assert "accuracy_eager" not in done.certificate["agreement"]
     assert done.certificate["agreement"]["largest_difference"] < 1e-4
 
@@ -125,7 +125,7 @@ def test_bad_wishes_are_one_line(learned, tmp_path):
         ({"where": tmp_path / "encoder"}, "without a head"),
         ({"where": tmp_path / "nothing"}, "no such run"),
         ({"check": str(tmp_path / "nowhere")}, "no such file or folder"),
-        ({"num_checks": 0}, "one at least"),
+        ({"num_checks": 0}, "at least one"),
         ({"check": str(tmp_path / "empty")}, "empty"),
     ):
         with pytest.raises(UserError, match=match) as error:

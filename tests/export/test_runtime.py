@@ -137,7 +137,7 @@ def test_what_is_not_ours_is_refused_in_one_line(files, tmp_path):
     (tmp_path / "text.onnx").write_text("hello")
     (tmp_path / "program.pt2").write_text("hello")
     for name, match in (
-        ("foreign.onnx", "written by something else"),
+        ("foreign.onnx", "not written by `vitreous export`"),
         ("text.onnx", "not read by ONNX Runtime"),
         ("program.pt2", "runs code"),
         ("missing.onnx", "no such file"),

@@ -178,7 +178,7 @@ def test_a_part_of_the_test_pictures_is_scored_where_the_time_is_short(folder, t
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["test_scored"], results["test_pictures"]) == (24, 60)
     page = (tmp_path / "report.html").read_text()
-    assert "Scored on a part." in page and f"vitreous evaluate {tmp_path}" in page
+    assert "Scored on a subset." in page and f"vitreous evaluate {tmp_path}" in page
     again = stored(tmp_path)
     assert (
         again.splits.test.labels.tolist() == found.account.test.labels.tolist() and again.on_a_part == found.on_a_part
@@ -253,7 +253,7 @@ test_is_train.__test__ = False
         (all_broken, "pictures cannot be read"),
         (one_picture_each, "nothing is left to test on"),
         (test_only, "no training pictures, only test"),
-        (test_is_train, "also stand in the validation or test part"),
+        (test_is_train, "also appear in the validation or test part"),
     ],
     ids=["empty", "empty class", "one class", "all broken", "one picture each", "test only", "test is train"],
 )

@@ -82,7 +82,7 @@ def test_of_a_model_over_pictures_and_batches(block, hybrid, monkeypatch):
 
 def test_what_has_no_distance():
     encoder, images = tiny()
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         attention_distances(encoder, images[:0])
     single, images = tiny(patch=(16, 24))
     with pytest.raises(UserError, match="single patch"):

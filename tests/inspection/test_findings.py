@@ -63,7 +63,7 @@ def test_looks():
     for look, message in ((Look(method="raw", head=3), "no head 3"), (Look(method="raw", layer=5), "no layer 5")):
         with pytest.raises(UserError, match=message):
             look_inside(encoder, images, look)
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         look_inside(encoder, images[:0])
 
 

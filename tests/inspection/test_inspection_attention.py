@@ -118,7 +118,7 @@ def test_chosen_layers_and_tokens():
     assert found.layers == (3, 1) and found.rows == (10, 3)
     torch.testing.assert_close(found.of(-1), matrices[2][:, :, [10, 3]])
     torch.testing.assert_close(found.of(1), matrices[0][:, :, [10, 3]])
-    with pytest.raises(UserError, match="no layer 2 among those that were looked at: 3, 1"):
+    with pytest.raises(UserError, match="no layer 2 among those recorded: 3, 1"):
         found.of(2)
 
 
@@ -205,7 +205,7 @@ def test_nothing_enters_code_that_is_compiled_meanwhile():
     with torch.no_grad(), watching(encoder) as watched:
         compiled(images)
     assert not watched.weights
-    with pytest.raises(UserError, match="nothing was seen"):
+    with pytest.raises(UserError, match="nothing was recorded"):
         watched.maps()
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_looked_at():
         attention(encoder, images, layers=[0])
     with pytest.raises(UserError, match="no token 7: the sequence has tokens 0 to 6"):
         attention(encoder, images, rows=[7])
-    with pytest.raises(UserError, match="no row was asked for"):
+    with pytest.raises(UserError, match="no row was given"):
         attention(encoder, images, rows=[])
     resnet = ResNetSettings(depths=(1,), base_width=8, picture_px=(24, 24)).build()
     with pytest.raises(UserError, match="has no attention"):

@@ -120,7 +120,7 @@ def test_what_has_none():
     words = IGPTSettings(picture_px=(4, 4), width=8, depth=2, heads=2, clusters=4).build()
     with pytest.raises(UserError, match="no gradient reaches its pixels"):
         receptive_fields(words, torch.randn(1, 3, 4, 4))
-    with pytest.raises(UserError, match="not one picture"):
+    with pytest.raises(UserError, match="no pictures"):
         receptive_fields(words, torch.randn(0, 3, 4, 4))
     (itself,) = receptive_fields(PixelsSettings(picture_px=(8, 8), grid=(4, 4)).build(), torch.randn(2, 3, 8, 8)).fields
     assert itself.field.nonzero().tolist() == [[4, 4], [4, 5], [5, 4], [5, 5]]  # a cell of 2 x 2 px

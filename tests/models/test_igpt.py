@@ -167,7 +167,7 @@ def test_small_crops_and_resizing():
         assert crop.maps[0].shape == (2, 16, 2, 3)
         model.resize((8, 6))
         assert model(torch.randn(2, 3, 8, 6)).maps[0].shape == (2, 16, 8, 6)
-    with pytest.raises(UserError, match="no way of resizing positions is called 'biliner'"):
+    with pytest.raises(UserError, match="unknown resizing of positions 'biliner'"):
         model.resize((4, 4), "biliner")
 
 

@@ -92,7 +92,7 @@ def test_looking_is_exact_in_any_batches_and_happens_once():
     other.encoder.load_state_dict(whole.encoder.state_dict())
     other.look([batch_of(pictures() * 3 + 1)])
     assert torch.equal(other.encoder.palette, whole.encoder.palette)
-    with pytest.raises(UserError, match="not one training picture"):
+    with pytest.raises(UserError, match="no training pictures"):
         objective_of().look([])
 
 

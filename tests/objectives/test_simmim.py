@@ -184,7 +184,7 @@ def test_checkpointing_changes_nothing():
         (SWIN, {"mask_px": 3}, "whole patches, which have 2 x 2 px here"),
         (SWIN, {"mask_px": 0}, "mask_px is 0: a square must be whole patches"),
         (SWIN, {"mask_px": 12}, "do not fill a picture of 32 x 32 px"),
-        (replace(SWIN, picture_px=(30, 30)), {"mask_px": 2}, "a place for every 4 x 4 px"),
+        (replace(SWIN, picture_px=(30, 30)), {"mask_px": 2}, "one position per 4 x 4 px"),
         (
             ResNetSettings(picture_px=(32, 32), depths=(1, 1), base_width=8),
             {},

@@ -57,5 +57,5 @@ def test_two_towers_ask_for_words(tmp_path):
 
 def test_an_exported_model_has_none(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
-    with pytest.raises(UserError, match="gives predictions alone"):
+    with pytest.raises(UserError, match="only makes predictions"):
         Embedder.load(tmp_path / "model.onnx")

@@ -150,7 +150,7 @@ def test_problems_of_the_data_are_told(page, reported):
     assert f"Pictures in two parts: {len(reported.result.data.leaks)}" in data and ODD_FILE in data
     assert "Unreadable files: 1" in data and "1-20.png" in data
     assert "Pictures under two classes: 1" in data
-    for caution in ("Leaks.", "Labels that contradict.", "Unequal classes.", "Unreadable files.", "Confidence."):
+    for caution in ("Leaks.", "Contradictory labels.", "Unequal classes.", "Unreadable files.", "Confidence."):
         assert caution in account
     for choice in reported.result.plan.choices:
         assert choice.reason in account and choice.value in account
@@ -240,7 +240,7 @@ def test_it_is_called_sure_of_itself_only_where_it_is(reported, confidence, ece,
         accuracy=Estimate(0.5, 0.45, 0.55),
     )
     assert words in changed(reported, before=before, after=before)
-    assert ("Do not take its confidence for a probability" in changed(reported, after=before)) == (ece > 0.1)
+    assert ("Do not treat its confidence as a probability" in changed(reported, after=before)) == (ece > 0.1)
 
 
 @pytest.mark.parametrize(("wrong", "is_so"), [((3, 1), True), ((2, 2), False), ((1, 0), False), ((2, 1, 1), False)])

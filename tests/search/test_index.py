@@ -126,7 +126,7 @@ def test_a_model_without_words_is_asked_with_pictures(folder, capsys):
     with pytest.raises(SystemExit):
         main(["search", str(folder / "plain"), WORDS])
     assert capsys.readouterr().err == (
-        f"vitreous: {folder}/encoder: has no text tower, so it knows no words: give it a picture\n"
+        f"vitreous: {folder}/encoder: has no text tower, so it cannot read words: give it a picture\n"
     )
 
 
@@ -208,7 +208,7 @@ def test_what_is_not_complete_is_not_searched(folder):
     output = Output(str(folder / "index"))
     for change in ({"done": None}, {"searchable": "other"}):
         output.write_manifest({**output.manifest(), **change})
-        with pytest.raises(UserError, match="not complete; give the `vitreous index` command"):
+        with pytest.raises(UserError, match="incomplete; run the same `vitreous index` command"):
             Index.open(output.where)
         index(folder)
         assert len(Index.open(output.where).names) == 11

@@ -64,7 +64,7 @@ def test_an_index_with_a_graph_finds_what_an_exact_search_does(folder, capsys, m
     monkeypatch.undo()
 
     (where / GRAPH).unlink()
-    with pytest.raises(UserError, match=r"vectors\.usearch: missing; the `vitreous index` command .* writes it anew"):
+    with pytest.raises(UserError, match=r"vectors\.usearch: missing; run the same `vitreous index` command again"):
         Index.open(str(where))
     main([*command, "--approximate"])
     assert Index.open(str(where)).neighbours is not None

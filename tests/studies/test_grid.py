@@ -186,6 +186,6 @@ def test_what_starts_from_a_cell_of_another_process_waits_for_it(study, tmp_path
 
 def test_a_folder_that_is_not_a_study_is_refused(tmp_path):
     (tmp_path / "results.json").write_text("mine")
-    with pytest.raises(UserError, match=r"no study, but a folder with 'results\.json' in it"):
+    with pytest.raises(UserError, match=r"not a study, but a folder with 'results\.json' in it"):
         Grid(tmp_path, {})
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

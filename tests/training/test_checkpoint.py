@@ -102,7 +102,7 @@ def test_none_whole_is_an_error_and_nothing_is_removed(tmp_path):
     save(Checkpoints(tmp_path), 1, 2)
     for folder in tmp_path.iterdir():
         flip(folder / "objective.safetensors")
-    with pytest.raises(UserError, match="no checkpoint is whole"):
+    with pytest.raises(UserError, match="no checkpoint is intact"):
         Checkpoints(tmp_path).latest()
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -113,7 +113,7 @@ def test_one_that_was_renamed_is_not_believed(tmp_path):
     (tmp_path / "step-00000002").rename(tmp_path / "step-00000900")
     found = checkpoints.latest()
     assert_is(found, 1)
-    assert "step-00000900: renamed, for it was saved after 2 steps" in found.notes[0]
+    assert "step-00000900: renamed; it was saved after 2 steps" in found.notes[0]
     save(checkpoints, 2, 3)
     assert list(checkpoints.paths()) == [2, 3]
 

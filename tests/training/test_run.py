@@ -159,7 +159,7 @@ def test_leftovers_of_interrupted_writes_go(tmp_path):
 def test_a_folder_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path):
     for name in (".bashrc.old", ".notes.new-7", "thesis.tex"):
         (tmp_path / name).write_text("mine")
-    with pytest.raises(UserError, match=r"no run, but a folder with '\.bashrc\.old' in it; give another --out"):
+    with pytest.raises(UserError, match=r"not a run, but a folder with '\.bashrc\.old' in it; choose another --out"):
         quiet(tmp_path).__enter__()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".bashrc.old", ".notes.new-7", "thesis.tex"]
 

@@ -185,7 +185,7 @@ def test_a_file_that_takes_long_all_the_same_is_stopped_and_says_so(tmp_path):
     with path.open("rb") as file:
         words = [str(len(data)), str(tmp_path / "out"), "1"]
         ended = subprocess.run([sys.executable, "-P", unpickle.__file__, *words], check=False, stdin=file)
-    assert files._ending(ended.returncode, 1).startswith("reading it took more than 1 s of processor time")
+    assert files._ending(ended.returncode, 1).startswith("reading it took more than 1 s of CPU time")
 
 
 def test_other_endings_of_the_process_are_named():

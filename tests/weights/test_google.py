@@ -222,9 +222,9 @@ def test_without_a_head(tmp_path):
 
 def test_positions_that_are_no_square(tmp_path):
     path = Maker().vit(VIT, google.RELEASED, google.IN_ENCODER, grid=(2, 6)).save(tmp_path / "vit.npz")
-    with pytest.raises(UserError, match="12 positions are no square; give the picture size"):
+    with pytest.raises(UserError, match="12 positions are not a square; give the picture size"):
         read(open_weights(path), FORMATS["google"])
-    with pytest.raises(UserError, match="no square"):
+    with pytest.raises(UserError, match="not a square"):
         read(open_weights(path), FORMATS["google"], (16, 16))
     card, task = ours(path, "google", (8, 24))
     assert card.model.picture_px == (8, 24)

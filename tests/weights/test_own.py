@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named(tmp_path):
     manifest = json.loads((folder / own.MANIFEST).read_text())
     for wrong, word in [
         ({**manifest, "format": 2}, "format 2"),
-        ({**manifest, "files": {"../model.json": {"size": 1, "sha256": ""}}}, "no file of ours"),
+        ({**manifest, "files": {"../model.json": {"size": 1, "sha256": ""}}}, "not one of our files"),
         ({**manifest, "files": 3}, "damaged"),
         ([], "damaged"),
     ]:

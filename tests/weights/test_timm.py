@@ -319,7 +319,7 @@ def _any_given():
 
 def test_a_table_that_is_no_square_needs_the_size():
     given = Given(vit(embed_dim=64, num_heads=1, img_size=(16, 32)).state_dict(), ONE_HEAD, "file")
-    with pytest.raises(UserError, match=r"no square; give the picture size"):
+    with pytest.raises(UserError, match=r"do not form a square; give the picture size"):
         Timm().card(given)
     assert Timm().card(given, (32, 16)).model.picture_px == (32, 16)
 

@@ -135,7 +135,7 @@ def test_a_commit_in_the_cache_is_not_asked_for(play, fetch):
         ("hf:owner/model@v9", "has no such revision"),
         ("hf:owner/model/absent.bin", "has no file absent.bin"),
         ("hf:owner/arrays", "has 2 files of weights; name one of them, such as hf:owner/arrays/one.npz"),
-        ("hf:owner/nothing", "has no weights that are read"),
+        ("hf:owner/nothing", "has no weights in a known format"),
     ],
 )
 def test_refusals_are_one_line(fetch, where, words):
@@ -145,7 +145,7 @@ def test_refusals_are_one_line(fetch, where, words):
 
 @pytest.mark.parametrize("where", ["hf:", "hf:name", "hf:a/b/../c", "timm:", "hf:a b/c", "hf:a/b@"])
 def test_addresses_that_are_none(where):
-    with pytest.raises(UserError, match="no address on the hub"):
+    with pytest.raises(UserError, match="not an address on the hub"):
         hub.fetch(where)
 
 

@@ -60,13 +60,13 @@ def _room(ray: Any, device: str, pool: Pool) -> tuple[str, int, dict[str, int]]:
     if device == "cuda" or not room:
         lacking = "no GPU" if device == "cuda" else f"no machine with {pool.cpus} cores"
         raise UserError(
-            f"--engine ray: this cluster has {lacking}; ask for less, or begin a larger one with `ray start`"
+            f"--engine ray: this cluster has {lacking}; ask for less, or start a larger one with `ray start`"
         )
     return "cpu", room, {"num_cpus": pool.cpus}
 
 
 class RayWorker:
-    """A worker, as Ray Data calls it: lines in columns, one at a time. What a person can fix is told, and not raised:
+    """A worker, as Ray Data calls it: lines in columns, one at a time. What a user can fix is reported, not raised:
     Ray would wrap it in its own words."""
 
     def __init__(self, job: Job) -> None:
@@ -88,8 +88,8 @@ class RayWorker:
         output = self.worker.output
         if not output.begin(line.part, TRIES):
             raise UserError(
-                f"{output.where}: {TRIES} workers died over one part; line {line.part + 1} of plan.jsonl names its "
-                "pictures, of which one may be to blame, or give each worker more memory. The same command goes on"
+                f"{output.where}: {TRIES} workers died on one part; line {line.part + 1} of plan.jsonl names its "
+                "pictures, one of which may be to blame; or give each worker more memory. The same command resumes it"
             )
         done = self.worker(line)
         output.end(line.part)
@@ -111,6 +111,6 @@ def connected() -> Any:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, RuntimeError) as error:  # nobody is there, or another version
             where = os.environ.get("RAY_ADDRESS", "this machine")
-            raise UserError(f"--engine ray: no cluster to be had from {where} ({first_line(error)})") from None
+            raise UserError(f"--engine ray: no cluster at {where} ({first_line(error)})") from None
     ray.data.DataContext.get_current().enable_progress_bars = False
     return ray

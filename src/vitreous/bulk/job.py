@@ -62,16 +62,18 @@ def _planned(request: Request, output: Output, opened: Opened) -> Plan:
     """The plan; it is written down at first, and compared afterwards."""
     for word in request.inputs:
         if not is_url(word) and Path(output.where).is_relative_to(Path(word).absolute()):
-            raise UserError(f"{output.where}: lies in {word}, whose pictures it is about; choose a --out beside it")
+            raise UserError(f"{output.where}: lies inside {word}, one of the inputs; choose a --out outside it")
     parts = plan(request.inputs, request.per_part, Path.cwd(), request.lines)
     there = output.manifest()
     about = _about(request, opened)
     if there is None:
         if names := [name for name in output.store.names() if name != "plan.jsonl"]:
-            raise UserError(f"{output.where}: holds {names[0]!r}, and no rows of ours; choose another --out")
+            raise UserError(
+                f"{output.where}: holds {names[0]!r}, but no rows written by vitreous; choose another --out"
+            )
         planned = output.write_plan(parts)
         if not len(planned):
-            raise UserError("there is no picture to " + request.work.verb)
+            raise UserError("there are no pictures to " + request.work.verb)
         output.write_manifest({**about, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
         return planned
     _compare(output.where, there, about)
@@ -158,7 +160,7 @@ def _finished(output: Output, planned: Plan, before: set[int]) -> Result:
     written = output.written()
     missing = [number for number in range(len(planned)) if number not in written]
     if missing:
-        raise UserError(f"{output.where}: {len(missing)} parts are missing, the first is {missing[0]}; begin again")
+        raise UserError(f"{output.where}: {len(missing)} parts are missing, the first is {missing[0]}; start again")
     rows, failed = (sum(getattr(one, name) for one in written.values()) for name in ("rows", "failed"))
     about = output.manifest()
     assert about is not None

@@ -154,7 +154,7 @@ class Output:
             number += 1
 
     def forget_begun(self) -> None:
-        """A new command tries everything anew."""
+        """A new command tries everything again."""
         for name in self.store.names(BEGUN):
             self.store.remove(f"{BEGUN}/{name}")
 
@@ -164,12 +164,14 @@ class Output:
         """Part by part, in order; a UserError where the work is not done, or a file is damaged."""
         about = self.manifest()
         if about is None or not about.get("done"):
-            raise UserError(f"{self.where}: its rows are not complete; give the command that began it again")
+            raise UserError(f"{self.where}: its rows are incomplete; run the same command again to finish it")
         written = self.written()
         if lost := about["plan"]["parts"] - len(written):
-            raise UserError(f"{self.where}: {lost} of its files are gone; give the command that began it again")
+            raise UserError(
+                f"{self.where}: {lost} of its files are missing; run the same command again to restore them"
+            )
         if not self.has_plan(about["plan"]["sha256"]):
-            raise UserError(f"{self.where}/{PLAN}: damaged; the command that began it writes it again")
+            raise UserError(f"{self.where}/{PLAN}: damaged; the same command writes it again")
         for number, part in enumerate(self.parts()):
             one = written[number]
             with self.store.reading(one.name) as file:
@@ -180,7 +182,7 @@ class Output:
                         raise ValueError("rows of another part, or of another model")
                 except Exception as error:  # pyarrow raises nearly anything
                     raise UserError(
-                        f"{self.where}/{one.name}: damaged ({error}); remove it, and give the command again"
+                        f"{self.where}/{one.name}: damaged ({error}); remove it, and run the command again"
                     ) from None
             yield table
 

@@ -46,7 +46,7 @@ class FilesPart:
     """Pictures that are files of their own."""
 
     names: tuple[str, ...]
-    sizes: tuple[int | None, ...]  # in bytes, where a listing told
+    sizes: tuple[int | None, ...]  # in bytes, where a listing gives them
 
     def stored(self, root: Path) -> Iterator[Stored]:
         return (Stored(name, name) for name in self.names)
@@ -75,7 +75,7 @@ class TarPart:
         except BadPicture as error:
             yield Stored(self.file, error)
         except (OSError, tarfile.TarError) as error:
-            yield Stored(self.file, _damage(self.file, error, "cannot be read on as an uncompressed tar file"))
+            yield Stored(self.file, _damage(self.file, error, "cannot be read further as an uncompressed tar file"))
 
 
 def pictures_of(file: BinaryIO, skipped: Skipped) -> Iterator[tarfile.TarInfo]:
@@ -110,7 +110,7 @@ class ParquetPart:
     count: int
 
     def stored(self, root: Path) -> Iterator[Stored]:
-        """What cannot be read of the file is so many rows that say so."""
+        """What cannot be read of the file becomes as many rows that say so."""
         try:
             shard = open_shard(self.file, root)
         except BadPicture as error:

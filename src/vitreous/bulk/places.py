@@ -30,7 +30,7 @@ class UnreachableError(UserError):
 
     def __init__(self, url: str, error: BaseException) -> None:
         self.reason = first_line(error)
-        super().__init__(f"{url}: cannot be read now ({self.reason}); the same command goes on where it stopped")
+        super().__init__(f"{url}: cannot be read now ({self.reason}); the same command continues where it stopped")
 
 
 class Unreached(BadPicture):
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     """A file: a picture, or a shard of them."""
 
     name: str  # as it was given, or as the folder was with what follows
-    size: int | None  # in bytes, where the listing tells
+    size: int | None  # in bytes, where the listing gives it
 
     @property
     def suffix(self) -> str:
@@ -109,7 +109,7 @@ def _remote_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found
 
 
 def size_of(name: str, root: Path) -> int | None:
-    """In bytes; None where that is not told. Raises BadPicture."""
+    """In bytes; None if unknown. Raises BadPicture."""
     if is_url(name):
         size = _asked_of_one(name, lambda files, path: files.size(path))
         return None if size is None else int(size)

@@ -117,7 +117,7 @@ def _matching(pattern: str) -> Iterator[Found]:
     files, path = filesystem(pattern)
     names = sorted(files.unstrip_protocol(name) for name in files.glob(path))
     if not names:
-        raise UserError(f"{pattern}: nothing is called so")
+        raise UserError(f"{pattern}: matches no files")
     yield from (Found(name, None) for name in names)
 
 

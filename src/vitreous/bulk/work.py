@@ -30,7 +30,7 @@ class Opened(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Work(ABC):
     grows: ClassVar[bool] = False  # whether a rerun takes in pictures that were added, rather than refuse them
-    model: str  # where it lies
+    model: str  # its path
 
     @property
     @abstractmethod

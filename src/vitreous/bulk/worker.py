@@ -47,7 +47,9 @@ class Worker:
         self.job, self.root, self.output = job, Path(job.root), Output(job.out)
         self.opened = opened or job.work.open(job.device)
         if self.opened.fingerprint != job.fingerprint:
-            raise UserError(f"{job.work.model}: not the model that this began with; every machine needs the same one")
+            raise UserError(
+                f"{job.work.model}: not the model that this job began with; every machine needs the same one"
+            )
         columns = self.opened.columns.items()
         self.schema = pa.schema([("name", pa.string()), *columns, ("error", pa.string())])
 
@@ -66,9 +68,7 @@ class Worker:
         table = pa.Table.from_batches(batches, self.schema)
         if table.num_rows and unreached == table.num_rows:  # so it is this side that is cut off
             reason = table["error"][0]
-            raise UserError(
-                f"not one of {unreached} pictures could be reached: {reason}; the same command goes on later"
-            )
+            raise UserError(f"none of {unreached} pictures could be reached: {reason}; the same command resumes later")
         return table
 
     def _rows(self, some: list[tuple[Stored, Picture | BadPicture]]) -> pa.RecordBatch:

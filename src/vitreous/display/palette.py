@@ -2,7 +2,7 @@
 
 import colorsys
 
-# Of Okabe and Ito (2008), told apart by all eyes, brightest contrasts first; a further class is a turn of the hue.
+# Of Okabe and Ito (2008), distinguishable by all eyes, brightest contrasts first; a further class is a turn of the hue.
 FIRST_COLOURS = (
     (0, 114, 178),
     (230, 159, 0),

@@ -14,7 +14,7 @@ QUALITY = 80
 
 
 def picture(pixels: NDArray[np.uint8], alt: str, *, most_px: int, square: bool = False) -> Html:
-    """The picture with sides of at most so many pixels; `square`, of which the middle is cut."""
+    """The picture with sides of at most this many pixels; `square`: its middle, cropped."""
     image = Image.fromarray(pixels)
     if square:
         side = min(image.size)

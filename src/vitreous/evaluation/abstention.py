@@ -26,7 +26,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Abstention:
-    points: tuple[Point, ...]  # from few answers to all
+    points: tuple[Point, ...]  # from few predictions to all
     area: Estimate  # mean accuracy over all shares; a bootstrap's standard error (200 resamples, fixed seed)
 
     def to_json(self) -> Any:
@@ -35,7 +35,7 @@ class Abstention:
 
 @dataclass(frozen=True)
 class Silence:
-    """What a threshold, chosen on validation pictures for a wished accuracy, does on test pictures."""
+    """What a threshold, chosen on validation pictures for a target accuracy, does on test pictures."""
 
     wished: float
     threshold: float | None  # None: not even the surest answers were that good, for sure
@@ -60,12 +60,12 @@ def abstention(found: LabelledLogits, temperature: float = 1.0, num_points: int 
 
 
 def threshold_for(found: LabelledLogits, accuracy: float, temperature: float = 1.0) -> float | None:
-    """The least confidence to answer at, so that the lower end of the answers' interval reaches the wished accuracy.
+    """The least confidence to predict at, so that the lower end of the accuracy's interval reaches the target.
 
     Choose on validation data. None where no threshold does.
     """
     if not 0 < accuracy < 1:
-        raise UserError(f"the wished accuracy is {accuracy}: it must be between 0 and 1, such as 0.99")
+        raise UserError(f"the target accuracy is {accuracy}: it must be between 0 and 1, such as 0.99")
     confidences, right = _surest_first(found, temperature)
     ends = _last_of_equals(confidences)
     num = ends.double() + 1
@@ -88,7 +88,7 @@ def silence(val: LabelledLogits, test: LabelledLogits, accuracy: float, temperat
 def _surest_first(found: LabelledLogits, temperature: float) -> tuple[Tensor, Tensor]:
     """(N,) confidences, falling, and whether each prediction is right."""
     if not len(found):
-        raise UserError("there is not one picture to score")
+        raise UserError("there are no pictures to score")
     found.one_label()
     confidences, order = found.probabilities(temperature).amax(dim=1).sort(descending=True, stable=True)
     return confidences, found.right()[order]
@@ -107,7 +107,7 @@ def _area(right: Tensor) -> Estimate:
     generator = torch.Generator().manual_seed(SEED)
     areas = []
     for _ in range(RESAMPLES):
-        # A resample keeps the order of confidence, so it is the same pictures counted anew.
+        # A resample keeps the order of confidence, so it is the same pictures with other counts.
         drawn = torch.randint(len(hits), (len(hits),), generator=generator).bincount(minlength=len(hits))
         again = hits.repeat_interleave(drawn)
         areas.append(float((again.cumsum(dim=0) / torch.arange(1, len(hits) + 1)).mean()))

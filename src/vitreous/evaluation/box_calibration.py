@@ -1,4 +1,5 @@
-"""Scores of detections made probabilities, and thresholds for a wished precision: both fitted on validation pictures.
+"""Scores of detections turned into probabilities, and thresholds for a target precision, both fitted on validation
+pictures.
 
 A detection is right where it finds an object of its class, with an overlap of at least one half, as the first.
 """
@@ -26,7 +27,7 @@ def probabilities(scores: Floats, calibration: BoxCalibration) -> Floats:
 
 
 def fitted(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> BoxCalibration:
-    """Of detections (D,) of pictures that have so many objects in all."""
+    """For detections (D,) on pictures that have this many objects in all."""
     logits = logits_of(scores)
     num = int(np.clip(right.sum() // RIGHT_PER_PIECE, 1, PIECES))
     knots = np.unique(np.quantile(logits[right], np.arange(1, num) / num)) if num > 1 else np.zeros(0)

@@ -95,7 +95,7 @@ class BoxScores:
     ap75: Estimate
     ar: Estimate  # share of the objects that is found at all, mean over the same
     by_size: tuple[SizedBoxes, ...]
-    threshold: float  # the score from which on detections are shown; the numbers below are of these
+    threshold: float  # the score from which detections are shown; the numbers below are of these
     precision: Estimate
     recall: Estimate
     ece: Estimate  # mean distance of score and share that is right, of scores of 0.05 and more

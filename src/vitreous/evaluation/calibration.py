@@ -47,7 +47,7 @@ class Calibration:
 def calibration(found: LabelledLogits, temperature: float = 1.0, num_bins: int = 15) -> Calibration:
     labels = found.one_label()
     if not len(found):
-        raise UserError("there is not one picture to score")
+        raise UserError("there are no pictures to score")
     probabilities = found.probabilities(temperature)  # (N, K)
     confidences, right = probabilities.amax(dim=1), found.right()
     # |p - onehot|^2, without the one-hot: 0.1 billion numbers on ImageNet

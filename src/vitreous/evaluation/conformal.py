@@ -100,7 +100,7 @@ def measure_sets(
     """The threshold from validation pictures, and what comes of it on test pictures."""
     labels = test.one_label()
     if not len(test):
-        raise UserError("there is not one picture to score")
+        raise UserError("there are no pictures to score")
     threshold = fit_threshold(val, coverage, temperature, kind)
     chosen = prediction_sets(test, threshold, temperature, kind)
     sizes = chosen.sum(dim=1)

@@ -72,5 +72,5 @@ def _collected(features: Graphed[M, Tensor], batches: Iterable[Batch]) -> Featur
     finally:
         module.train(was_training)
     if not values:
-        raise UserError("there is not one picture to take features of")
+        raise UserError("there are no pictures to take features of")
     return FeatureSet(torch.cat(values), torch.cat(labels), torch.cat(ids))

@@ -74,7 +74,7 @@ def evaluation_of(document: Any, where: str) -> Evaluation:
     known: tuple[type[Evaluation], ...] = (ClassEvaluation, ManyEvaluation, PixelEvaluation, BoxEvaluation)
     kinds = {settings.kind(one): one for one in known}
     if not isinstance(document, dict) or document.get("kind") not in kinds:
-        raise UserError(f"{where}: of no kind of evaluation that this version knows; evaluate the model anew")
+        raise UserError(f"{where}: not a kind of evaluation that this version knows; evaluate the model again")
     return settings.from_json(kinds[document["kind"]], document, where=where)
 
 
@@ -162,4 +162,4 @@ def _silences_table(silences: tuple[Silence, ...]) -> Table:
         else:
             reached = "-" if one.accuracy is None else one.accuracy.percent()
             rows.append((f"{100 * one.wished:g} %", f"{one.threshold:.3f}", one.answered.percent(), reached))
-    return Table(("target accuracy", "predict at confidence", "share predicted", "accuracy measured"), rows)
+    return Table(("target accuracy", "confidence threshold", "share predicted", "accuracy measured"), rows)

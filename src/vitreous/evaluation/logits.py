@@ -85,7 +85,7 @@ def collect_logits(task: Task, batches: Iterable[Batch], classes: tuple[str, ...
     finally:
         task.train(was_training)
     if not logits:
-        raise UserError("there is not one picture to predict")
+        raise UserError("there are no pictures to predict")
     found = LabelledLogits(torch.cat(logits), torch.cat(labels), torch.cat(ids), tuple(classes))
     if found.logits.ndim != 2 or found.logits.shape[1] != len(classes):
         raise UserError(

@@ -1,4 +1,4 @@
-"""How well several labels per picture are told, and the threshold from which each is given.
+"""How well several labels per picture are predicted, and the threshold from which each is given.
 
 Average precision and its mean over the classes have percentile intervals of a bootstrap over pictures (fixed seed);
 precision, recall and F1 are shares and have Wilson's, as those of single labels. A class that no picture has is left
@@ -26,7 +26,7 @@ RESAMPLES, SEED = 400, 0
 MOST_WORK = 1_000_000_000  # pictures x classes x resamples; of a large set fewer resamples tell as much
 LEAST = 0.5  # threshold of a class that no validation picture tells enough about
 ENOUGH_TO_CHOOSE = 5  # validation pictures that have a label, from which its threshold is chosen
-NUM_PAIRS = 100  # of labels that are told together, the most frequent
+NUM_PAIRS = 100  # of labels that are predicted together, the most frequent
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def evaluate_many(
 ) -> ManyEvaluation:
     """Val fits the temperature and thresholds that are not given, and may be absent; test is measured."""
     if not len(test):
-        raise UserError("there is not one picture to score")
+        raise UserError("there are no pictures to score")
     if temperature is None:
         temperature = 1.0 if val is None else fit_temperature(decisions(val))
     if not thresholds:
@@ -209,7 +209,7 @@ def _best_threshold(probabilities: Tensor, labels: Tensor) -> float:
 def many_scores(found: LabelledLogits, temperature: float, thresholds: tuple[float, ...]) -> ManyScores:
     labels = found.labels > 0  # (N, K)
     if not labels.any():
-        raise UserError("not one picture has a label")
+        raise UserError("none of the pictures has a label")
     given = label_probabilities(found, temperature) >= torch.tensor(thresholds)
     mean, precisions = _bootstrapped(Ranking.of(found.logits, labels))
     per_class = tuple(_per_class(found.classes, thresholds, labels, given, precisions))
@@ -253,7 +253,7 @@ def _per_class(
 
 
 def _bootstrapped(ranking: Ranking) -> tuple[Estimate, list[Estimate | None]]:
-    """The mean over the classes, and each class: what pictures drawn anew, with repetition, would have told."""
+    """The mean over the classes, and each class: what pictures resampled with replacement would have given."""
     num, num_classes = ranking.labels.shape
     values = ranking.average_precisions()
     times = max(50, min(RESAMPLES, MOST_WORK // (num * num_classes)))

@@ -123,13 +123,13 @@ def mean_of_shares(shares: list[Estimate]) -> Estimate:
 def scores(found: LabelledLogits, temperature: float = 1.0) -> Scores:
     """Of one label per picture."""
     if not len(found):
-        raise UserError("there is not one picture to score")
+        raise UserError("there are no pictures to score")
     best = found.logits.topk(min(5, found.logits.shape[1]), dim=1).indices  # (N, 5)
     hits = best == found.one_label()[:, None]
     per_class = _per_class(found)
     recalls = [one.recall for one in per_class if one.recall is not None]
     if not recalls:
-        raise UserError("not one picture has a label")
+        raise UserError("none of the pictures has a label")
     return Scores(
         pictures=len(found),
         top1=wilson(int(found.right().sum()), len(found)),

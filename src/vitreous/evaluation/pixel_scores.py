@@ -171,7 +171,7 @@ class Tally:
 
     def scores(self) -> PixelScores:
         if not self.confusion.sum():
-            raise UserError("there is not one labelled pixel to score")
+            raise UserError("there are no labelled pixels to score")
         right, labelled, found = (np.stack(one) for one in (self.right, self.labelled, self.found))  # (N, K)
         bins, boundaries = np.stack(self.bins), np.array(self.boundaries)
         times = _draws(len(right))  # (1 + RESAMPLES, N); the first is every picture once

@@ -63,7 +63,7 @@ def set_accuracy(found: LabelledLogits, label_sets: LabelSets, places: Tensor) -
     chosen = places[found.ids].tolist()
     judged = [best in label_sets[at] for best, at in zip(found.best().tolist(), chosen, strict=True) if label_sets[at]]
     if not judged:
-        raise UserError("not one of these pictures has a right label")
+        raise UserError("none of these pictures has a right label")
     return SetAccuracy(wilson(sum(judged), len(judged)), len(judged), len(found) - len(judged))
 
 
@@ -122,16 +122,17 @@ def mapped(found: LabelledLogits, data_classes: Sequence[str], mapping: ClassMap
         for target in mapping.to[name]:
             if target not in numbers:
                 near = did_you_mean(target, list(numbers))
-                raise UserError(f"the class mapping sends {name!r} to {target!r}, which the model does not know.{near}")
+                raise UserError(f"the class mapping maps {name!r} to {target!r}, which the model does not know.{near}")
     shared = [target for target, times in Counter(t for n in kept for t in mapping.to[n]).items() if times > 1]
     if shared:
         those = " and ".join(repr(name) for name in kept if shared[0] in mapping.to[name])
         raise UserError(
-            f"the class mapping sends {those} to {shared[0]!r}: the model cannot tell them apart. Map it from one"
+            f"the class mapping maps {those} to {shared[0]!r}: the model cannot tell them apart. Map only one of them "
+            "to it"
         )
     if len(kept) < 2:
         raise UserError(
-            f"the class mapping covers {len(kept)} of the data's {len(data_classes)} classes; two are needed"
+            f"the class mapping covers {len(kept)} of the data's {len(data_classes)} classes; at least two are needed"
         )
     table = torch.tensor([kept.index(name) if name in kept else -1 for name in data_classes], dtype=torch.int64)
     labels = table[found.labels]

@@ -37,7 +37,7 @@ class Checks:
 def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PICTURES) -> Checks:
     """From `where` (a folder of pictures, or any data); else from the test part of the run; else made ones."""
     if num < 1:
-        raise UserError(f"{num} pictures to check with: give one at least")
+        raise UserError(f"{num} pictures to check with: give at least one")
     if where is None:
         recipe = Path(trained.where) / "recipe.json"
         source = _test_part(recipe) if recipe.is_file() else None
@@ -50,7 +50,7 @@ def check_pictures(trained: Trained, where: str | None = None, num: int = NUM_PI
     parts = open_sources(where, _layout(trained))
     source = next((parts[name] for name in ("test", "val", "all", "train") if name in parts), None)
     if source is None:
-        raise UserError(f"{where}: not one picture to check with")
+        raise UserError(f"{where}: no pictures to check with")
     return _from_source(source, trained, num, where)
 
 
@@ -86,7 +86,7 @@ def _from_files(paths: Sequence[Path], trained: Trained, where: str) -> Checks:
         except BadPicture:
             continue
     if not pictures:
-        raise UserError(f"{where}: not one readable picture to check with")
+        raise UserError(f"{where}: no readable pictures to check with")
     known = {name: place for place, name in enumerate(trained.card.classes)}
     labels = [known[name] for name in names] if set(names) <= set(known) else None
     return Checks(pictures, labels, where)
@@ -114,7 +114,7 @@ def _from_source(source: Source, trained: Trained, num: int, origin: str) -> Che
         places.append(place)
         objects += [] if known is None else [known]
     if not pictures:
-        raise UserError(f"{origin}: not one readable picture to check with")
+        raise UserError(f"{origin}: no readable pictures to check with")
     is_labelled = has_classes and isinstance(source.targets, ClassLabels)
     labels = [int(source.labels[place]) for place in places] if is_labelled else None
     return Checks(pictures, labels, origin, None if boxes is None else objects)
@@ -129,4 +129,4 @@ def _made(num: int) -> Checks:
         coarse = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         rows, columns = (np.arange(side) * 8 // side for side in (height, width))
         pictures.append(coarse[rows][:, columns])
-    return Checks(pictures, None, "made pictures (no --check, and the model names no test part): not your own")
+    return Checks(pictures, None, "generated pictures (no --check, and the model names no test part): not your own")

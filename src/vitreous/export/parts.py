@@ -118,7 +118,7 @@ def _write_vit(encoder: ViT, head: nn.Module, graph: Graph, x: str) -> str:
 
 
 def _write_encoded(encoder: ViT, graph: Graph, x: str, num_read: int | None = None) -> str:
-    """(B, P + N, D), or only so many tokens from the front."""
+    """(B, P + N, D), or only this many tokens from the front."""
     x = _write_tokens(encoder, graph, x)
     for depth, block in enumerate(encoder.blocks):
         assert isinstance(block, Block)
@@ -211,7 +211,7 @@ def _bias_of_pairs(encoder: ViT, block: Block) -> Array | None:
 
 
 def write_block(part: Block, graph: Graph, x: str, bias: Array | None = None, num: int | None = None) -> str:
-    """`num`: only so many tokens from the front are wanted."""
+    """`num`: only this many tokens from the front are needed."""
     attended = _write_attention(part, graph, write(part.attention_norm, graph, x), bias, num)
     x = graph.op("Add", x if num is None else graph.first(x, num), attended)
     return graph.op("Add", x, _write_mlp(part, graph, write(part.mlp_norm, graph, x)))
@@ -373,7 +373,7 @@ def _(part: ResNet, graph: Graph, x: str) -> str:
 def _(part: Pixels, graph: Graph, x: str) -> str:
     kernel = [side // cells for side, cells in zip(part.picture_px, part.grid, strict=True)]
     if part.picture_px != tuple(size * cells for size, cells in zip(kernel, part.grid, strict=True)):
-        raise NotByHandError(f"pictures of {part.picture_px} px, no whole multiple of {part.grid} cells")
+        raise NotByHandError(f"pictures of {part.picture_px} px, not a whole multiple of {part.grid} cells")
     if kernel != [1, 1]:
         x = graph.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
     return graph.reshape(x, 0, part.width)

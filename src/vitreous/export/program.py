@@ -27,7 +27,7 @@ class Predicting(nn.Module):
 def trace(
     task: Task, size_px: tuple[int, int], dtype: torch.dtype, with_extent: bool = False
 ) -> torch.export.ExportedProgram:
-    """For any number of pictures of this size; `with_extent`: it is told how much of each is picture."""
+    """For any number of pictures of this size; `with_extent`: it takes how much of each is picture."""
     examples = {"tensors": torch.zeros(2, 3, *size_px)}  # two, so that the batch is not taken for a constant
     if with_extent:
         examples["extent"] = torch.tensor([size_px] * 2)
@@ -39,5 +39,5 @@ def trace(
 
 
 def takes_extent(task: Task, fitting: Fitting) -> bool:
-    """Whether the task must be told how much of an input is picture."""
+    """Whether the task needs to know how much of an input is picture."""
     return task.looks_at_extent and fitting.crop == "letterbox"

@@ -108,7 +108,7 @@ def _run(session: Any, *inputs: NDArray[Any]) -> Outputs:
 def _usage(path: Path, session: Any) -> Usage:
     text = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if text is None:
-        raise UserError(f"{path}: written by something else than `vitreous export`, so its classes are not known")
+        raise UserError(f"{path}: not written by `vitreous export`, so its classes are not known")
     return Usage.read(json.loads(text), where=str(path))
 
 

@@ -31,7 +31,7 @@ REARRANGING = ("Split", "Concat", "Transpose")
 
 
 def write_traced(task: Task, graph: Graph, inputs: Sequence[str]) -> Values:
-    """(B, 3, h, w) normalised, and the extents (B, 2) where the task is told them -> its raw outputs."""
+    """(B, 3, h, w) normalised, and the extents (B, 2) if the task takes them -> its raw outputs."""
     return Traced(task, with_extent=len(inputs) > 1).write(graph, inputs)
 
 
@@ -95,7 +95,7 @@ class Traced:
         return self.values[node.input[1]].T if is_turned else self.values[node.input[1]]
 
     def ends(self) -> set[str]:
-        """The outputs of the layers before which there is none, and of those after which there is none."""
+        """The outputs of the first layers and of the last ones."""
         layers = {*self.dense, *(node.output[0] for node in self.nodes if node.op_type == "Conv")}
         forward = [(node.output[0], node.input, node.output) for node in self.nodes]
         backward = [(name, after, before) for name, before, after in reversed(forward)]

@@ -1,6 +1,6 @@
 """The attention of any layer and head, from any token, caught during an ordinary forward pass.
 
-The pass runs its fused kernels as ever; beside it, only the rows that are asked for are computed, from the same input.
+The pass runs its fused kernels as usual; beside it, only the requested rows are computed, from the same input.
 """
 
 import threading
@@ -93,7 +93,7 @@ class AttentionMaps:
         number = numbered(layer, len(self.described))
         if number not in self.layers:
             there = ", ".join(map(str, self.layers))
-            raise UserError(f"no layer {layer} among those that were looked at: {there}")
+            raise UserError(f"no layer {layer} among those recorded: {there}")
         return self.weights[self.layers.index(number)]
 
     def maps(self, layer: int) -> Tensor:
@@ -154,7 +154,9 @@ class Watched:
 
     def maps(self) -> AttentionMaps:
         if not self.weights:
-            raise UserError("nothing was seen: run the model between, in this thread and not compiled")
+            raise UserError(
+                "nothing was recorded: run the model inside the `with` block, in this thread and not compiled"
+            )
         weights = tuple(self.weights[layer] for layer in self.layers)
         return AttentionMaps(layers=self.layers, described=self.described, rows=self.rows, weights=weights)
 
@@ -163,7 +165,7 @@ class Watched:
 def watching(
     encoder: nn.Module, layers: Sequence[int] | None = None, rows: Sequence[int] | None = None
 ) -> Iterator[Watched]:
-    """The same for passes of one's own: `with watching(encoder) as watched: task.predict(images)`, then
+    """The same for your own passes: `with watching(encoder) as watched: task.predict(images)`, then
     `watched.maps()`: the output and what it rests on from one pass. Compiled code is not seen."""
     places = [layer.looking for layer in attention_layers(encoder)]
     chosen = numbered_layers(encoder, layers)
@@ -234,7 +236,7 @@ def numbered_layers(encoder: nn.Module, layers: Sequence[int] | None) -> tuple[i
 def _check(rows: Sequence[int], num_tokens: int) -> None:
     wrong = [row for row in rows if not 0 <= row < num_tokens]
     if wrong or not len(rows):
-        asked = f"no token {wrong[0]}" if wrong else "no row was asked for"
+        asked = f"no token {wrong[0]}" if wrong else "no row was given"
         raise UserError(f"{asked}: the sequence has tokens 0 to {num_tokens - 1}")
 
 

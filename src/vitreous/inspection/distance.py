@@ -55,7 +55,7 @@ def attention_distances(
             plain(encoder).forward(batch.to(device))
             parts.append(torch.stack([found[number] for number in sorted(found)], dim=1).cpu())  # (B, layers, heads)
     if not parts:
-        raise UserError("there is not one picture to measure attention distances on")
+        raise UserError("there are no pictures to measure attention distances on")
     return AttentionDistances(
         layers=tuple(range(1, len(layers) + 1)),
         names=tuple(layer.name for layer in layers),

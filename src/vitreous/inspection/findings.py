@@ -157,13 +157,13 @@ def look_inside(
     """`images` (P, C, H, W) as the model takes them: the first `num_shown` are shown, distances are the mean of the
     first `num`."""
     if not len(images):
-        raise UserError("there is not one picture to look at")
+        raise UserError("there are no pictures to look at")
 
     def shown() -> Attention:
         return attention_shown(encoder, images[:num_shown], look)
 
     return Findings(
-        attention=or_why(shown) if look is None else shown(),  # who asks for something is told why it is not there
+        attention=or_why(shown) if look is None else shown(),  # a request for a figure gets the reason if there is none
         distances=or_why(lambda: attention_distances(encoder, images, num)),
         filters=or_why(lambda: filter_components(encoder)),
         positions=or_why(lambda: position_similarity(encoder)),

@@ -57,7 +57,7 @@ class ReceptiveFields:
 def receptive_fields(encoder: nn.Module, images: Tensor, num: int = NUM_PICTURES) -> ReceptiveFields:
     """Of the middle of every map along the way, over the first `num` of (P, C, H, W) pictures."""
     if not len(images):
-        raise UserError("there is not one picture to follow gradients to")
+        raise UserError("there are no pictures to compute gradients for")
     images = images[:num]
     energies: dict[str, Tensor] = {}
     cells: dict[str, tuple[int, int]] = {}

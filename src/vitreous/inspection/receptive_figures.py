@@ -14,8 +14,8 @@ from vitreous.inspection.mosaics import HEAT, bar, heat, picture_figure, say
 from vitreous.inspection.receptive import ReceptiveField, ReceptiveFields
 
 LEGEND = (
-    "Which pixels the place in the middle of a map depends on: its gradient, as the square root of its share of the "
-    "largest. The white square, whose side is given, holds half of the gradient"
+    "Which pixels the middle of a map depends on: the square root of the gradient, as a share of the largest. Half of "
+    "the gradient lies in the white square, whose side is given"
 )
 
 

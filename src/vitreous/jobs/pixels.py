@@ -68,7 +68,7 @@ def pixel_temperature(predictor: Predictor, source: Source) -> float:
 
 
 def seen(predictor: Predictor, source: Source, most: int | None = None) -> Iterator[Seen]:
-    """Every readable picture, or at most so many spread over all, as the model sees it."""
+    """Every readable picture, or at most this many spread over all, as the model sees it."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(most or len(source), len(source))).round().astype(int))
     waiting = iter(track(chosen.tolist(), "pictures", len(chosen)))
     while some := list(islice(waiting, BATCH)):

@@ -43,7 +43,7 @@ def _apart_from_places(recipe: Recipe) -> Recipe:
 
 
 def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bool) -> None:
-    """Pictures that were added, moved or labelled anew would be drawn and numbered in another way from here on."""
+    """Pictures that were added, moved or relabelled would be drawn and numbered differently from here on."""
     path, here = directory.path / "pictures.json", fingerprint(splits)
     begun = directory.checkpoints.paths() and path.is_file()
     if begun and (changed := difference(atomic.read_json(path), here)):

@@ -168,7 +168,7 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
             raise UserError("the best weights are chosen on a validation part: give --data.val_fraction more than 0")
         return None
     if world.is_first and not directory.checkpoints.paths():
-        atomic.remove(directory.path / BEST)  # of a run that ended before its first checkpoint, and begins anew
+        atomic.remove(directory.path / BEST)  # of a run that ended before its first checkpoint and starts again
     batches = eval_batches(splits.val, recipe, world)
 
     def evaluate(objective: Objective) -> dict[str, float]:

@@ -151,7 +151,7 @@ def _resume(directory: RunDirectory, recipe: Recipe, splits: Splits) -> Check:
 
 
 def _from_where(directory: RunDirectory, recipe: Recipe, splits: Splits) -> tuple[int, int]:
-    """The newest whole checkpoint with steps still to take before the end; the very beginning where there is none."""
+    """The newest intact checkpoint with steps left before the end; the very beginning if there is none."""
     training = recipe.for_pictures(len(splits.train)).training
     last = training.num_steps(len(splits.train) // training.batch_size) - 1
     if last < 2:

@@ -290,7 +290,7 @@ class TokenEncoder(PatchEncoder):
 
 def fitting_patch(patch: int, side_px: int, places: int, levels: int) -> int:
     """The patch of a network whose maps halve from level to level, finer where pictures are small: the last map of a
-    picture of this side has at least so many places a side."""
+    picture of this side has at least this many positions per side."""
     while patch > 1 and side_px < places * patch * 2 ** (levels - 1):
         patch //= 2
     return patch

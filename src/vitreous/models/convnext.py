@@ -105,7 +105,9 @@ class ConvNeXt(PatchEncoder):
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         least = self.outputs[-1].stride[0]
         if min(picture_px) < least:
-            raise UserError(f"a picture of {picture_px[0]} x {picture_px[1]} is too small: {least} px a side at least")
+            raise UserError(
+                f"a picture of {picture_px[0]} x {picture_px[1]} is too small: each side needs at least {least} px"
+            )
         super().resize(picture_px, mode)
 
 
@@ -115,7 +117,7 @@ class ConvNeXtSettings(EncoderSettings):
 
     family: ClassVar[str] = "ConvNeXt"
 
-    patch: int = 4  # side of the first convolution's kernel and of its steps, in pixels; of small pictures 1 or 2
+    patch: int = 4  # kernel size and stride of the first convolution, in pixels; 1 or 2 for small pictures
     widths: tuple[int, ...] = (96, 192, 384, 768)  # of the stages
     depths: tuple[int, ...] = (3, 3, 9, 3)  # blocks in each stage
     layer_scale: float | None = 1e-6  # start of LayerScale's factors; none: no LayerScale

@@ -154,7 +154,7 @@ class IGPT(Encoder):
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         if mode not in get_args(Resizing):
-            raise UserError(f"no way of resizing positions is called {mode!r}: {', '.join(get_args(Resizing))}")
+            raise UserError(f"unknown resizing of positions {mode!r}: {', '.join(get_args(Resizing))}")
         self.positions.resize(picture_px, cast(Resizing, mode))
         self.picture_px = picture_px
 

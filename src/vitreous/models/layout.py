@@ -1,5 +1,5 @@
 """Where tokens lie on the picture, and which of them look at which: what an encoder says of its attention, so that
-nobody who looks inside has to know its family."""
+inspection code does not have to know its family."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -102,7 +102,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionLayer:
-    """One layer's attention: who looks at whom, and where they lie on the picture.
+    """One layer's attention: its queries and keys, and where they are on the picture.
 
     `module.weights(x, rows, *others)`, of the inputs of `module.forward`, returns (B, groups * heads, rows, k): tokens
     look inside their group alone (a window), and in most models there is one group of all. `queries` and `keys` say
@@ -112,8 +112,8 @@ class AttentionLayer:
     name: str  # "layer 3", "stage 2, block 1"
     module: nn.Module
     heads: int
-    looking: Layout  # of those who look
-    seen: Layout  # of those who are looked at
+    looking: Layout  # of the queries
+    seen: Layout  # of the keys
     queries: Tensor  # (groups, q) int64
     keys: Tensor  # (groups, k) int64
     hidden: Tensor | None = None  # (groups, q, k) bool: pairs of a group that cannot see each other

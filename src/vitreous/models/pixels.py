@@ -36,13 +36,13 @@ class Pixels(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class PixelsSettings(EncoderSettings):
-    """The picture itself, as so many cells."""
+    """The picture itself, as this many cells."""
 
     family: ClassVar[str] = "pixels"
     finetuning: ClassVar[FineTuning] = FineTuning("SGD", lr=0.003, enlarges=False)
 
     picture_px: tuple[int, int] = (32, 32)  # height and width of the pictures
-    grid: tuple[int, int] = (32, 32)  # cells that a picture is shrunk to
+    grid: tuple[int, int] = (32, 32)  # cells that a picture is reduced to
 
     @property
     def name(self) -> str:

@@ -259,7 +259,7 @@ class PVT(PatchEncoder):
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         if mode not in get_args(Resizing):
-            raise UserError(f"no way of resizing positions is called {mode!r}: {', '.join(get_args(Resizing))}")
+            raise UserError(f"unknown resizing of positions {mode!r}: {', '.join(get_args(Resizing))}")
         grid: tuple[int, int] = picture_px
         for level in self._stages():
             grid = level.grid(grid)
@@ -280,12 +280,12 @@ class PVTSettings(EncoderSettings):
     family: ClassVar[str] = "PVT"
 
     generation: Generation = "v2"  # v1, v2, or v2 with linear attention
-    patch: int = 4  # steps of the first patches, in pixels; of small pictures 1 or 2
+    patch: int = 4  # stride of the first patches, in pixels; 1 or 2 for small pictures
     widths: tuple[int, ...] = (64, 128, 320, 512)  # of the stages
     depths: tuple[int, ...] = (3, 4, 6, 3)  # blocks in each stage
     heads: tuple[int, ...] = (1, 2, 5, 8)  # of the attention in each stage
     mlp_factors: tuple[int, ...] = (8, 8, 4, 4)  # hidden width of each stage's MLPs, as a multiple of its width
-    reductions: tuple[int, ...] = (8, 4, 2, 1)  # sides of what becomes one key, in places of each stage's map
+    reductions: tuple[int, ...] = (8, 4, 2, 1)  # side of the square that becomes one key, in positions of the map
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     norm_epsilon: float = 1e-6  # of the layer norms
     conv_norm_epsilon: float = 1e-5  # of those that follow a convolution, in patches and reductions
@@ -327,7 +327,7 @@ class PVTSettings(EncoderSettings):
         )
 
     def grid(self, number: int) -> tuple[int, int]:
-        """Of a stage of v1, whose patches do not overlap."""
+        """Of a stage of v1,whose patches do not overlap."""
         stride = self.patch * 2**number
         return max(1, self.picture_px[0] // stride), max(1, self.picture_px[1] // stride)
 

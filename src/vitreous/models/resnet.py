@@ -168,7 +168,7 @@ class ResNet(Encoder):
         super().__init__()
         self.trunk, self.norm = trunk, norm
         self.width, self.channels, self.picture_px = trunk.width, channels, picture_px
-        self.outputs = trunk.outputs[1:]  # the root's map is none of a stage
+        self.outputs = trunk.outputs[1:]  # the root's map does not belong to a stage
 
     def features(self, images: Tensor) -> Features:
         _, *maps, last = self.trunk.maps(images, self.checkpointing)

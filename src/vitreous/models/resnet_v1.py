@@ -99,7 +99,7 @@ class ResNetV1(Encoder):
         super().__init__()
         self.trunk = trunk
         self.width, self.channels, self.picture_px = trunk.width, settings.channels, settings.picture_px
-        self.outputs = trunk.outputs[1:]  # the root's map is none of a stage
+        self.outputs = trunk.outputs[1:]  # the root's map does not belong to a stage
         for level in trunk.levels[: settings.frozen_levels]:
             level.requires_grad_(False)
 
@@ -127,8 +127,8 @@ class ResNetV1Settings(EncoderSettings):
     unit: Unit = "bottleneck"  # three convolutions, or two
     depths: tuple[int, ...] = (3, 4, 6, 3)  # units in each stage
     base_width: int = 64  # of the root and the first stage's 3x3 convolutions
-    learned_norms: bool = True  # factors and offsets of the batch norms learn; their statistics are fixed in any case
-    frozen_levels: int = 0  # that do not learn: of root and stages, the first so many (DETR: 2)
+    learned_norms: bool = True  # whether the batch norms' scales and offsets learn; their statistics are always fixed
+    frozen_levels: int = 0  # how many of root and stages are frozen, from the first on (DETR: 2)
 
     @property
     def name(self) -> str:

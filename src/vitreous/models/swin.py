@@ -287,12 +287,12 @@ class SwinSettings(EncoderSettings):
 
     family: ClassVar[str] = "Swin"
 
-    patch: int = 4  # side of a patch of the picture, in pixels; of small pictures 1 or 2
+    patch: int = 4  # side of a patch of the picture, in pixels; 1 or 2 for small pictures
     width: int = 96  # of the first stage; each later one has twice as much
     depths: tuple[int, ...] = (2, 2, 6, 2)  # blocks in each stage
     heads: tuple[int, ...] = (3, 6, 12, 24)  # of the attention in each stage
     window: int = 7  # side of a window, in places of the map
-    fixed_windows: bool = False  # on a map no larger than a window, too, it keeps its size and shifts (segmenters)
+    fixed_windows: bool = False  # keep a window's size and shift on a map no larger than a window, too (segmenters)
     mlp_factor: int = 4  # hidden width of the MLPs, as a multiple of the stage's width
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     norm_epsilon: float = 1e-5  # of the layer norms

@@ -19,8 +19,8 @@ TextPool = Literal["end", "last"]
 class TextSettings:
     """CLIP's text transformer beside its ViT-B, by default."""
 
-    vocabulary: int = 49_408  # tokens that it knows
-    context: int = 77  # tokens of a text; what is longer is cut off
+    vocabulary: int = 49_408  # number of tokens
+    context: int = 77  # tokens per text; longer texts are cut off
     width: int = 512  # of a token
     depth: int = 12  # blocks
     heads: int = 8  # of the attention

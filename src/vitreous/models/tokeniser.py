@@ -93,7 +93,7 @@ class TokeniserSettings(EncoderSettings):
 
     picture_px: tuple[int, int] = (112, 112)  # height and width of the pictures
     stride: int = 8  # side of a cell in pixels; a power of 2
-    width: int = 256  # of the map that has one place a cell; each map twice as fine has half of it
+    width: int = 256  # of the map with one position per cell; half of it on each map twice as fine
     vocabulary: int = 8192  # words
     blocks: int = 2  # residual layers at each size of the map
 

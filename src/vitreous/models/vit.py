@@ -191,7 +191,7 @@ class ViT(TokenEncoder):
         if self.stem.trunk is not None:
             raise UserError(
                 f"a hybrid's patches are cut from a map of {self.stem.trunk.width} channels, not from the picture: its "
-                "patch filters are no pictures"
+                "patch filters are not pictures"
             )
         return self.stem.patches.filters()
 
@@ -219,7 +219,7 @@ def _resizing(mode: str) -> Resizing:
         if known == mode:
             return known  # type: ignore[no-any-return]
     names = get_args(Resizing)
-    raise UserError(f"no way of resizing positions is called {mode!r}: {', '.join(names)}.{did_you_mean(mode, names)}")
+    raise UserError(f"unknown resizing of positions {mode!r}: {', '.join(names)}.{did_you_mean(mode, names)}")
 
 
 def _projection(width: int, out: int) -> nn.Linear:
@@ -246,7 +246,7 @@ class EndSettings:
 
     patch_bias: bool = True  # whether the patch embedding has a bias (CLIP has none)
     positions_where: PositionPlace = "stem"  # where absolute positions are added (paper, D.4)
-    resizing: Resizing = "bilinear"  # how positions are brought to another picture size
+    resizing: Resizing = "bilinear"  # how positions are resized for another picture size
     pre_norm: bool = False  # a norm after positions, before the first block (CLIP)
     pool_norm: PoolNorm = "before"  # the last norm comes before pooling, on all tokens, or after it (BEiT)
     projection: int | None = None  # width that the pooled token is projected to (CLIP); none: no projection
@@ -263,7 +263,7 @@ class ViTSettings(EncoderSettings):
     heads: int = 12  # of the attention
     pool: Pool = "class"  # the first prefix token, the mean of the patches, or what a learned query finds (SigLIP)
     num_prefix: int = 1  # class and distillation tokens, with positions
-    num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token too is one
+    num_registers: int = 0  # further prefix tokens, without positions; in DeiT III the class token is one, too
     positions: PositionKind = "learned"  # kind of position embedding (paper, D.4); bias, bias-shared: BEiT
     dropout: float = 0.0  # after every dense layer but queries, keys, values, and after adding positions
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0

@@ -28,7 +28,7 @@ BLOCKS = 10  # drawn for every picture, of which the first few are enough
 @dataclass(frozen=True, kw_only=True)
 class BEiTSettings(TaughtSettings):
     mask_ratio: float = 0.4  # share of the patches that are masked; their number is rounded down
-    least_block: int = 16  # patches of the smallest block; of 196, so fewer suit a smaller grid
+    least_block: int = 16  # patches in the smallest block, for a grid of 196; fewer suit a smaller grid
     aspect: float = 0.3  # least height to width of a block; the greatest is its inverse
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "BEiT":
@@ -103,7 +103,7 @@ class BEiT(Objective):
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
         return too_few_words(
-            numbers, "a tokeniser that had collapsed itself: look at `words` in its run, and train anew"
+            numbers, "a tokeniser that had itself collapsed: look at `words` in its run, and train it again"
         )
 
 

@@ -22,7 +22,7 @@ from vitreous.objectives.simclr import check_momentum, check_widths, two_views
 @dataclass(frozen=True, kw_only=True)
 class BYOLSettings:
     hidden: int = 4096  # width of the hidden layers of projector and predictor
-    out: int = 256  # width of what is predicted
+    out: int = 256  # width of the predicted vectors
     momentum: float = 0.996  # share of its weights that the slow copy keeps per step, at the start; 1 at the end
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "BYOL":

@@ -34,7 +34,7 @@ class DINOSettings:
     temperature_fraction: float = 0.1  # share of the run over which it rises: 30 epochs in the paper
     momentum: float = 0.996  # share of itself that the teacher keeps per step, at the start; it rises to 1 by a cosine
     centre_momentum: float = 0.9  # share of itself that the centre of the teacher's outputs keeps per step
-    freeze_fraction: float = 0.01  # share of the run in which the head's last layer stays as it is: an epoch of 100
+    freeze_fraction: float = 0.01  # share of the run during which the head's last layer is frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "DINO":
         for name in ("prototypes", "hidden", "bottleneck"):
@@ -87,7 +87,7 @@ class DINO(Objective):
 
     centre: Tensor  # (K,) moving mean of the teacher's scores
     summed: Tensor  # (K,) of the means of the parts of this step's batch
-    num_parts: Tensor  # () how many these are
+    num_parts: Tensor  # () how many there are
 
     def __init__(self, encoder: Encoder, settings: DINOSettings) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ CHUNK = 1 << 14  # colours compared with the palette at a time
 
 @dataclass(frozen=True, kw_only=True)
 class NextPixelSettings:
-    palette_pixels: int = 16  # of each training picture, drawn at random, in which the colours of the palette are found
+    palette_pixels: int = 16  # random pixels of each training picture from which the palette's colours are found
     palette_rounds: int = 20  # of k-means
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "NextPixel":
@@ -52,7 +52,7 @@ class NextPixel(Objective):
             return
         drawn = [self._some_pixels(batch) for batch in batches]
         if not drawn:
-            raise UserError("there is not one training picture to find colours in")
+            raise UserError("there are no training pictures to find colours in")
         pixels = torch.cat(drawn)
         pixels = pixels[K.epoch_order(0, 0, len(pixels))[:MOST_PIXELS]]
         self.encoder.palette.copy_(found_colours(pixels, len(self.encoder.palette), self.palette_rounds))

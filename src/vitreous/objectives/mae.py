@@ -32,7 +32,7 @@ class MAESettings:
     decoder_depth: int = 8  # blocks of the decoder
     decoder_width: int = 512  # of the decoder's tokens
     decoder_heads: int = 16  # of the decoder's attention
-    normalise: bool = True  # predict every patch with its own mean and variance taken out (section 4.1, Table 1d)
+    normalise: bool = True  # predict each patch normalised by its own mean and variance (section 4.1, Table 1d)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MAE":
         tokens = plain_tokens(encoder, "a masked autoencoder")

@@ -34,7 +34,7 @@ MASK_SHARE, SWAP_SHARE = 0.8, 0.1  # of the corrupted patches
 class MaskedSettings:
     target: Literal["mean", "downsized", "pixels"] = "mean"  # mean colour, colours of 4 x 4 places, or all pixels (L2)
     mask_ratio: float = 0.5  # share of the patches that are corrupted; the paper also tried 0.15
-    # Colours are told from levels, and an objective sees pictures normalised. `Masked.look` holds both against data.
+    # Colours are computed from levels, but an objective sees normalised pictures. `Masked.look` checks both on data.
     mean: Channels = (0.5, 0.5, 0.5)  # what was subtracted from each channel: as in normalise.mean
     std: Channels = (0.5, 0.5, 0.5)  # what each channel was divided by: as in normalise.std
 
@@ -51,11 +51,12 @@ class MaskedSettings:
         patch = patch_px(tokens)
         if self.target == "downsized" and (patch[0] % DOWNSIZED or patch[1] % DOWNSIZED):
             raise UserError(
-                f"a patch of {patch[0]} x {patch[1]} px has no 4 x 4 equal places: set target to mean or pixels"
+                f"a patch of {patch[0]} x {patch[1]} px cannot be cut into 4 x 4 equal parts: set target to mean or "
+                "pixels"
             )
         if tokens.channels != 3:
             raise UserError(
-                f"masked patch prediction is about colours, and the pictures have {tokens.channels} channels"
+                f"masked patch prediction predicts colours, but the pictures have {tokens.channels} channels"
             )
         if min(self.std) <= 0:
             raise UserError(f"std is {self.std}: every channel's must be above 0")

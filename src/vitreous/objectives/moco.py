@@ -27,7 +27,7 @@ class MoCoV3Settings:
     out: int = 256  # width of queries and keys
     temperature: float = 0.2  # what similarities are divided by: the lower, the more the nearest pictures count
     momentum: float = 0.99  # share of its weights that the slow copy keeps per step, at the start; 1 at the end
-    freeze_patches: bool = True  # a ViT's patch embedding stays as it was drawn: training is steadier (section 4.2)
+    freeze_patches: bool = True  # keep a ViT's patch embedding as initialised: training is steadier (section 4.2)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MoCoV3":
         check_widths(self.hidden, self.out)

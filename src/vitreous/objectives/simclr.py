@@ -24,14 +24,14 @@ from vitreous.objectives.heads import projector
 class SimCLRSettings:
     hidden: int = 2048  # width of the projector's hidden layers
     layers: int = 2  # of the projector; its successor has three (Chen et al. 2020, "Big self-supervised models")
-    out: int = 128  # width of what is compared
+    out: int = 128  # width of the vectors that are compared
     temperature: float = 0.1  # what similarities are divided by: the lower, the more the nearest pictures count
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SimCLR":
         check_widths(self.hidden, self.out)
         check_temperature(self.temperature)
         if self.layers < 1:
-            raise UserError(f"layers is {self.layers}: the projector has at least one")
+            raise UserError(f"layers is {self.layers}: the projector needs at least one")
         widths = (encoder.width, *(self.hidden,) * (self.layers - 1), self.out)
         return SimCLR(encoder, projector(*widths), self.temperature)
 
@@ -74,8 +74,8 @@ def two_views(batch: Batch, who: str) -> Tensor:
     sizes = [f"{view.shape[-2]} x {view.shape[-1]}" for view in batch.views]
     if len(sizes) != 2 or sizes[0] != sizes[1]:
         raise UserError(
-            f"{who} compares two views of one size, and of these pictures it gets {', '.join(sizes)}: give one more "
-            "view beside the augmentation (more_views), of the model's own size"
+            f"{who} compares two views of the same size, but gets {', '.join(sizes)}: give one more view beside the "
+            "augmentation (more_views), of the model's own size"
         )
     return torch.cat(batch.views)
 

@@ -60,8 +60,8 @@ class SimMIMSettings:
             )
         if h % stride[0] or w % stride[1]:
             raise UserError(
-                f"the last map has a place for every {stride[0]} x {stride[1]} px, which do not fill a picture of {h} "
-                f"x {w} px: choose another --model.picture_px"
+                f"the last map has one position per {stride[0]} x {stride[1]} px, which do not fill a picture of {h} x "
+                f"{w} px: choose another --model.picture_px"
             )
 
 

@@ -19,7 +19,7 @@ from vitreous.objectives.heads import projector
 from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
 
 CAUSES = (
-    "an epsilon that is too large (try 0.03; a loss that stays at the logarithm of the number of prototypes tells the "
+    "an epsilon that is too large (try 0.03; a loss that stays at the logarithm of the number of prototypes shows the "
     "same), a learning rate that is too high, more prototypes than pictures in a batch (give --objective.queue)"
 )
 
@@ -32,9 +32,9 @@ class SwAVSettings:
     temperature: float = 0.1
     epsilon: float = 0.05  # softness of the codes; a larger one makes them more even
     iterations: int = 3  # of Sinkhorn and Knopp
-    queue: int = 0  # earlier pictures that the prototypes are shared with too: for small batches (3840 in the paper)
+    queue: int = 0  # earlier pictures that also share the prototypes; for small batches (3840 in the paper)
     queue_fraction: float = 0.075  # share of the run after which the queue counts: 15 epochs of 200
-    freeze_fraction: float = 0.01  # share of the run in which the prototypes stay as they are: an epoch of 100
+    freeze_fraction: float = 0.01  # share of the run during which the prototypes are frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SwAV":
         for name in ("prototypes", "hidden", "projection", "iterations"):

@@ -9,11 +9,11 @@ class TaughtSettings:
     """`build` of such settings takes the teacher as its third argument: the student's views in, predictions out."""
 
     same_classes: ClassVar[bool] = False  # whether the teacher must tell the student's classes apart, in their order
-    stored: str | None = None  # folder of the teacher's predictions to learn from; none: the teacher is asked
+    stored: str | None = None  # folder of the teacher's stored predictions to learn from; none: run the teacher
 
     @property
     def keeps(self) -> str | None:
-        """What is kept of the teacher's predictions when they are stored, by name; None: this objective asks anew."""
+        """What is kept of the teacher's predictions when they are stored, by name; None: they cannot be stored."""
         return None
 
     def kept(self, predictions: Tensor) -> Tensor:

@@ -31,11 +31,11 @@ class VisualTokensSettings:
     """A discrete VAE around a Tokeniser."""
 
     temperature: float = 1.0  # of the relaxation, at the start
-    final_temperature: float = 1 / 16  # close to a choice of one word
+    final_temperature: float = 1 / 16  # at the end; close to choosing one word
     anneal: float = 0.75  # share of the run over which the temperature falls, along half a cosine
-    kl_weight: float = 1e-2  # of the distance from the words of a cell to all words alike, in nats a cell
+    kl_weight: float = 1e-2  # of the KL divergence from each cell's words to a uniform distribution, in nats per cell
     kl_ramp: float = 0.1  # share of the run over which that weight rises from 0, along half a cosine
-    decoder_width: int = 256  # of the decoder's map that has one place a cell; each twice as fine has half of it
+    decoder_width: int = 256  # of the decoder's map with one position per cell; half of it on each map twice as fine
     decoder_blocks: int = 2  # residual layers of the decoder at each size of the map
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "VisualTokens":

@@ -48,7 +48,7 @@ class Embedder:
     def load(cls, where: str | Path, device: str = "cpu") -> Self:
         if exported_file(where) is not None:
             raise UserError(
-                f"{where}: an exported model gives predictions alone; give the run or weights it was made of"
+                f"{where}: an exported model only makes predictions; give the run or weights it was made from"
             )
         return cls(Trained.load(where), device)
 
@@ -72,6 +72,6 @@ class Embedder:
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(B, D) of length 1, to be compared with embeddings of pictures."""
         if not isinstance(self.model, ImageText):
-            raise UserError(f"{self.where}: has no text tower, so it knows no words: give it a picture")
+            raise UserError(f"{self.where}: has no text tower, so it cannot read words: give it a picture")
         ids = torch.from_numpy(self._tokenizer()(texts)).to(self.device)
         return np.asarray(self.model.embed_texts(ids).float().cpu().numpy())

@@ -70,7 +70,7 @@ def _parsed(text: str, separator: str, option: str) -> tuple[str, ...]:
         path = Path(text)
         if path.is_file():
             if path.stat().st_size > MAX_BYTES:
-                raise UserError(f"{option} {text}: over {MAX_BYTES >> 20} MB are no list of names")
+                raise UserError(f"{option} {text}: over {MAX_BYTES >> 20} MB is too long for a list of names")
             return _stripped(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, ValueError) as error:  # too long for a file's name; or a file of something else
         if isinstance(error, UnicodeDecodeError):

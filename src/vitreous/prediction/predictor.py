@@ -86,8 +86,8 @@ def exported_file(where: str | Path) -> Path | None:
     path = Path(where).expanduser()
     if path.suffix == ".pt2":
         raise UserError(
-            f"{where}: loading a torch.export program runs code that it holds, so we read none; "
-            "if you trust it, use torch.export.load, or export to onnx"
+            f"{where}: loading a torch.export program runs code that it holds, so it is not read; if you trust it, use "
+            "torch.export.load, or export to onnx"
         )
     if path.suffix == ".onnx":
         if not path.is_file():

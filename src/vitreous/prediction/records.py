@@ -21,7 +21,7 @@ MAX_WIDTH = 30  # of the first column of lines
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the user asked to be told."""
+    """What the user asked to see."""
 
     top: int = 5  # how many classes to name
     coverage: float | None = None  # of the prediction set
@@ -226,7 +226,7 @@ class InstanceRecords(BoxRecords):
 
 
 def least_score(reading: Reading, wanted: Wanted) -> float | None:
-    """The score from which on objects are told; None: as the model's card says."""
+    """The lowest score that is reported; None: as the model's card says."""
     if wanted.precision is None:
         return wanted.score
     known = reading.calibration.thresholds if isinstance(reading.calibration, BoxCalibration) else ()

@@ -15,7 +15,7 @@ class Written(ABC):
     """What outcomes of one kind of task leave in a folder."""
 
     def __init__(self, folder: Path, reading: Reading, least: float | None = None) -> None:
-        """`least`: the score from which on objects are told; None: as the model's card says."""
+        """`least`: the lowest score that is reported; None: as the model's card says."""
         self.folder, self.classes, self.least = folder, reading.classes, least
         self.taken: set[str] = set()
         try:

@@ -43,11 +43,11 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     if is_guessing(result, chance(result)):
         yield "It finds next to nothing.", "The interval of its AP reaches down to 0. Do not rely on this model."
     half = (scores.ap.high - scores.ap.low) / 2
-    rough = " A larger test part would tell more." if half > UNSURE_POINTS else ""
+    rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
     yield (
-        "How sure the number is.",
-        f"{counted(scores.pictures, 'test picture')} tell the AP to about \N{PLUS-MINUS SIGN}{100 * half:.1f} points; "
-        f"smaller differences between two models may be chance.{rough}",
+        "How certain this number is.",
+        f"{counted(scores.pictures, 'test picture')} determine the AP to within about "
+        f"\N{PLUS-MINUS SIGN}{100 * half:.1f} points; smaller differences between two models may be chance.{rough}",
     )
     seen = [one for one in scores.per_class if one.ap is not None and one.objects >= FEW_OBJECTS]
     weakest = min(seen, key=lambda one: 0.0 if one.ap is None else one.ap.value, default=None)
@@ -74,4 +74,4 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
 
 def cautions_of_confidence(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     if not of_boxes(result).validation_pictures:
-        yield "Not calibrated.", "There was no validation part, so its scores are as training left them."
+        yield "Not calibrated.", "There was no validation part, so its scores are not calibrated."

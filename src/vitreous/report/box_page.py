@@ -109,11 +109,11 @@ def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: st
     colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
     cards = [_crop(one, test, colours[one.label], data) for one in listed[:NUM_CROPS]]
     if listed[0].kind == "missed":
-        words = f"The largest objects that no detection with a score of {found.threshold:.2f} or more is about."
+        words = f"The largest objects that no detection with a score of {found.threshold:.2f} or more matches."
     else:
         words = (
-            "The wrong detections that the model was surest of; the object that each is about has a white frame. "
-            "Missing and wrong labels show up here first: look at each and ask who is mistaken."
+            "The wrong detections that the model was most confident of; the object each belongs to has a white frame. "
+            "Missing and wrong labels show up here first: check in each case whether the label or the model is wrong."
         )
     return together(paragraph(words), tag.div(cards, class_="cards"))
 
@@ -170,7 +170,7 @@ def scores(found: BoxScores) -> Html:
     rows: list[tuple[Content, ...]] = [
         (tag.b("AP: mean over classes and overlaps of 50 to 95 %"), tag.b(share(found.ap))),
         ("AP50: an overlap of 50 % is enough", share(found.ap50)),
-        ("AP75: it must be 75 %", share(found.ap75)),
+        ("AP75: 75 % is required", share(found.ap75)),
         *((f"AP of {one.size} objects ({one.objects:,})", share(one.ap)) for one in found.by_size),
         (f"precision, {shown}", share(found.precision)),
         (f"recall, {shown}", share(found.recall)),
@@ -214,8 +214,8 @@ def errors(found: BoxScores) -> Html:
     worst = max(found.errors, key=lambda one: one.ap50)
     return together(
         paragraph(
-            "What a wrong detection got wrong (Bolya et al. 2020), and what AP50 would gain if there were no errors of "
-            f"that kind. Most is lost by errors of the kind {worst.kind!r}."
+            "What a wrong detection got wrong (Bolya et al. 2020), and what AP50 would gain if there were no errors "
+            f"of that kind. Most is lost to errors of the kind {worst.kind!r}."
         ),
         inline(partial(error_kinds, found), "Kinds of error"),
         table(
@@ -242,10 +242,10 @@ def calibration(result: BoxFitted) -> Html:
         ),
         inline(partial(score_reliability, found), "Reliability of scores"),
         tag.h3("What to show"),
-        table(("share of what is shown that is right", "score from which on"), thresholds, numbers=(0, 1))
+        table(("share of shown objects that is right", "score threshold"), thresholds, numbers=(0, 1))
         if thresholds
-        else paragraph("No score promises that more than half of what is shown is right."),
-        paragraph("Chosen on validation pictures, with caution: --precision 0.9 asks for one of these.", class_="note")
+        else paragraph("At no score is more than half of what is shown reliably right."),
+        paragraph("Chosen conservatively on validation pictures: --precision 0.9 asks for one of these.", class_="note")
         if thresholds
         else None,
     )

@@ -64,13 +64,13 @@ def _shapes(targets: Boxes) -> Html | None:
     counts = np.bincount(found.owner, minlength=len(targets))
     held = places(found, targets.sizes)
     charts = [
-        inline(partial(size_chart, side), "Sizes of boxes", caption=f"The root of each box's area. {sizes}"),
+        inline(partial(size_chart, side), "Sizes of boxes", caption=f"The square root of each box's area. {sizes}"),
         inline(partial(aspect_chart, sides), "Aspect ratios of boxes", caption="Width to height of each box."),
         inline(partial(count_chart, counts), "Boxes per picture", caption="Objects in one picture."),
         inline(
             partial(place_chart, held),
             "Places of boxes",
-            caption="How often a place of the picture lies in a box: all pictures stretched to one square.",
+            caption="How often each place in a picture lies in a box; all pictures are stretched to one square.",
         ),
     ]
     return tag.div(charts, class_="figures")

@@ -10,11 +10,11 @@ from vitreous.report.words import DASH, counted, percent, seconds
 
 MEANINGS = {
     "first model": "a small head on frozen features",
-    "fine-tuned": "all weights, from trained ones on",
-    "trained from scratch": "all weights, from random ones on",
+    "fine-tuned": "all weights, starting from pre-trained ones",
+    "trained from scratch": "all weights, starting from random ones",
     "mean of both": "the mean of the weights before and after fine-tuning",
     "new head on its features": "a linear head fitted to what was learned",
-    "student": "all weights, from labels and from pictures that its teacher named",
+    "student": "all weights, from labels and from pictures that its teacher labelled",
 }
 
 

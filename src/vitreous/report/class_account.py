@@ -63,9 +63,9 @@ def _about_accuracy(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
         )
     half = 100 * (accuracy.high - accuracy.low) / 2
     yield (
-        "How sure the number is.",
-        f"{counted(num, 'test picture')} tell the accuracy to about ±{half:.1f} points; smaller differences "
-        "between two models may be chance.",
+        "How certain this number is.",
+        f"{counted(num, 'test picture')} determine the accuracy to within about ±{half:.1f} points; smaller "
+        "differences between two models may be chance.",
     )
 
 
@@ -94,7 +94,7 @@ def _about_classes(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     few = sum(one.pictures < FEW_OF_A_CLASS for one in scores.per_class)
     if few:
         yield (
-            "Numbers of single classes are rough.",
+            "Per-class numbers are rough.",
             f"{few} of {len(scores.per_class)} classes have fewer than {FEW_OF_A_CLASS} test pictures.",
         )
     if data.small_classes:
@@ -116,7 +116,7 @@ def _mostly_taken_for(result: ClassFitted, label: int) -> tuple[Content, ...]:
 def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     found = of_classes(result)
     if not found.validation_pictures:
-        yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
+        yield "Not calibrated.", "There was no validation part, so its confidence is not calibrated."
         return
     error = found.after.ece
     yield (
@@ -127,13 +127,14 @@ def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]
     )
     if error.value > POORLY_CALIBRATED:
         yield (
-            "Do not take its confidence for a probability.",
-            f"Even calibrated it is off by {percent(error.value)}; a better model, or more pictures, would help.",
+            "Do not treat its confidence as a probability.",
+            f"Even calibrated, it is off by {percent(error.value)}; a better model, or more pictures, would help.",
         )
     if found.validation_pictures < FEW_TO_CALIBRATE:
         yield (
             "Roughly calibrated.",
-            f"Only {counted(found.validation_pictures, 'validation picture')} gave temperature and prediction sets.",
+            f"Only {counted(found.validation_pictures, 'validation picture')} were available to fit the temperature "
+            "and the prediction sets.",
         )
     missed = [f"{one.coverage:.0%}" for one in found.sets if not one.holds]
     if missed:

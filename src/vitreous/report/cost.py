@@ -45,7 +45,7 @@ def section(result: Fitted[Any]) -> Html:
         tag.h3("Time by stage"),
         table(("stage", "time"), [*rows, (tag.b("total"), tag.b(seconds(sum(result.timings.values()))))], numbers=(1,)),
         paragraph(
-            f"This call went on with a run that had begun before: training took {seconds(results['wall_s'])} in all.",
+            f"This call resumed an earlier run: training took {seconds(results['wall_s'])} in all.",
             class_="note",
         )
         if result.timings["train"] < 0.9 * results["wall_s"]

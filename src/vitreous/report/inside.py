@@ -31,8 +31,9 @@ def attention(result: Fitted[Any]) -> Html:
     return _with_care(
         result,
         paragraph(
-            "Where the model looks to make its prediction: a test picture, and beside it the same picture, half as "
-            f"bright where attention is even and fully where twice as much falls or more ({found.title})."
+            "Where the model looks to make its prediction: a test picture, and beside it the same picture, at half "
+            "brightness where attention is even, and at full brightness where it is at least twice that "
+            f"({found.title})."
         ),
         tag.div([_pair(result, found, number, *one) for number, one in enumerate(shown)], class_="cards pairs"),
         _gallery(found, shown[0][1]) if shown else None,

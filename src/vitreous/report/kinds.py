@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     usage: Callable[[Fitted[Any]], tuple[str, str]]  # options of `vitreous predict`, and lines of Python
     features: Sections = _nothing  # what its features know
     bar: Callable[[Fitted[Any]], float | None] = lambda result: None  # what logistic regression on pixels scores
-    told: Callable[[Fitted[Any], int], str] | None = None  # what it says of a test picture, as `Source.described`
+    told: Callable[[Fitted[Any], int], str] | None = None  # what it predicts for a test picture, as `Source.described`
 
 
 OBJECTS = Kind(

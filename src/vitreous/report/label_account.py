@@ -1,4 +1,4 @@
-"""Several labels per picture, in words: how well they are told, and what to be careful about."""
+"""Several labels per picture, in words: how well they are predicted, and what to be careful about."""
 
 from collections.abc import Iterator
 
@@ -41,9 +41,9 @@ def cautions(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
         )
     half = 50 * (scores.mean_average_precision.high - scores.mean_average_precision.low)
     yield (
-        "How sure the number is.",
-        f"{counted(scores.pictures, 'test picture')} tell the mean average precision to about ±{half:.1f} points; "
-        "smaller differences between two models may be chance.",
+        "How certain this number is.",
+        f"{counted(scores.pictures, 'test picture')} determine the mean average precision to within about ±{half:.1f} "
+        "points; smaller differences between two models may be chance.",
     )
     seen = [one for one in scores.per_class if one.average_precision is not None]
     weakest = min(seen, key=lambda one: one.average_precision.value if one.average_precision else 0.0)
@@ -58,7 +58,7 @@ def cautions(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     few = sum(one.pictures < FEW_OF_A_LABEL for one in scores.per_class)
     if few:
         yield (
-            "Numbers of single labels are rough.",
+            "Per-label numbers are rough.",
             f"{few} of {len(scores.per_class)} labels are on fewer than {FEW_OF_A_LABEL} test pictures.",
         )
 
@@ -66,13 +66,13 @@ def cautions(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
 def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     found = of_labels(result)
     if not found.validation_pictures or result.account.val is None:
-        yield "Not calibrated.", "There was no validation part: a label is given from a probability of one half on."
+        yield "Not calibrated.", "There was no validation part: a label is given at a probability of one half or more."
         return
     counts = (result.account.val.labels > 0).sum(dim=0)
     rough = int((counts < FEW_TO_CHOOSE).sum())
     if rough:
         yield (
             "Rough thresholds.",
-            f"{rough} of {len(counts)} labels are on fewer than {FEW_TO_CHOOSE} validation pictures, by which the "
-            "probability was chosen from which each is given.",
+            f"{rough} of {len(counts)} labels are on fewer than {FEW_TO_CHOOSE} validation pictures, on which their "
+            "thresholds were chosen.",
         )

@@ -66,8 +66,8 @@ def _scores(result: ClassFitted) -> Html:
 def _labels(labels: Sequence[LabelScores]) -> Html:
     meaning = paragraph(
         "Average precision: how well pictures that have the label are ranked above those that do not, whatever the "
-        "threshold. A label is given from its threshold on; recall: of the pictures that have it, how many get it; "
-        "precision: of those that get it, how many have it. F1 joins both.",
+        "threshold. A label is given at its threshold or above; recall: of the pictures that have it, how many get "
+        "it; precision: of those that get it, how many have it. F1 joins both.",
         class_="note",
     )
     if len(labels) <= LISTED:
@@ -123,10 +123,12 @@ def _mistakes(result: ClassFitted) -> Html:
     if not missed and not false:
         return paragraph("None: all labels of all test pictures are right.")
     return together(
-        paragraph("Wrong labels in the data show up here first: look at each picture and ask who is mistaken."),
-        tag.h3("Missed: the picture has the label, and the model was surest that it does not"),
+        paragraph(
+            "Wrong labels in the data show up here first: check for each whether the label or the model is wrong."
+        ),
+        tag.h3("Missed: the picture has the label, and the model was most confident that it does not"),
         _cards(result, missed) or paragraph("None.", class_="fine"),
-        tag.h3("False: the picture does not have the label, and the model was surest that it does"),
+        tag.h3("False: the picture does not have the label, and the model was most confident that it does"),
         _cards(result, false) or paragraph("None.", class_="fine"),
     )
 

@@ -17,10 +17,12 @@ def section(result: Fitted[Any]) -> Html:
     notes = []
     smoothed = isinstance(recipe.objective, ClassifySettings) and recipe.objective.label_smoothing
     if smoothed or recipe.augmentation.mix.is_on:
-        notes.append("Training loss is of softened labels and altered pictures, so it lies above that of validation.")
+        notes.append(
+            "Training loss is measured on softened labels and augmented pictures, so it lies above validation loss."
+        )
     headline = result.evaluation.headline_name
     if any(f"val_average/{headline}" in row for row in rows):
-        notes.append("What training left has the averaged weights.")
+        notes.append("The trained model has the averaged weights.")
     curves = [inline(partial(loss_curve, rows), "Loss by epoch", caption="Loss")]
     if any(f"val/{headline}" in row for row in rows):
         title = f"{headline[0].upper()}{headline[1:]}"

@@ -52,9 +52,9 @@ def _cautions(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
 def _about_scoring(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
     if result.on_a_part:
         yield (
-            "Scored on a part.",
-            f"All test numbers are measured{result.on_a_part}, drawn at random before any was read: the time was too "
-            "short for all. To score them all: ",
+            "Scored on a subset.",
+            f"All test numbers are measured{result.on_a_part}, drawn at random before any was read: there was no time "
+            "for all. To score them all: ",
             tag.code(f"vitreous evaluate {result.out}"),
             ".",
         )
@@ -80,8 +80,8 @@ def _about_data(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
         num = len(data.left_out)
         yield (
             "Leaks.",
-            f"{counted(num, 'training picture')} also {'stands' if num == 1 else 'stand'} in the validation or test "
-            "part; left out of training. The test part is as it was.",
+            f"{counted(num, 'training picture')} also {'appears' if num == 1 else 'appear'} in the validation or test "
+            "part; left out of training. The test part is unchanged.",
         )
     others = len([leak for leak in data.leaks if leak.part != "train"])
     if others:
@@ -91,7 +91,7 @@ def _about_data(result: Fitted[Any]) -> Iterator[tuple[Content, ...]]:
         )
     if data.num_two_labels:
         yield (
-            "Labels that contradict.",
+            "Contradictory labels.",
             f"{CONFLICTS[data.task].capitalize()}: {data.num_two_labels:,}. No model can be right about both.",
         )
     unreadable = sum(len(part.unreadable) for part in data.parts)

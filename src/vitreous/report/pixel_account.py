@@ -1,4 +1,4 @@
-"""A class per pixel, in words: how well areas are told, and what to be careful about."""
+"""A class per pixel, in words: how well areas are predicted, and what to be careful about."""
 
 from collections.abc import Iterator
 
@@ -28,9 +28,9 @@ def chance(result: PixelFitted) -> float:
 def lead(result: PixelFitted) -> str:
     scores = of_pixels(result).scores
     return (
-        f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): what the "
-        "model takes for a class and what is labelled so overlap by this share, on average over the classes. Of "
-        f"single pixels, {percent(scores.pixel_accuracy.value)} are right."
+        f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): the predicted "
+        "and the labelled areas of a class overlap by this share, averaged over the classes. Of all pixels, "
+        f"{percent(scores.pixel_accuracy.value)} are right."
     )
 
 
@@ -43,11 +43,11 @@ def cautions(result: PixelFitted) -> Iterator[tuple[Content, ...]]:
             f"({percent(chance(result))}). Do not rely on this model.",
         )
     half = (scores.miou.high - scores.miou.low) / 2
-    rough = " A larger test part would tell more." if half > UNSURE_POINTS else ""
+    rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
     yield (
-        "How sure the number is.",
-        f"{counted(scores.pictures, 'test picture')} tell the mIoU to about \N{PLUS-MINUS SIGN}{100 * half:.1f} "
-        f"points; smaller differences between two models may be chance.{rough}",
+        "How certain this number is.",
+        f"{counted(scores.pictures, 'test picture')} determine the mIoU to within about "
+        f"\N{PLUS-MINUS SIGN}{100 * half:.1f} points; smaller differences between two models may be chance.{rough}",
     )
     seen = [one for one in scores.per_class if one.iou is not None]
     weakest = min(seen, key=lambda one: 0.0 if one.iou is None else one.iou.value)
@@ -65,11 +65,11 @@ def cautions(result: PixelFitted) -> Iterator[tuple[Content, ...]]:
     if scores.boundary_f.value < scores.miou.value:
         yield (
             "Outlines are rougher than areas.",
-            f"The boundary F-score is {share(scores.boundary_f)}: sizes and places of things are known better than "
-            "their edges. Smaller patches or larger pictures help.",
+            f"The boundary F-score is {share(scores.boundary_f)}: sizes and places of things are predicted better "
+            "than their edges. Smaller patches or larger pictures help.",
         )
 
 
 def cautions_of_confidence(result: PixelFitted) -> Iterator[tuple[Content, ...]]:
     if not of_pixels(result).validation_pictures:
-        yield "Not calibrated.", "There was no validation part, so its confidence is as training left it."
+        yield "Not calibrated.", "There was no validation part, so its confidence is not calibrated."

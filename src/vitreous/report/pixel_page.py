@@ -148,7 +148,7 @@ def confusions(result: PixelFitted) -> Html:
         inline(
             partial(confusion, found),
             "Confusion matrix: rows are labels, columns are predictions",
-            caption="A row is a class, a column what its pixels were taken for.",
+            caption="A row is a class; a column is what its pixels were predicted to be.",
             wide=True,
         ),
         tag.h3("Most frequent confusions"),

@@ -23,8 +23,8 @@ def section(result: Fitted[Any]) -> Html:
         tag.h3("Hashes (sha256)"),
         table(("what", "sha256"), [(what, tag.code(value, class_="hash")) for what, value in _hashes(result)]),
         folded("The recipe in full", command(json.dumps(settings.to_json(result.plan.recipe), indent=2))),
-        folded("What was asked for", command(json.dumps(settings.to_json(result.request), indent=2))),
-        paragraph("The same weights again, on the same machine and versions:", class_="use"),
+        folded("Options given", command(json.dumps(settings.to_json(result.request), indent=2))),
+        paragraph("To train the same weights again, on the same machine and versions:", class_="use"),
         command(f"vitreous train {shlex.quote(str(result.out / 'recipe.json'))} --out runs/again"),
     )
 

@@ -72,7 +72,7 @@ def confusions(result: ClassFitted) -> Html:
         )
         for num, label, taken in wrong[:NUM_CONFUSIONS]
     ]
-    caption = "A row is a class, a column a prediction; what is not on the diagonal is wrong."
+    caption = "Rows are classes, columns are predictions; everything off the diagonal is wrong."
     if len(found.per_class) > NAMED:
         caption += " Classes are numbered from 0, in the order of the table of all classes."
     frequent = table(("pictures of", "taken for", "how many", "of the class"), rows, numbers=(2, 3)) if rows else None
@@ -109,7 +109,7 @@ def mistakes(result: ClassFitted) -> Html:
     return together(
         paragraph(
             "The wrong predictions that the model was most confident of, in bold, with its calibrated confidence. "
-            "Wrong labels show up here first: look at each and ask who is mistaken."
+            "Wrong labels show up here first: check in each case whether the label or the model is wrong."
         ),
         tag.div(cards, class_="cards"),
     )

@@ -93,7 +93,7 @@ def abstention(result: ClassFitted) -> Html:
         paragraph("The model can abstain where it is not sure: fewer predictions, and more of them right."),
         inline(partial(abstention_curve, found.abstention), "Accuracy of the predictions against the share predicted"),
         table(
-            ("target accuracy", "predict from confidence", "share predicted", "accuracy on test"),
+            ("target accuracy", "confidence threshold", "share predicted", "accuracy on test"),
             rows,
             numbers=range(4),
         )

@@ -14,18 +14,18 @@ def section(result: Fitted[Any]) -> Html:
     scores = {one.name: one for one in result.candidates}
     there = (counted(lesson.pictures, "picture"), " without labels in ", path(lesson.where), ". ")
     if lesson.recipe is None:
-        return paragraph(*there, f"None was learned from: {lesson.why_not}.")
+        return paragraph(*there, f"None were used: {lesson.why_not}.")
     student, before = scores[STUDENT], scores[lesson.teacher]
     assert student.score is not None and before.score is not None
     gained = 100 * (student.score - before.score)
     return together(
         paragraph(
             *there,
-            f"The best model without them ({lesson.teacher}, {percent(before.score)} on the validation part) was shown "
-            f"{counted(lesson.shown, 'picture')} and named {counted(lesson.learned_from, 'picture')} surely enough. A "
-            "student learned from these and from the labels: ",
+            f"The best model without them ({lesson.teacher}, {percent(before.score)} on the validation part) was "
+            f"shown {counted(lesson.shown, 'picture')} and labelled {counted(lesson.learned_from, 'picture')} "
+            "confidently enough. A student learned from these and from the labels: ",
             tag.b(f"{percent(student.score)}, {gained:+.1f} points"),
-            ". It is what was kept." if student.is_kept else ". That is no clear gain, so it was not kept.",
+            ". It was kept." if student.is_kept else ". That is not a clear gain, so it was not kept.",
         ),
         paragraph(*_leaked(lesson)),
         table(("named", "pictures", "mean confidence"), [_row(one) for one in lesson.by_class], numbers=(1, 2)),
@@ -34,10 +34,10 @@ def section(result: Fitted[Any]) -> Html:
 
 def _leaked(lesson: Lesson) -> tuple[Content, ...]:
     if not lesson.leaked:
-        return ("None of them stands in the validation or test part, as it is or nearly so.",)
+        return ("None of them, and no near duplicate, is in the validation or test part.",)
     return (
-        f"{counted(lesson.leaked, 'picture')} of them stand in the validation or test part too, as they are or nearly "
-        "so, and were left out.",
+        f"{counted(lesson.leaked, 'picture')} of them, or near duplicates, are in the validation or test part too, "
+        "and were left out.",
     )
 
 

@@ -18,7 +18,7 @@ predictor = Predictor.load({str(result.out)!r})
 outcome = predictor("picture.jpg")
 {lines}"""
     uses = (
-        ("Ask it about pictures", f"vitreous predict {run} picture.jpg{options}"),
+        ("Use it on pictures", f"vitreous predict {run} picture.jpg{options}"),
         ("Measure it again, or on other pictures of the same classes", f"vitreous evaluate {run}"),
         ("Look inside", f"vitreous inspect {run} picture.jpg"),
         ("Teach it other classes", f"vitreous finetune {run} FOLDER_OF_PICTURES"),

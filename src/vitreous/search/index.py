@@ -6,7 +6,7 @@ INDEX/names.arrow                          their names, row for row; memory-mapp
 INDEX/vectors.usearch                      with --approximate: which vectors are near which (`neighbours`)
 
 The manifest says of which plan these files are, and their sha256, once they are written: `searchable`. A rerun that
-finds other pictures takes that back, and one that finds a damaged file writes it anew.
+finds other pictures takes that back, and one that finds a damaged file writes it again.
 """
 
 import hashlib
@@ -116,22 +116,22 @@ class Index:
         if about is None or about["verb"] != "index":
             raise UserError(f"{where}: not an index; `vitreous index FOLDER --model MODEL --out {where}` makes one")
         if not _is_searchable(about):
-            raise UserError(f"{where}: not complete; give the `vitreous index` command that began it again")
+            raise UserError(f"{where}: incomplete; run the same `vitreous index` command again to finish it")
         follows = not exact and GRAPH in about["searchable"]["files"]
         if follows and not is_installed():
             note("every picture is compared: for the index's graph, pip install 'vitreous[neighbours]'")
             follows = False
         # Who follows a graph reads little of these files, however large they are: to check them would take longer.
         if (damage := _damaged(where, about, (VECTORS, GRAPH) if follows else (GRAPH,))) is not None:
-            raise UserError(f"{damage}; the `vitreous index` command that made it writes it anew")
+            raise UserError(f"{damage}; run the same `vitreous index` command again to rewrite it")
         vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
         names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
         if not len(names):
-            raise UserError(f"{where}: holds no picture that could be read")
+            raise UserError(f"{where}: holds no readable pictures")
         return cls(where, about, vectors, names, Neighbours.open(Path(where, GRAPH)) if follows else None)
 
     def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
-        """That of the model it was made with, from where it lay, or lies now."""
+        """That of the model it was made with, from its recorded path or the given one."""
         found = Embedder.load(model or self.about["model"]["where"], device)
         if found.fingerprint != self.about["model"]["fingerprint"]:
             raise UserError(f"{found.where}: not the model that {self.where} was made with, or it has changed since")
@@ -162,7 +162,7 @@ class Index:
 
     def outliers(self, num: int) -> list[Hit]:
         if len(self.names) < 3:
-            raise UserError(f"{self.where}: {len(self.names)} pictures; what is unlike the others needs three")
+            raise UserError(f"{self.where}: {len(self.names)} pictures; outliers need at least three")
         return self._hits(*outliers(self.vectors, num))
 
     def _hits(self, rows: Rows, scores: Floats) -> list[Hit]:

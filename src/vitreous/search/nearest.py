@@ -62,7 +62,7 @@ def outliers(vectors: Floats, num: int) -> tuple[Rows, Floats]:
         best = np.empty((len(vectors[left : left + SQUARE]), 0), np.float32)
         for right, cosines in _against(vectors, left):
             if left == right:
-                np.fill_diagonal(cosines, -np.inf)  # nobody's neighbour is himself
+                np.fill_diagonal(cosines, -np.inf)  # no picture is its own neighbour
             best = np.concatenate([best, cosines], axis=1)
             best = np.partition(best, -k, axis=1)[:, -k:] if best.shape[1] > k else best
         likeness[left : left + SQUARE] = best.mean(axis=1)

@@ -21,7 +21,7 @@ def original(name: str) -> Picture | BadPicture:
     """What is gone, or has moved since, is bad."""
     try:
         found = next((one for one in _stored(name) if one.name == name), None)
-        return BadPicture("it is not there any more") if found is None else found.read(Path())
+        return BadPicture("it is no longer there") if found is None else found.read(Path())
     except (BadPicture, UserError, OSError) as error:
         return BadPicture(str(error))
 

@@ -78,7 +78,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large"
 
 
 def not_written(path: Path, error: Exception, num_bytes: int, advice: str | None = None) -> UserError:
-    """What to say of a file or folder of so many bytes; where a disk is full, how much it lacks."""
+    """What to say of a file or folder of this many bytes; if a disk is full, how much space is missing."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
     if full := _FULL.search(reason):
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -102,7 +102,7 @@ def remove(path: Path) -> None:
 
 
 def clear(path: Path) -> None:
-    """Delete what killed processes left while they wrote or removed `path`; before writing it anew."""
+    """Delete what killed processes left while they wrote or removed `path`; before writing it again."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.vitreous-*"):
         match = _OURS.fullmatch(left.name)
         if match is None or match["process"] is None:

@@ -20,7 +20,7 @@ STUDIES = {
     "shape": ("shape", "Shape", "Deeper, wider, smaller patches: what pays? (appendix D.2)"),
     "head": ("head", "Head", "Class token against mean pooling, each at its own learning rate (appendix D.3)"),
     "optimizer": ("optimizer", "OptimizerChoice", "Adam against SGD for pre-training ResNets (appendix D.1)"),
-    "cost": ("cost", "Cost", "Pictures a second, and the largest batch, against the picture size (appendix D.5)"),
+    "cost": ("cost", "Cost", "Pictures per second, and the largest batch, against the picture size (appendix D.5)"),
     "resolution": ("resolution", "Resolution", "Fine-tuning at other picture sizes (section 3.2)"),
     "transfer": ("transfer", "Transfer", "VTAB: 1,000 examples of many tasks, natural, specialised, structured"),
 }

@@ -56,7 +56,7 @@ class Cost(Study):
             speeds = {batch: self._speed(encoder.eval(), batch, device) for batch in self.batches}
             best = max(speeds, key=lambda batch: speeds[batch])
             if not speeds[best]:
-                raise UserError(f"{name} at {px} px: not one of the batches {self.batches} fits into memory")
+                raise UserError(f"{name} at {px} px: none of the batches {self.batches} fits into memory")
             found = {"gflop": round(flops(encoder) / 1e9, 4), "pictures_s": round(speeds[best], 1), "batch": best}
             if device.type == "cuda":
                 found["largest_training_batch"] = self._largest(encoder.train(), device)

@@ -117,7 +117,7 @@ class DataSize(TransferStudy):
             name=f"{model}-{fraction:g}-{regularisation}-seed{seed}",
             facts={**found.facts, "fraction": fraction, "regularisation": regularisation, "seed": seed},
             recipe=recipe,
-            # Candidates are told apart on validation pictures alone; `report` reads the test set of the chosen one.
+            # Candidates are compared on validation pictures alone; `report` reads the test set of the chosen one.
             read_test=regularisation == FIXED or seed > 0,
             measure=self.probe(grid) if regularisation == FIXED else None,
         )

@@ -91,7 +91,7 @@ class Grid:
             return
         names = atomic.strangers(self.folder) if self.folder.is_dir() else []
         if names and not any((self.folder / name / LOCK).is_file() for name in names):
-            raise UserError(f"{self.folder}: no study, but a folder with {names[0]!r} in it; give another --out")
+            raise UserError(f"{self.folder}: not a study, but a folder with {names[0]!r} in it; choose another --out")
         atomic.write_json({"format": "vitreous study 1"}, self.folder / STUDY)
 
     @property
@@ -161,8 +161,8 @@ class Grid:
         there = read_recipe(path.with_name("recipe.json")) if cell.recipe is not None else None
         if facts != json.loads(json.dumps(cell.facts)) or there != cell.recipe:
             raise UserError(
-                f"{self.folder} holds a study with other settings (in {cell.name}). "
-                "Give another --out, or the same settings to go on with it"
+                f"{self.folder} holds a study with different settings (in {cell.name}). Choose another --out, or give "
+                "the same settings to resume it"
             )
         return row
 
@@ -191,7 +191,7 @@ class Grid:
 
     def _trained(self, cell: Cell, recipe: Recipe) -> Row:
         if recipe.training.compile:
-            # Every shape of model is compiled anew; past torch's own limit of 8 they would silently run uncompiled.
+            # Every model shape is compiled again; past torch's own limit of 8 they would silently run uncompiled.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
         results = train(recipe, self.path(cell), cell.read_test, self.open_data)
         row = {name: results[name] for name in ("steps", "parameters", "train_s")}

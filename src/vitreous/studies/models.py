@@ -89,8 +89,8 @@ def study_model(name: str, picture_px: int, patch: int | None = None) -> StudyMo
             return StudyModel(name, family, made((picture_px, picture_px), patch, *sizes[name]))
     if "-" in name:
         raise UserError(
-            f"no model of a study is called {name!r}.{did_you_mean(name, (*STUDY_MODELS, *MODELS))} "
-            f"There are {', '.join(STUDY_MODELS)}, and those of `vitreous list models`"
+            f"no study model is called {name!r}.{did_you_mean(name, (*STUDY_MODELS, *MODELS))} There are "
+            f"{', '.join(STUDY_MODELS)}, and those of `vitreous list models`"
         )
     found = model_settings(name, picture_px=picture_px)
     return StudyModel(name, found.family, found)

@@ -53,7 +53,7 @@ class Resolution(Study):
         recipe = pretrained.recipe
         assert recipe is not None
         model = replace(recipe.model, picture_px=(px, px))
-        size_of(model)  # a size that it cannot have is told before anything is trained
+        size_of(model)  # an impossible size is reported before anything is trained
         return Cell(
             name=f"{pretrained.name}-{px}px",
             facts={**pretrained.facts, "finetuned_px": px},

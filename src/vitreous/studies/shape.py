@@ -35,7 +35,7 @@ class Shape(Study):
         grid.run([cell for seed in range(self.seeds) for cell in self.cells(seed)])
 
     def cells(self, seed: int) -> list[Cell]:
-        wrong = f"{self.base} is not a plain ViT, of which this study changes the shape: give another --base"
+        wrong = f"{self.base} is not a plain ViT, whose shape this study changes: give another --base"
         base = as_plain_vit(self.model(self.base).settings, wrong)
         shapes = {
             "depth": {value: replace(base, depth=value) for value in self.depths},
@@ -62,7 +62,7 @@ class Shape(Study):
                 "dimension",
                 "accuracy",
                 title=title,
-                labels=("GFLOP a picture, forward", "test accuracy"),
+                labels=("GFLOP per picture, forward", "test accuracy"),
                 note="value",
             )
         }

@@ -1,4 +1,4 @@
-"""What all studies have in common: the settings, one training recipe for every model, and how results are told."""
+"""What all studies have in common: the settings, one training recipe for every model, and how results are reported."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Study:
     shares: ClassVar[tuple[str, ...]] = ("label_smoothing", "val_fraction")  # at most 1
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # settings that name things -> the names there are
 
-    data: str = "cifar10"  # what is trained on: a folder, a file, or a data set's name
+    data: str = "cifar10"  # the data to train on: a folder, a file, or a data set's name
     picture_px: int = 32  # side of the pictures
     patch: int | None = None  # patch size of ViTs; none: so that about 8 x 8 patches cover the picture
     seeds: int = 3  # runs of every reported cell
@@ -46,7 +46,7 @@ class Study:
     weight_decay: float = 0.5  # decoupled
     label_smoothing: float = 0.1  # share of the target spread over all classes
     augment: Literal["strong", "light"] = "strong"  # RandAugment, erasing and mixing; or shifts and flips alone
-    val_fraction: float = 0.1  # share of train that choices and early stopping are made on
+    val_fraction: float = 0.1  # share of train used for choices and early stopping
     precision: Precision = "auto"  # of activations: bf16 on a GPU, fp32 elsewhere
     compile: Compile = "auto"  # on a GPU, where half a minute for each new shape pays off over many cells
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
@@ -172,7 +172,7 @@ class TransferStudy(Study):
 
     may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "transfer", "transfer_steps")
 
-    transfer: tuple[str, ...] = ("fashion",)  # other sets, to which what was learned is transferred
+    transfer: tuple[str, ...] = ("fashion",)  # other sets to transfer to
     transfer_steps: int = 500  # of fine-tuning; 0: none
     transfer_examples: int = 1000  # pictures that fine-tuning may use
     transfer_rate: float = 0.01  # learning rate of fine-tuning (SGD)

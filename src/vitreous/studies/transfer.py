@@ -49,11 +49,11 @@ class Transfer(Study):
     data: str = "offline"  # the tasks: offline, none, a folder with one folder per task, or a JSON file
     tasks: tuple[str, ...] = ()  # further tasks: NAME=PATH, or NAME:GROUP=PATH where VTAB does not know the name
     start: tuple[str, ...] = ()  # runs or weights to transfer; none: `models` are pre-trained first
-    models: tuple[str, ...] = ("vit-s", "resnet-s")  # what is pre-trained where nothing is given to start from
-    pretrain: str = "cifar10"  # what it is pre-trained on
+    models: tuple[str, ...] = ("vit-s", "resnet-s")  # pre-trained where --start is not given
+    pretrain: str = "cifar10"  # the data it is pre-trained on
     mode: Literal["paper", "sweep"] = "paper"  # one setting for all tasks, or chosen for each
-    examples: int = EXAMPLES  # of each task
-    finetune_px: int | None = None  # none: as much larger as the paper's 384 is than 224
+    examples: int = EXAMPLES  # examples per task
+    finetune_px: int | None = None  # none: larger by the paper's ratio of 384 to 224
     transfer_steps: int = 2500  # of fine-tuning, in mode paper
     transfer_rate: float = 0.01  # learning rate of fine-tuning, in mode paper
     transfer_batch: int = 512  # pictures per step of fine-tuning
@@ -186,7 +186,7 @@ class Transfer(Study):
             for means in by_seed
             for group, value in means.items()
         ]
-        title = f"{self.examples:,} examples a task, mode {self.mode}"
+        title = f"{self.examples:,} examples per task, mode {self.mode}"
         return {
             "transfer": bars_figure(
                 [*reported, *means], "task", "start", "accuracy", title=title, label="test accuracy"
@@ -196,7 +196,7 @@ class Transfer(Study):
 
 def _given(where: str, label: str) -> Start:
     if not label:
-        raise UserError(f"{where}: not a name to tell a model by")
+        raise UserError(f"{where}: not a usable name for a model")
     card = Trained.load(where).card
     recipe = Path(where) / "recipe.json"
     seen = read_recipe(recipe).data.where if recipe.is_file() else None

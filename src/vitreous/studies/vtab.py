@@ -82,7 +82,7 @@ def find_suite(where: str, further: Sequence[str] = ()) -> list[SuiteTask]:
     elif where.endswith(".json"):
         found = [_from_json(name, task, where) for name, task in _read(Path(where)).items()]
     else:
-        raise UserError(f"{where}: no suite of tasks. Give offline, none, a folder of tasks, or a JSON file")
+        raise UserError(f"{where}: not a suite of tasks. Give offline, none, a folder of tasks, or a JSON file")
     for words in further:
         name, given, path = words.partition("=")
         if not given:
@@ -102,7 +102,7 @@ def suite_task(name: str, where: str) -> SuiteTask:
     name, _, group = name.partition(":")
     if not group and name not in VTAB:
         raise UserError(
-            f"{name} is none of VTAB's tasks: say of which group it is, as {name}:natural "
+            f"{name} is not one of VTAB's tasks: name its group, as {name}:natural "
             f"({', '.join(GROUPS)}).{did_you_mean(name, tuple(VTAB))}"
         )
     for known in GROUPS:

@@ -20,13 +20,13 @@ class Checkpoint:
     tensors: dict[str, Mapping[str, Tensor]]
     state: dict[str, Any]
     elapsed_s: float  # spent on the run until then
-    notes: tuple[str, ...] = ()  # newer ones that were passed over, and why
+    notes: tuple[str, ...] = ()  # newer ones that were skipped, and why
 
 
 class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         if keep < 2:
-            raise ValueError("one checkpoint is none: a damaged one needs another before it")
+            raise ValueError("keep at least 2 checkpoints: if one is damaged, an earlier one is needed")
         self.folder, self.keep = folder, keep
         self._passed_over: set[Path] = set()
 
@@ -82,7 +82,7 @@ class Checkpoints:
                 self._passed_over.add(path)
                 notes.append(str(error))
         if notes:
-            raise UserError(f"{self.folder}: no checkpoint is whole ({notes[0]}); remove the folder to start over")
+            raise UserError(f"{self.folder}: no checkpoint is intact ({notes[0]}); remove the folder to start over")
         return None
 
     def read(self, step: int) -> Checkpoint:
@@ -90,7 +90,7 @@ class Checkpoints:
         path = self._path(step)
         found = own.read_folder(path)
         if found.about.get("step") != step:
-            raise UserError(f"{path}: renamed, for it was saved after {found.about.get('step')} steps")
+            raise UserError(f"{path}: renamed; it was saved after {found.about.get('step')} steps")
         elapsed_s = float(found.about.get("elapsed_s", 0.0))
         return Checkpoint(step, _joined(found, path), found.documents["state"], elapsed_s)
 

@@ -102,7 +102,7 @@ def over_ranks(objective: Objective, world: World, *, compiled: bool) -> Losses:
     engine = DistributedDataParallel(
         _OnlyTheLoss(losses).to(world.device),
         # Without it a parameter that the loss does not reach would be waited for. It also keeps the buckets as they
-        # are, where they would be made anew after the first step: among four ranks or more the order of a sum goes by
+        # are, where they would be rebuilt after the first step: among four ranks or more the order of a sum goes by
         # the place in a bucket, and a run that resumes must add up as one that went through.
         find_unused_parameters=True,
         gradient_as_bucket_view=True,  # no second copy of all gradients

@@ -84,14 +84,14 @@ class RunDirectory:
         if RUN in names:
             self._about()
         elif names and not BEFORE_FORMATS.issubset(names):
-            raise UserError(f"{self.path}: no run, but a folder with {names[0]!r} in it; give another --out")
+            raise UserError(f"{self.path}: not a run, but a folder with {names[0]!r} in it; choose another --out")
 
     def _about(self) -> dict[str, Any]:
         """run.json, or what would be in it."""
         path = self.path / RUN
         about = atomic.read_json(path) if path.exists() else {"format": FORMAT}
         if not isinstance(about, dict) or not str(about.get("format")).startswith("vitreous run "):
-            raise UserError(f"{path}: not written by vitreous; give another --out")
+            raise UserError(f"{path}: not written by vitreous; choose another --out")
         if about["format"] != FORMAT:
             raise UserError(f"{path}: says {about['format']!r}, and this version reads {FORMAT!r}; install a later one")
         return about
@@ -138,7 +138,7 @@ class RunDirectory:
             self._writer = False
 
     def _full(self, error: OSError, num_bytes: int) -> UserError:
-        advice = "free some space, and the same command goes on from the last checkpoint"
+        advice = "free some space, and the same command resumes from the last checkpoint"
         return atomic.not_written(self.metrics, error, num_bytes, advice)
 
     def _show(self, row: Mapping[str, Any]) -> None:
@@ -193,8 +193,8 @@ class RunDirectory:
             raise self._full(error, 0) from None
 
     def _check_there(self) -> None:
-        """A folder that was moved, removed or unmounted is not made anew: on another disk perhaps, and without the rest
-        of the run."""
+        """A folder that was moved, removed or unmounted is not created again: perhaps on another disk, and without the
+        rest of the run."""
         if self._lock is None:
             return
         try:
@@ -203,12 +203,12 @@ class RunDirectory:
             is_there = False
         if not is_there:
             raise UserError(
-                f"{self.path}: moved, removed or unmounted while the run wrote into it, so nothing is saved there any "
-                "more; where the folder still is, the same command with that --out goes on from its last checkpoint"
+                f"{self.path}: moved, removed or unmounted while the run wrote into it, so nothing more is saved; if "
+                "the folder still exists elsewhere, the same command with that --out resumes from its last checkpoint"
             )
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """The newest whole one; its `notes` name those that were passed over."""
+        """The newest whole one; its `notes` name those that were skipped."""
         found = self.checkpoints.latest()
         if found:
             self._earlier_s = found.elapsed_s

@@ -18,7 +18,7 @@ class ScheduleSettings:
     final_fraction: float = 0.0  # of the peak rate, reached at the end of the run
     cooldown_fraction: float = 0.0  # share of all steps, at the end: a constant rate goes down linearly; drop: at once
     # (step, factor, end): from that step on, a constant rate goes from the factor straight to the final one at the end.
-    # Of several, the last that has begun counts: a run that keeps a time aims anew while its rate falls.
+    # Of several, the last that has begun counts: a run with a time budget adjusts its aim while its rate falls.
     falls: tuple[tuple[int, float, int], ...] = ()
 
     def rate(self, step: Tensor, total_steps: int) -> Tensor:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitreous.report.class_judgement import ClassFitted
 
 HELP = "Fit a few embedded pictures from the encoder that ships, and from random weights; five minutes on two cores."
-PER_CLASS = 20  # training pictures: few, as one's own often are; all test pictures are asked about
+PER_CLASS = 20  # training pictures: few, as one's own often are; all test pictures are predicted
 MINUTES = 2.0  # for each of the two fits
 CHANGES = {"data.train_limit": str(10 * PER_CLASS), "training.device": "cpu"}
 

@@ -55,7 +55,7 @@ class BoxCalibration:
     slopes: tuple[float, ...] = (1.0,)  # of each piece
     knots: tuple[float, ...] = ()  # where one piece meets the next, in logits of scores
     threshold: float = 0.5  # from this probability on, an object is shown
-    thresholds: tuple[tuple[float, float], ...] = ()  # (share of what is shown that is right, least probability)
+    thresholds: tuple[tuple[float, float], ...] = ()  # (share of shown objects that is right, least probability)
 
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)

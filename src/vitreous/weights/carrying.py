@@ -126,7 +126,7 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
     return tuple(found)
 
 
-# ---- What the format's users have to be told
+# ---- What users of the format need to know
 
 
 def _untold(card: Card, there: Card) -> list[str]:

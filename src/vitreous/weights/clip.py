@@ -361,7 +361,7 @@ def _picture(given: Given, patch: tuple[int, int], picture_px: tuple[int, int] |
         return picture_px
     side = round(cells**0.5)
     if side * side != cells:
-        raise UserError(f"{given.where}: {cells} positions are no square grid; say for which picture size they are")
+        raise UserError(f"{given.where}: {cells} positions are not a square grid; say which picture size they are for")
     return side * patch[0], side * patch[1]
 
 

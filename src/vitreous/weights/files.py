@@ -129,7 +129,7 @@ def _open_shards(folder: Path, index: str, any_value: bool) -> Shards:
     files = sorted(set(table.values()))
     for name in files:
         if not re.fullmatch(r"[\w-][\w.-]*", name) or len(files) > 1000:
-            raise UserError(f"{where}: names {name[:60]!a}, which is no file beside it")
+            raise UserError(f"{where}: names {name[:60]!a}, which is not a file beside it")
     shards = Shards([_open_file(folder / name, any_value) for name in files], where)
     if shards.shapes.keys() != table.keys():
         odd = sorted(shards.shapes.keys() ^ table.keys())[0]
@@ -272,7 +272,7 @@ def _ending(code: int, seconds: int) -> str:
     known = {each.value: each.name for each in signal.Signals}
     name = known.get(-code, f"exit status {code}")
     if name == "SIGXCPU":
-        return f"reading it took more than {seconds} s of processor time, which no file of its size needs"
+        return f"reading it took more than {seconds} s of CPU time, far more than a file of its size needs"
     if name == "SIGKILL":
         return "the system ended the process that read it (SIGKILL), most likely because memory ran out"
     return f"the process that read it failed ({name})"

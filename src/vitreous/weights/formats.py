@@ -127,7 +127,7 @@ def recognised(given: Given) -> Format:
         if one.fits(outline):
             return one
     some = ", ".join(sorted(given.tensors)[:3])
-    raise UserError(f"{given.where}: no format that we read has tensors such as {some}")
+    raise UserError(f"{given.where}: no known format has tensors such as {some}")
 
 
 def _outline(given: Given) -> Given:

@@ -96,7 +96,9 @@ class GoogleViT(Format):
         return _card(model, size, num_classes, "tanh" if has_hidden else "linear")
 
     def assumed(self, given: Given, card: Card) -> list[str]:
-        return ["an npz tells neither the GELU (tanh) nor the epsilons (1e-6) nor the preprocessing: as published"]
+        return [
+            "an npz records neither the GELU (tanh) nor the epsilons (1e-6) nor the preprocessing: taken as published"
+        ]
 
     def found_in(self, given: Given) -> "GoogleViT":
         root = given.tensors.get(f"{self.prefix}gn_root/scale")
@@ -306,7 +308,7 @@ def _grid(cells: int, patch_px: tuple[int, int], picture_px: tuple[int, int] | N
     side = math.isqrt(cells)
     if side * side != cells:
         raise UserError(
-            f"{where}: its {cells} positions are no square; give the picture size (height, width) that they are for"
+            f"{where}: its {cells} positions are not a square; give the picture size (height, width) that they are for"
         )
     return side, side
 

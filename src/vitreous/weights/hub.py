@@ -2,7 +2,7 @@
 
 `hf:OWNER/NAME`, `hf:OWNER/NAME@REVISION`, `hf:OWNER/NAME/FILE` and `timm:NAME`. Only files that are read are fetched.
 What arrives is held against the hub's own checksum, which that library does not do, and a hub that falls silent is
-given up within half a minute, where that library would try again for many.
+abandoned within half a minute, where that library would retry for many.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ FORM = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+))?(?:@(
 
 NETWORK = ("httpx", "httpx2", "requests", "httpcore", "httpcore2")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-SILENCE_S = 20.0  # without a byte from the hub, after which it is given up
+SILENCE_S = 20.0  # without a byte from the hub before giving up
 PIECE = 1 << 20  # bytes; what arrived since the last whole piece is lost when a connection is cut
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def _library(where: str) -> Any:
 
 @contextmanager
 def _patience(hub: Any, silence_s: float) -> Iterator[None]:
-    """Every request of the library's ends after so many seconds of silence, and is not made again after that.
+    """Every request of the library ends after this many seconds of silence, and is not retried.
 
     The library tries again up to 6 times with timeouts of 60 s, waits as long as a busy hub says, and asks for the
     list of files without any timeout. Its Xet client has timeouts of its own, so files come by plain HTTP.
@@ -172,7 +172,9 @@ def _place(where: str) -> Place:
     name = f"timm/{name}" if kind == "timm" else name
     match = FORM.fullmatch(name)
     if kind not in ("hf", "timm") or not match or ".." in name:
-        raise UserError(f"{where!a}: no address on the hub; write hf:OWNER/NAME, hf:OWNER/NAME@REVISION or timm:NAME")
+        raise UserError(
+            f"{where!a}: not an address on the hub; write hf:OWNER/NAME, hf:OWNER/NAME@REVISION or timm:NAME"
+        )
     return Place(match["repository"], match["file"], match["revision"], where)
 
 
@@ -244,7 +246,7 @@ def _chosen(known: list[str], place: Place) -> str:
             raise UserError(f"{place.where}: has {len(found)} files of weights; name one of them, such as {some}")
         if found:
             return found[0]
-    raise UserError(f"{place.where}: has no weights that are read ({', '.join(ENDINGS)})")
+    raise UserError(f"{place.where}: has no weights in a known format ({', '.join(ENDINGS)})")
 
 
 def _shards(index: Path, place: Place) -> list[str]:
@@ -283,7 +285,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, SilenceError):
         return f"{error}; try again later"
     for name, reason in (
-        ("GatedRepoError", "its owner wants to be asked first; accept the terms on its page, then run hf auth login"),
+        ("GatedRepoError", "access to it is restricted; accept the terms on its page, then run hf auth login"),
         ("RepositoryNotFoundError", "there is no such model on the hub (if it is private, run hf auth login)"),
         ("RevisionNotFoundError", "has no such revision"),
         ("EntryNotFoundError", "a file of it is not on the hub"),

@@ -128,7 +128,7 @@ class MaskQueryFormat(Format):
     def assumed(self, given: Given, card: Card) -> list[str]:
         notes, (height, width) = [], card.preprocessing.size_px
         if OUTPUT not in given.documents[CONFIG]:
-            notes.append("its files do not tell whether it is for classes or for objects: taken as a class per pixel")
+            notes.append("its files do not say whether it is for classes or for objects: read as a class per pixel")
         if self._canvas(given) is None:
             notes.append(f"its files give no fixed picture size: pictures are resized to {height} x {width} px")
         return notes

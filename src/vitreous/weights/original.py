@@ -110,7 +110,7 @@ class Wrapped(Format):
             return []
         heads, width = _vit(card).heads, _vit(card).width
         return [
-            f"its files do not tell the number of heads ({heads}: each {width // heads} wide, as published), nor the "
+            f"its files do not record the number of heads ({heads}: each {width // heads} wide, as published), nor the "
             "preprocessing (as published)"
         ]
 

@@ -241,7 +241,7 @@ def _verified(path: Path) -> dict[str, Any]:
     for name, expected in manifest["files"].items():
         file = path / name
         if Path(name).name != name or not _is_ours(file):
-            raise UserError(f"{path / MANIFEST}: names {shown(name)}, which is no file of ours")
+            raise UserError(f"{path / MANIFEST}: names {shown(name)}, which is not one of our files")
         try:
             if file.stat().st_size != expected["size"]:
                 raise UserError(

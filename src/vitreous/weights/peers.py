@@ -79,7 +79,7 @@ def build_peer(given: Given, format: Format, card: Card) -> Peer:
         return mask_peer(given, format, card)
     build = next((build for kind, build in builders.items() if isinstance(format, kind)), None)
     if build is None:
-        raise UserError(f"{given.where}: of the format {format.name} we know no library to compare with")
+        raise UserError(f"{given.where}: no library is known to compare the format {format.name} with")
     return build(given, format, card)
 
 
@@ -229,10 +229,10 @@ def _timm(given: Given, format: timm.Timm, card: Card) -> Peer:
     stem = Path(given.where).stem.split(".")[0]
     if not isinstance(document, Mapping) and library.is_model(stem):
         document = {"architecture": stem, "pretrained_cfg": {"num_classes": len(card.classes)}}
-        notes = (f"without a {CONFIG} the architecture goes by the name of the file",)
+        notes = (f"without a {CONFIG} the architecture is taken from the file name",)
     elif not isinstance(document, Mapping):
         document = write_config(card)
-        notes = (f"without a {CONFIG} the architecture is as we read it from the shapes",)
+        notes = (f"without a {CONFIG} the architecture is inferred from the shapes",)
     return _from_timm(given, document, card, notes)
 
 

@@ -159,4 +159,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _refusal(where: str, name: str, value: Any) -> UserError:
-    return UserError(f"{where}: {name} is {shown(value)}, which we have no preprocessing for")
+    return UserError(f"{where}: {name} is {shown(value)}, which no preprocessing of ours supports")

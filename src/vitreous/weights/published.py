@@ -61,7 +61,7 @@ def read_heads(shapes: Shapes, config: Config, width: int, depth: int | None, pa
         if (width, *patch_cells) == TWO_TOWERS:
             raise UserError(
                 f"{shapes.where}: vit_base_patch16_siglip_gap_224 with 12 heads or vit_base_patch16_gap_224 with 16, "
-                f"which its weights do not tell; {WAY_OUT}"
+                f"which its weights do not show; {WAY_OUT}"
             )
         if width == 1536:
             return 16
@@ -73,7 +73,7 @@ def published_heads(width: int, depth: int | None, where: str) -> int:
     known = width in DEPTHS or (width % HEAD_WIDTH == 0) if depth is None else depth in DEPTHS.get(width, ())
     if not known:
         raise UserError(
-            f"{where}: how many heads a model of width {width} and this depth has, its weights do not tell; say so by "
+            f"{where}: its weights do not show how many heads a model of width {width} and this depth has; say so by "
             '--heads N, by load(..., heads=N), or by "num_heads" in a config.json beside it (timm: in "model_args")'
         )
     return HEADS.get(width, width // HEAD_WIDTH)
@@ -91,12 +91,12 @@ def read_gelu(shapes: Shapes, config: Config, width_patch: tuple[int, int], cell
     if "fc_norm.weight" in shapes and not {"cls_token", "reg_token"} & shapes.tensors.keys():
         raise UserError(
             f"{shapes.where}: vit_base_patch16_rpn_224, whose norms come last in a block, or one of its shape whose "
-            f"norms come first, which its weights do not tell; {WAY_OUT}"
+            f"norms come first, which its weights do not show; {WAY_OUT}"
         )
     if "norm_pre.weight" in shapes:
         raise UserError(
             f"{shapes.where}: CLIP's towers come with the exact GELU and with the quick one (vit_..._clip_... and "
-            f"vit_..._clip_quickgelu_...), which their weights do not tell; {WAY_OUT}"
+            f"vit_..._clip_quickgelu_...), which their weights do not show; {WAY_OUT}"
         )
     return "tanh" if _is_tower(shapes) and cells in TANH_TOWERS.get(width_patch, ()) else "erf"
 

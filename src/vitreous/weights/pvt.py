@@ -1,4 +1,4 @@
-"""PVTs, as timm (v2) and transformers (v1 and v2) name their tensors. Heads are told by a config alone; without one
+"""PVTs, as timm (v2) and transformers (v1 and v2) name their tensors. Heads are recorded in a config only; without one
 they are those of the published models, whose stages have 1, 2, 5 and 8."""
 
 from collections.abc import Mapping

@@ -110,7 +110,7 @@ class SwinFormat(Pyramid):
         depths, (num, _) = depths_of(shapes, table), shapes(table(0, 0), 2)
         side = math.isqrt(num)
         if side * side != num or side % 2 == 0:
-            raise UserError(f"{shapes.where}: a table of {num} offsets is of no square window")
+            raise UserError(f"{shapes.where}: a table of {num} offsets does not match a square window")
         hidden = shapes(f"{start}{self.names.stage(self.names.block, 0)}{self.names.mlp[0]}.weight", 2)[0]
         if self.library == "transformers":
             demand(config, shapes.where, hidden_act="gelu", layer_norm_eps=EPSILON, use_absolute_embeddings=False)

@@ -220,8 +220,8 @@ def _read_grid(
         return 224 // unit[0], 224 // unit[1]
     if (cells and side * side != cells) or (offsets and (2 * side - 1) ** 2 != offsets):
         raise UserError(
-            f"{shapes.where}: its positions are those of no square; give the picture size (height, width) that they "
-            "are for"
+            f"{shapes.where}: its positions do not form a square; give the picture size (height, width) that they are "
+            "for"
         )
     return side, side
 

@@ -72,7 +72,7 @@ class Torchvision(Format):
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         size = card.preprocessing.size_px[0]
-        return [f"its files do not tell the preprocessing: the centre {size} px of {size * 8 // 7}, ImageNet's mean"]
+        return [f"its files do not record the preprocessing: the centre {size} px of {size * 8 // 7}, ImageNet's mean"]
 
     def run_as(self, card: Card) -> Card:
         model = card.model

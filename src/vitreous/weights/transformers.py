@@ -285,7 +285,7 @@ class Transformers(Format):
 
 def vit(card: Card, name: str) -> ViTSettings:
     if not isinstance(card.model, ViTSettings) or card.model.stem is not None:
-        raise UserError(f"{name} holds a plain ViT; this model is none")
+        raise UserError(f"{name} holds a plain ViT; this model is not one")
     return card.model
 
 

@@ -114,7 +114,7 @@ def config_in(documents: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     document = documents.get(CONFIG)
     if not isinstance(document, Mapping) or not document:
         raise UserError(
-            f"{where}: a model of transformers needs the {CONFIG} of its folder beside it, which tells the number of "
+            f"{where}: a model of transformers needs the {CONFIG} of its folder beside it, which gives the number of "
             "heads and more"
         )
     return document

@@ -119,7 +119,7 @@ def check_pickle(steps: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]
 
 
 def _taken(step: pickletools.OpcodeInfo, stack: list[int], marks: list[int]) -> list[int]:
-    """What a step takes from the stack: so many, or all above the last mark and what stands before that."""
+    """What a step takes from the stack: this many, or all above the last mark and what stands before that."""
     num = len(step.stack_before)
     if pickletools.markobject in step.stack_before:
         num = len(stack) - marks.pop() + step.stack_before.index(pickletools.markobject)

@@ -42,7 +42,7 @@ def put_in_place(target: Path) -> Iterator[Path]:
         beside.mkdir()
         yield beside / target.name
         _move(beside, target)
-    except UserError as error:  # where it lay for a while is nobody's business
+    except UserError as error:  # the temporary name does not matter to the user
         raise UserError(str(error).replace(str(beside / target.name), str(target))) from None
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
