@@ -120,7 +120,7 @@ def test_other_pictures_are_refused_or_taken_knowingly(tmp_path):
     train(recipe, out, until=3)
     for name in ("x", "y"):
         shutil.copy(folder / "dark" / "0000.png", folder / "dark" / f"{name}.png")
-    with pytest.raises(UserError, match=r"have changed since the run in .*; or remove .*pictures\.json to go on"):
+    with pytest.raises(UserError, match=r"have changed since the run in .*; or remove .*pictures\.json to continue"):
         train(recipe, out)
     (out / "pictures.json").unlink()
     assert train(recipe, out)["steps"] == 6

@@ -185,7 +185,7 @@ def test_the_wrong_normalisation_is_noticed():
         (TINY, {"mask_ratio": float("nan")}, "mask_ratio is nan: it is a share of the patches, between 0 and 1"),
         (TINY, {"mask_ratio": float("inf")}, "mask_ratio is inf: it is a share"),
         (TINY, {"std": (0.0, 1.0, 1.0)}, "above 0"),
-        (replace(TINY, patch=2), {"target": "downsized"}, "no 4 x 4 equal places"),
+        (replace(TINY, patch=2), {"target": "downsized"}, "cannot be cut into 4 x 4 equal parts"),
         (replace(TINY, channels=1), {}, "1 channels"),
         (ResNetSettings(picture_px=(32, 32), depths=(1, 1, 1, 1), base_width=8), {}, "plain ViT"),
         (replace(TINY, patch=1, stem=ConvStem(widths=(8,), strides=(4,), residuals=(0,))), {}, "plain ViT"),

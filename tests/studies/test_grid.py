@@ -75,7 +75,7 @@ def test_a_cell_that_fails_is_recorded_and_tried_again(study, tmp_path):
 
 def test_another_study_in_the_same_folder_is_refused(study, tmp_path):
     Grid(tmp_path / "grid", {}).run([cell(study, "one")])
-    with pytest.raises(UserError, match="other settings"):
+    with pytest.raises(UserError, match="different settings"):
         Grid(tmp_path / "grid", {}).run([cell(replace(study, steps=3), "one")])
 
 

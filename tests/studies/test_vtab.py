@@ -52,7 +52,7 @@ def test_suites_from_folders_json_and_the_command_line(tmp_path):
         ("none", ("eurosat",), "NAME=PATH"),
         ("none", (), "without tasks"),
         ("none", ("eurosat=/x", "eurosat=/y"), "two tasks are called eurosat"),
-        ("elsewhere", (), "no suite of tasks"),
+        ("elsewhere", (), "not a suite of tasks"),
         ("missing.json", (), "cannot be read as JSON"),
     ],
 )

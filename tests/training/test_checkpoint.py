@@ -53,7 +53,7 @@ def test_the_newest_are_kept(tmp_path):
     save(checkpoints, 5, 90, 100, 1000, 200_000_000)
     assert list(checkpoints.paths()) == [100, 1000, 200_000_000]
     assert_is(checkpoints.latest(), 200_000_000)
-    with pytest.raises(ValueError, match="one checkpoint"):
+    with pytest.raises(ValueError, match="keep at least 2 checkpoints"):
         Checkpoints(tmp_path, keep=1)
 
 
