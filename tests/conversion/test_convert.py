@@ -216,7 +216,7 @@ def test_an_encoder_alone_in_timms_hybrid_layout(tmp_path):
     convert(str(start), tmp_path / "folder", "timm")
     tensors = load_file(tmp_path / "folder" / "model.safetensors")
     save_file(tensors, tmp_path / "file.safetensors")
-    with pytest.raises(UserError, match="no square"):
+    with pytest.raises(UserError, match="do not form a square"):
         convert(str(tmp_path / "file.safetensors"), tmp_path / "out")
     with pytest.raises(UserError, match="--heads N"):
         convert(str(tmp_path / "file.safetensors"), tmp_path / "out", picture_px=(64, 96))
