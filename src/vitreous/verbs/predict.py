@@ -99,9 +99,11 @@ def _print(options: argparse.Namespace) -> None:
     predictor = Predictor.load(options.start, options.device) if options.classes is None else _by_words(options)
     wanted = _wanted(options)
     records = records_of(predictor.reading, wanted)
-    files = None if options.out is None else files_of(Path(options.out), predictor.reading, wanted)
     from_stdin = options.pictures == ["-"]
     listed = [] if from_stdin else _listed(options.pictures)
+    if not (from_stdin or listed):
+        raise UserError("there are no pictures to predict")
+    files = None if options.out is None else files_of(Path(options.out), predictor.reading, wanted)
     named, read = tee(_from_stdin(sys.stdin.buffer) if from_stdin else listed)
     outcomes = predictor.outcomes(read, options.batch or (1 if from_stdin else 16))
     print_row, finish = FORMATS[options.format](records)
