@@ -21,7 +21,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7,
-INSPECTED_PX = 128  # of this side: of larger ones fewer, at the same cost
+INSPECTED_PX = 128  # of this side: of larger ones fewer, at the same cost, which grows with the square of their area
 NUM_SHOWN = 8  # pictures whose attention is kept
 
 
@@ -59,7 +59,7 @@ def inspected(source: Source, recipe: Recipe) -> Source:
     """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
     ones, which are shown, are spread evenly over these."""
     height, width = recipe.model.picture_px
-    num = min(NUM_INSPECTED, max(NUM_SHOWN, NUM_INSPECTED * INSPECTED_PX**2 // (height * width)))
+    num = min(NUM_INSPECTED, max(NUM_SHOWN, NUM_INSPECTED * INSPECTED_PX**4 // (height * width) ** 2))
     places = spread(np.arange(len(source)), num)
     shown = spread(places, NUM_SHOWN)
     return Subset(source, np.concatenate([shown, np.setdiff1d(places, shown)]))

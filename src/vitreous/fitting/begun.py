@@ -110,7 +110,7 @@ def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> D
     report = settings.load(DataReport, path) if resumed and path.is_file() else check(splits, source.where)
     if len(report.left_out) > LEAKED * len(splits.train):
         raise UserError(
-            f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also stand in the "
+            f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also appear in the "
             f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
         )
     print("\n".join(f"  {line}" for line in report.summary()), flush=True)
