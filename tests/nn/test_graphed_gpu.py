@@ -71,8 +71,9 @@ def test_the_graph_of_every_task_returns_what_the_model_does(name):
     assert forward.refused is None and len(forward._graphs) == 1
     part = forward(images(6, 7)[:4])
     assert len(forward._graphs) == 1
-    for key, tensor in task.predict(images(6, 7)[:4]).outputs().items():
-        torch.testing.assert_close(part.outputs()[key], tensor, atol=1e-4, rtol=1e-3)
+    # Of the whole batch: kernels round another way for another size, and a masked attention may then look elsewhere.
+    for key, tensor in task.predict(images(6, 7)).outputs().items():
+        torch.testing.assert_close(part.outputs()[key], tensor[:4], atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -99,7 +99,8 @@ def test_the_same_to_the_last_bit_and_inside_a_cuda_graph(module, shape):
     def once():
         leaf = x.detach().requires_grad_()
         out = module(leaf)
-        return [out, *torch.autograd.grad(out, [leaf, *module.parameters()], grad)]
+        # Detached: a graph that is kept alive belongs to the stream it was made on.
+        return [out.detach(), *torch.autograd.grad(out, [leaf, *module.parameters()], grad)]
 
     expected = once()
     assert all(torch.equal(a, b) for a, b in zip(once(), expected, strict=True))

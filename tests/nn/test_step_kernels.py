@@ -111,7 +111,8 @@ def test_compiled_and_inside_a_cuda_graph(switched_on):
         leaf = x.detach().requires_grad_()
         with torch.autocast("cuda", torch.bfloat16):
             out = compiled(leaf)
-        return [out, *torch.autograd.grad(out.float(), [leaf, *module.parameters()], grad)]
+        # Detached: a graph that is kept alive belongs to the stream it was made on.
+        return [out.detach(), *torch.autograd.grad(out.float(), [leaf, *module.parameters()], grad)]
 
     expected = once()
     with torch.cuda.stream(torch.cuda.Stream()):

@@ -47,7 +47,7 @@ def batch_of(seed: int) -> Batch:
     draw = torch.Generator().manual_seed(seed)
     targets = {
         "mask": torch.randint(-1, 3, (4, 16, 16), generator=draw).repeat_interleave(8, 1).repeat_interleave(8, 2),
-        "masks": (torch.rand(4, 6, 32, 32, generator=draw) > 0.5).half(),
+        "masks": torch.randint(64, (4, 128, 128, 1), dtype=torch.uint8, generator=draw),  # six objects, a bit each
         "classes": torch.randint(-1, 3, (4, 6), generator=draw),
         "crowd": torch.zeros(4, 6, dtype=torch.bool),
     }

@@ -66,7 +66,7 @@ def trained(start, is_fused, device, graphed, **options):
     return [loop.objective.state_dict(), *state.values(), {"bad": loop.first_bad_step}]
 
 
-def assert_the_same(device, graphed):
+def assert_the_same(device, graphed, tolerance=2e-7):
     torch.manual_seed(0)
     for kind in (Uneven, Clamped):
         start = kind()
@@ -75,7 +75,8 @@ def assert_the_same(device, graphed):
             for ours, plain in zip(*pair, strict=True):
                 assert ours.keys() == plain.keys()
                 for name, tensor in plain.items():
-                    torch.testing.assert_close(ours[name], tensor, rtol=2e-5, atol=2e-7, msg=f"{options} {name}")
+                    told = f"{kind.__name__} {options} {name}: "
+                    torch.testing.assert_close(ours[name], tensor, rtol=2e-5, atol=tolerance, msg=told.__add__)
 
 
 if __name__ == "__main__":

@@ -32,4 +32,4 @@ def test_a_cpu_keeps_the_plain_form(settings, monkeypatch):
 def test_on_a_gpu_as_plain_torch(graphed):
     from interpreted_one_pass import assert_the_same
 
-    assert_the_same("cuda", graphed)
+    assert_the_same("cuda", graphed, tolerance=2e-6)  # 1e-5 of what ten steps move; weights may pass through 0

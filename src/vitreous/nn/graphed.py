@@ -95,11 +95,12 @@ class Graphed(Generic[M, T]):
             return self._fused(*inputs)
         with self._casting:
             found = self.forward(self.module, *inputs)
-        if self.compiled:  # from the next pass on, and with the weights that were cast in this one
-            module = self._casting.copied(self.module)
-            fused = torch.compile(self.forward, dynamic=False, mode=self.compiled)
-            self._fused = lambda *given: fused(module, *given)
-        return found
+        if not self.compiled:
+            return found
+        module = self._casting.copied(self.module)  # with the weights that were just cast
+        fused = torch.compile(self.forward, dynamic=False, mode=self.compiled)
+        self._fused = lambda *given: fused(module, *given)
+        return self._fused(*inputs)  # compiled here, and not in the pass that is watched for waits
 
     def _tried(self, inputs: Inputs) -> T:
         """The pass before the one that is recorded: what waits for the host cannot be."""
