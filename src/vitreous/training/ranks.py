@@ -93,6 +93,8 @@ def over_ranks(objective: Objective, world: World, *, compiled: bool) -> Losses:
     They must all call this together, and the parameters must stay the same objects from then on."""
     if is_sharded(objective):
         return objective
+    # Inductor's advice to round float32 products: where that is right, autocast rounds them.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     # Compiled inside: torch cuts the graph where its buckets of gradients end, and so computes while it exchanges.
     losses: Losses = torch.compile(objective, dynamic=False) if compiled else objective
     if world.size == 1:
