@@ -12,23 +12,24 @@ from pathlib import Path
 import torch
 from tiny import Points, Regress, make_loop
 from torch import nn
-from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitreous
 from vitreous.data.augmentation import MixSettings
 from vitreous.models import ViTSettings
 from vitreous.models.stems import ConvStem
-from vitreous.nn import shards
+from vitreous.nn.shards import fitted
 from vitreous.recipes.contrastive import cifar10_simclr
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.recipes.multicrop import cifar10_dino
 from vitreous.training.averages import AverageSettings
+from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.devices import World
 from vitreous.training.loop import DivergedError, MemorySettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.training.ranks import shard
 from vitreous.training.run import RunDirectory
+from vitreous.training.saving import Saver
 
 STEPS = 50
 
@@ -193,7 +194,6 @@ def scaled(out):
     objective = Scaled()
     if world.size > 1:
         shard(objective, world, half=False, compiled=False)
-        as_torch_plans(objective.state_dict(), world)
     loop = make_loop(objective=objective, data=Half(), world=world, clip=0.5, memory=MemorySettings(accumulate=2))
     with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory, Exchanges() as exchanges:
         loop.run(directory, None)
@@ -211,15 +211,30 @@ class Exchanges(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def as_torch_plans(tensors, world):
-    """What each rank saves of a checkpoint is what torch.distributed.checkpoint would have it save."""
-    items = create_default_local_save_plan(tensors, world.is_first).items
-    planned = {item.index.fqn: item.tensor_data.chunk for item in items if shards.is_sharded(tensors[item.index.fqn])}
-    assert planned.keys() == {name for name, tensor in tensors.items() if shards.is_sharded(tensor)}
-    for name, chunk in planned.items():
-        first, end = shards.rows(tensors[name])
-        assert [chunk.offsets[0], chunk.sizes[0]] == [first, end - first]
-        assert [*chunk.sizes[1:]] == [*tensors[name].shape[1:]]
+class Uneven(nn.Module):
+    """Rows that two ranks do not share evenly, a row that one of them has alone, a number that has none."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.rows = nn.Parameter(factor * torch.arange(15.0).view(5, 3))
+        self.row = nn.Parameter(factor * torch.arange(2.0).view(1, 2))
+        self.number = nn.Parameter(torch.tensor(factor))
+
+
+def uneven(out):
+    """Saves at step 1 what two ranks share, and at step 2 what three ranks had saved, each as large again."""
+    world = World.join("cpu")
+    objective = Uneven()
+    shard(objective, world, half=False, compiled=False)
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory, Saver(directory, world) as saver:
+        saver.begin(1, {"objective": objective.state_dict()}, {"of": 2})
+        saver.finish()
+        three = Checkpoints(out.parent / "three").read(1).tensors["objective"]
+        objective.load_state_dict(fitted(three, objective.state_dict()))
+        with torch.no_grad():
+            for parameter in objective.parameters():
+                parameter.mul_(2)
+        saver.begin(2, {"objective": objective.state_dict()}, {"of": 2})
 
 
 class BadOnTheLast(Half):
@@ -241,10 +256,13 @@ def diverged(out):
             (out / f"said-{world.rank}.txt").write_text(str(error))
 
 
+JOBS = {job.__name__: job for job in (partly, scaled, uneven, diverged)}
+
+
 def main(out, names):
     for name in names:
-        if name in ("partly", "diverged", "scaled"):
-            {"partly": partly, "diverged": diverged, "scaled": scaled}[name](out / name)
+        if name in JOBS:
+            JOBS[name](out / name)
         elif name.endswith("resumed"):
             recipe = sharded() if name == "sharded_resumed" else plain()
             vitreous.train(recipe, out / name, read_test=False, until=20)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from tiny import write_shares
 
 from vitreous.errors import UserError
 from vitreous.storage import atomic
@@ -191,17 +192,6 @@ def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path):
     atomic.sweep(folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     assert_is(Checkpoints(folder).latest(), last)
-
-
-def write_shares(checkpoints, step, shares):
-    """As ranks do together, of which the first begins and finishes."""
-    draft, files = checkpoints.draft(step), {}
-    draft.begin()
-    for rank, named in enumerate(shares):
-        shapes = {"objective": {"w": [sum(len(share["w"]) for share in shares), 3]}}
-        documents = {} if rank else {"state": {"step": step}, "shards": {"ranks": len(shares), "tensors": shapes}}
-        files |= draft.add({f"objective-0000{rank + 1}-of-0000{len(shares)}": named}, documents)
-    return draft, files
 
 
 def test_shares_of_several_ranks_are_one_checkpoint(tmp_path):

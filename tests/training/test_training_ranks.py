@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 import ranks_job
 import torch
+from tiny import write_shares
 
 from hosts import ADDRESSES, CABLE, NoHosts, two_hosts
 from vitreous.conversion.convert import convert
+from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.trained import Trained
 
 NAMES = ("plain", "resumed", "parts", "muon", "simclr", "hybrid", "dino", "partly", "scaled", "diverged")
-SHARDED = ("sharded", "sharded_resumed", "sharded_parts")
+SHARDED = ("sharded", "sharded_resumed", "sharded_parts", "uneven")
 
 
 def start(size, out, names, **environment):
@@ -52,10 +54,20 @@ def finish(processes):
 def runs(tmp_path_factory):
     """<size>/<name>, of one and of two processes."""
     out = tmp_path_factory.mktemp("ranks")
+    save_in_three_shares(out / "2" / "three")
     two = start(2, out, (*NAMES, *SHARDED))
     ranks_job.main(out / "1", NAMES)
     finish(two)
     return out
+
+
+def save_in_three_shares(folder):
+    """Two rows each, of which there are five, and of one row nothing for the second and the third."""
+    objective = {name: tensor.detach() for name, tensor in ranks_job.Uneven(factor=3.0).named_parameters()}
+    two, one = {"rows": objective["rows"][2:4]}, {"rows": objective["rows"][4:]}
+    checkpoints = Checkpoints(folder)
+    draft, files = write_shares(checkpoints, 1, [objective | {"rows": objective["rows"][:2]}, two, one])
+    checkpoints.finish(1, draft, files, 0.0)
 
 
 def losses(run):
@@ -126,6 +138,20 @@ def test_every_rank_saves_its_rows(runs):
         assert {name: tensor.shape for name, tensor in saved.tensors[stem].items()} == {
             name: tensor.shape for name, tensor in named.items()
         }
+
+
+def test_what_cannot_be_shared_evenly_is_saved_and_read(runs):
+    """By two ranks, from what two and three have saved, by one: rows, a row, a number; each at the rank that has it."""
+    checkpoints = RunDirectory(runs / "2" / "uneven").checkpoints
+    for step, factor in ((1, 1.0), (2, 6.0)):
+        found = checkpoints.read(step).tensors["objective"]
+        wanted = dict(ranks_job.Uneven(factor).named_parameters())
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    folder = own.read_folder(checkpoints.paths()[2])
+    assert {name: len(tensor) for name, tensor in folder.tensors["objective-00002-of-00002"].items()}["rows"] == 2
+    assert folder.documents["shards-00002-of-00002"]["objective"]["rows"] == [3, 0]
+    assert "number" not in folder.tensors["objective-00002-of-00002"]
 
 
 def test_shares_are_scored_and_the_best_kept(runs):

@@ -3,7 +3,8 @@ axis (see training/ranks). A plain tensor, which every rank has whole, passes th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,17 +18,6 @@ def is_sharded(tensor: Tensor) -> bool:
 def local(tensor: Tensor) -> Tensor:
     """The rows that lie on this rank, in the same memory and without gradient."""
     return tensor.detach().to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-
-
-def rows(tensor: Tensor) -> tuple[int, int]:
-    """Which rows lie on this rank: from the first to before the second. torch cuts evenly, rounded up, so that the last
-    ranks may have fewer than the others, or none."""
-    if not is_sharded(tensor):
-        return 0, len(tensor) if tensor.ndim else 1
-    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
-    each = -(-len(tensor) // mesh.size())
-    first = min(mesh.get_local_rank() * each, len(tensor))
-    return first, first + len(local(tensor))
 
 
 def beside(part: Tensor, tensor: Tensor) -> Tensor:
@@ -65,17 +55,23 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
 # ---- tensors that were saved
 
 
-class Pieces(Mapping[str, Tensor]):
-    """Tensors by name, each in pieces: rows after rows, as the ranks that saved them had them, which may have been more
-    or fewer than there are now. Nothing is read that is not asked for."""
+class Piece(NamedTuple):
+    """Of a tensor, what one rank saved."""
 
-    def __init__(self, parts: Sequence[Mapping[str, Tensor]]) -> None:
-        names = dict.fromkeys(name for part in parts for name in part)
-        self._pieces = {name: [part[name] for part in parts if name in part] for name in names}
+    begins: Sequence[int]  # in the whole, along each axis
+    tensor: Tensor
+
+
+class Pieces(Mapping[str, Tensor]):
+    """Tensors by name, each in the pieces that ranks saved, which may have been more or fewer than there are now.
+    torch.distributed.checkpoint plans what is read of which, and no more is."""
+
+    def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
+        self._pieces = pieces
 
     def __getitem__(self, name: str) -> Tensor:
-        pieces = self._pieces[name]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        first, *others = self._pieces[name]
+        return self.part(name, torch.empty(self.shape(name), device="meta")) if others else first.tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
@@ -84,26 +80,49 @@ class Pieces(Mapping[str, Tensor]):
         return len(self._pieces)
 
     def shape(self, name: str) -> torch.Size:
-        first, *others = self._pieces[name]
-        return torch.Size([len(first) + sum(map(len, others)), *first.shape[1:]]) if first.ndim else first.shape
+        ends = [map(add, piece.begins, piece.tensor.shape) for piece in self._pieces[name]]
+        return torch.Size(map(max, zip(*ends, strict=True)))
 
-    def rows(self, name: str, first: int, end: int) -> Tensor:
-        """From the first to before the end."""
-        found, start = [], 0
-        for piece in self._pieces[name]:
-            found.append(piece[max(first - start, 0) : max(end - start, 0)])
-            start += len(piece)
-        return torch.cat(found)
+    def fills(self, name: str, shape: torch.Size) -> bool:
+        """Whether nothing is missing of a tensor of this shape."""
+        held = sum(piece.tensor.numel() for piece in self._pieces[name])
+        return self.shape(name) == shape and held == shape.numel()
+
+    def part(self, name: str, place: Tensor) -> Tensor:
+        """What this rank has of it, if it lies over the ranks as `place` does."""
+        from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
+        from torch.distributed.checkpoint.metadata import (
+            ChunkStorageMetadata,
+            Metadata,
+            TensorProperties,
+            TensorStorageMetadata,
+        )
+
+        pieces = self._pieces[name]
+        found = torch.empty(local(place).shape, dtype=pieces[0].tensor.dtype)
+        chunks = [ChunkStorageMetadata(torch.Size(piece.begins), piece.tensor.shape) for piece in pieces]
+        about = TensorStorageMetadata(TensorProperties(found.dtype), self.shape(name), chunks)
+        for item in create_default_local_load_plan({name: place}, Metadata({name: about})).items:
+            assert item.storage_index.index is not None
+            saved = pieces[item.storage_index.index].tensor
+            found[_box(item.dest_offsets, item.lengths)] = saved[_box(item.storage_offsets, item.lengths)]
+        return found
+
+
+def _box(begins: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True))
 
 
 def fitted(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Saved tensors, each lying over the ranks as the live one of its name does. What has no such namesake, or one of
     another shape, stays whole: whoever takes them in will say so."""
-    pieces, found = saved if isinstance(saved, Pieces) else Pieces([saved]), {}
-    for name in pieces:
+    if not isinstance(saved, Pieces):
+        saved = Pieces({name: [Piece([0] * tensor.ndim, tensor)] for name, tensor in saved.items()})
+    found = {}
+    for name in saved:
         place = live.get(name)
-        if place is None or not is_sharded(place) or place.shape != pieces.shape(name):
-            found[name] = pieces[name]
+        if place is None or not is_sharded(place) or place.shape != saved.shape(name):
+            found[name] = saved[name]
         else:
-            found[name] = beside(pieces.rows(name, *rows(place)).to(place.device), place)
+            found[name] = beside(saved.part(name, place).to(place.device), place)
     return found

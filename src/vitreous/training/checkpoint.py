@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.nn.shards import Pieces
 from vitreous.storage import atomic
+from vitreous.training.shares import joined
 from vitreous.weights import own
 
 
@@ -92,27 +92,4 @@ class Checkpoints:
         if found.about.get("step") != step:
             raise UserError(f"{path}: renamed; it was saved after {found.about.get('step')} steps")
         elapsed_s = float(found.about.get("elapsed_s", 0.0))
-        return Checkpoint(step, _joined(found, path), found.documents["state"], elapsed_s)
-
-
-# ---- shares of ranks: objective-00002-of-00004.safetensors holds the second's rows, shards.json all whole shapes
-
-SHARDS = "shards"
-
-
-def shard_name(stem: str, rank: int, size: int) -> str:
-    return f"{stem}-{rank + 1:05}-of-{size:05}"
-
-
-def _joined(found: own.Folder, path: Path) -> dict[str, Mapping[str, Tensor]]:
-    """What several ranks saved, as one tensor each."""
-    if SHARDS not in found.documents:
-        return dict(found.tensors)
-    size, joined = int(found.documents[SHARDS]["ranks"]), {}
-    for stem, shapes in found.documents[SHARDS]["tensors"].items():
-        names = [shard_name(stem, rank, size) for rank in range(size)]
-        joined[stem] = Pieces([found.tensors[name] for name in names if name in found.tensors])
-        for name, shape in shapes.items():
-            if name not in joined[stem] or list(joined[stem].shape(name)) != shape:
-                raise UserError(f"{path}: damaged (of {stem} {name!r}, some rows are missing)")
-    return dict(joined)
+        return Checkpoint(step, joined(found, path), found.documents["state"], elapsed_s)

@@ -1,8 +1,8 @@
 """Checkpoints of all ranks, written while training goes on.
 
-After the same step all ranks copy to the host what they hold: the first one all that is not sharded, and each its rows
-of what is. Then every rank writes its own files in a thread, and when the last one is done, the first writes the
-manifest and puts the checkpoint in its place. Until then the one before it counts.
+After the same step all ranks copy to the host what each of them saves (see shares). Then every rank writes its own
+files in a thread, and when the last one is done, the first writes the manifest and puts the checkpoint in its place.
+Until then the one before it counts.
 """
 
 import json
@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.nn import shards
-from vitreous.training.checkpoint import SHARDS, shard_name
 from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
+from vitreous.training.shares import Shares, State
 from vitreous.weights import own
 
-State = Mapping[str, Mapping[str, Tensor]]  # file -> name -> tensor
 LOOK_S = 0.02  # between looks whether all ranks have written
 
 
@@ -32,6 +30,7 @@ class Saver:
 
     def __init__(self, directory: RunDirectory, world: World) -> None:
         self._directory, self._world = directory, world
+        self._shares = Shares(world)
         self._copies: dict[tuple[str, str], Tensor] = {}  # on the host, used again for the next one
         self._writing: _Writing | None = None
 
@@ -41,7 +40,7 @@ class Saver:
         opened = json.loads(self._world.collect(json.dumps(self._opened(step)))[0])
         _check(opened["error"])
         draft = self._directory.checkpoints.draft(step, opened["process"])
-        named, documents = share(tensors, state, self._world.rank, self._world.size)
+        named, documents = self._shares.of(tensors, state)
         copied = {stem: self._copied(stem, each) for stem, each in named.items()}
         if self._world.device.type == "cuda":
             torch.cuda.synchronize()
@@ -110,28 +109,6 @@ class Saver:
         # What ends a run on all ranks does not end the checkpoint before it; a lost rank will never be done with it.
         if error is None or isinstance(error, UserError):
             self.finish()
-
-
-def share(tensors: State, state: Mapping[str, Any], rank: int, size: int) -> tuple[State, dict[str, Any]]:
-    """What this rank writes: files of tensors, and documents."""
-    documents: dict[str, Any] = {"state": dict(state)} if rank == 0 else {}
-    whole = {
-        stem: {name: list(tensor.shape) for name, tensor in named.items() if shards.is_sharded(tensor)}
-        for stem, named in tensors.items()
-    }
-    if size == 1 or not any(whole.values()):
-        return ({stem: _rows(named) for stem, named in tensors.items()} if rank == 0 else {}), documents
-    if rank == 0:
-        documents[SHARDS] = {"ranks": size, "tensors": whole}
-    found = {stem: _rows(named, only_sharded=rank > 0) for stem, named in tensors.items()}
-    return {shard_name(stem, rank, size): named for stem, named in found.items()}, documents
-
-
-def _rows(named: Mapping[str, Tensor], only_sharded: bool = False) -> dict[str, Tensor]:
-    wanted = {name: tensor for name, tensor in named.items() if shards.is_sharded(tensor) or not only_sharded}
-    own_rows = {name: shards.local(tensor).detach() for name, tensor in wanted.items()}
-    # The last ranks may have no rows at all of a tensor with few.
-    return {name: rows for name, rows in own_rows.items() if not only_sharded or len(rows)}
 
 
 def _check(error: str) -> None:
