@@ -9,6 +9,7 @@ from vitreous.models import ResNetV1Settings, model_settings
 from vitreous.models.flops import num_parameters
 from vitreous.models.shapes import shapes_only
 from vitreous.nn.convolution import FrozenBatchNorm
+from vitreous.nn.folded import folded
 
 COUNTS = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160}
 TINY = ResNetV1Settings(picture_px=(32, 48), depths=(1, 1), base_width=4)
@@ -49,6 +50,22 @@ def test_the_norm_is_batch_norm_in_evaluation():
     x = torch.randn(2, 3, 4, 5)
     torch.testing.assert_close(frozen(x), norm(x))
     assert torch.equal(frozen.train()(x), frozen.eval()(x))  # statistics stay, whatever it is shown
+
+
+def test_folded_norms_change_nothing_but_rounding():
+    encoder = TINY.build().double()
+    for norm in encoder.modules():
+        if isinstance(norm, FrozenBatchNorm):
+            for name in ("weight", "bias", "mean", "variance"):
+                getattr(norm, name).data.uniform_(0.5, 1.5)
+            norm.weight.data[::2] *= -1  # of factors below zero the largest is the smallest
+    whole = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(3, 3)})
+    short = folded(whole, torch.float64)
+    x = torch.randn(2, 3, 32, 48).double()
+    for ours, expected in zip(short["encoder"](x).maps, encoder(x).maps, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
+    assert short["head"].weight is whole["head"].weight and folded(whole["head"], torch.float16) is whole["head"]
+    assert not any(isinstance(part, FrozenBatchNorm) for part in short["encoder"].modules())
 
 
 def test_half_precision_stays_half():

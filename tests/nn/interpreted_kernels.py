@@ -10,7 +10,9 @@ from vitreous.models.convnext import ConvNeXtSettings
 from vitreous.models.pvt import PVTSettings
 from vitreous.models.swin import SwinSettings, WindowAttention
 from vitreous.nn import kernels, window_attention
+from vitreous.nn import pointwise as pointwise_of
 from vitreous.nn.channels_last import depthwise
+from vitreous.nn.pointwise import pointwise
 
 serve = kernels.serve
 
@@ -57,6 +59,25 @@ def in_half_precision():
             torch.testing.assert_close(ours.double(), theirs, atol=atol, rtol=0)
 
 
+def products(samples, height, width, channels, out, before, added):
+    """In float16, as above."""
+    torch.manual_seed(samples)
+    x, shortcut = (torch.randn(samples, count, height, width) for count in (channels, out))
+    weight, bias, offset = torch.randn(out, channels, 1, 1) / channels**0.5, torch.randn(out), torch.randn(channels)
+    x, shortcut, weight, bias, offset = (one.half() for one in (x, shortcut, weight, bias, offset))
+    given = [x.contiguous(memory_format=torch.channels_last), weight, bias, offset if before else None]
+    given.append(shortcut.contiguous(memory_format=torch.channels_last) if added else None)
+    with torch.no_grad():
+        kernels.serve = serve
+        expected = pointwise(*(None if one is None else one.double() for one in given))
+        kernels.serve, kernels.PAY["pointwise"], pointwise_of.ENOUGH = (lambda _: True), True, 0
+        assert pointwise_of._is_served(given[0], weight, given[4])
+        found = pointwise(*given)
+    assert found.dtype == torch.float16 and found.is_contiguous(memory_format=torch.channels_last)
+    atol = 2e-3 * float(expected.abs().max())
+    torch.testing.assert_close(found.double(), expected, atol=atol, rtol=0)
+
+
 def models(backend="aot_eager"):
     swin = SwinSettings(picture_px=(32, 40), width=32, depths=(2,), heads=(2,), window=4)
     convnext = ConvNeXtSettings(picture_px=(32, 24), widths=(16,), depths=(1,))
@@ -85,5 +106,7 @@ if __name__ == "__main__":
     convolutions(1, 9, 5, 16, 7, gelu=False)
     convolutions(2, 9, 4, 24, 3, gelu=True)
     convolutions(1, 8, 3, 80, 3, gelu=False)
+    products(1, 9, 15, 64, 192, before=False, added=False)  # 135 rows: of the second tile only a few are there
+    products(2, 8, 8, 128, 64, before=True, added=True)
     in_half_precision()
     models()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 VIT = ViTSettings(picture_px=(64, 64), patch=8, width=64, depth=3, heads=4)
 SWIN = SwinSettings(picture_px=(64, 64), patch=2, width=32, depths=(2, 2), heads=(1, 2), window=4)
-PYRAMID = ResNetV1Settings(picture_px=(64, 64), unit="basic", depths=(1, 1, 1, 1), base_width=8)
+PYRAMID = ResNetV1Settings(picture_px=(64, 64), depths=(1, 1, 1, 1), base_width=8)
 SMALL = {"queries": 8, "width": 32, "heads": 4, "mlp_width": 48}
 PIXEL = PixelSettings(mask_width=32, mlp_width=48, depth=1, looks=2)
 TASKS = {

@@ -16,6 +16,7 @@ from vitreous.models.pvt import ConvMlp
 from vitreous.models.swin import SwinSettings
 from vitreous.nn import kernels
 from vitreous.nn.channels_last import depthwise, patchwise
+from vitreous.nn.pointwise import pointwise
 from vitreous.nn.window_attention import serves
 
 
@@ -25,6 +26,15 @@ def test_the_kernels_in_tritons_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     program = Path(__file__).with_name("interpreted_kernels.py")
     subprocess.run([sys.executable, str(program)], check=True, env=environment, timeout=600)
+
+
+class Product(nn.Module):
+    def __init__(self, channels, width):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(width, channels, 1, 1)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return pointwise(x.permute(0, 3, 1, 2), self.weight, self.bias)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +47,9 @@ def test_the_kernels_in_tritons_interpreter():
         ),
         (ConvNeXtSettings(widths=(16,), depths=(1,)).build(), (2, 3, 224, 224), "vitreous.depthwise.default"),
         (ConvMlp(16, 32, linear=False), (2, 56, 16), "vitreous.depthwise.default"),
+        (Product(64, 128), (8, 56, 56, 64), "vitreous.pointwise.default"),
     ],
-    ids=["Swin", "ConvNeXt", "PVT"],
+    ids=["Swin", "ConvNeXt", "PVT", "ResNet"],
 )
 def test_a_compiled_graph_holds_the_kernel_as_one_node(part, shape, operator, monkeypatch):
     """By tensors that say they are on a GPU and hold nothing."""
@@ -53,6 +64,7 @@ def test_a_compiled_graph_holds_the_kernel_as_one_node(part, shape, operator, mo
     # What torch before 2.13 says inside every compiled graph.
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     monkeypatch.setattr(kernels, "enabled", True)
+    monkeypatch.setattr(kernels, "PAY", dict.fromkeys(kernels.PAY, True))
     grid = (Grid(7, 8),) if isinstance(part, ConvMlp) else ()
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         part.to_empty(device="cuda")

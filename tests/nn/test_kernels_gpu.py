@@ -11,7 +11,9 @@ from vitreous.models.convnext import ConvNeXtSettings
 from vitreous.models.pvt import PVTSettings
 from vitreous.models.swin import SwinSettings, WindowAttention
 from vitreous.nn import kernels, window_attention
+from vitreous.nn import pointwise as pointwise_of
 from vitreous.nn.channels_last import depthwise
+from vitreous.nn.pointwise import pointwise
 
 pytestmark = pytest.mark.gpu
 
@@ -82,6 +84,23 @@ def test_other_windows(window):
 )
 def test_depthwise_equals_the_plain_form(kernel, gelu, shape, dtype):
     assert_equals_plain(Depthwise(shape[3], kernel, gelu), shape, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 97, 101, 64, 256), (2, 50, 49, 1024, 256), (1, 39, 41, 512, 2048)])
+@pytest.mark.parametrize("inner", [False, True])
+def test_products_equal_the_plain_form(shape, inner, dtype, monkeypatch):
+    monkeypatch.setitem(kernels.PAY, "pointwise", True)
+    samples, height, width, channels, out = shape
+    x = torch.randn(samples, channels, height, width, device="cuda").to(dtype, memory_format=torch.channels_last)
+    shortcut = torch.randn(samples, out, height, width, device="cuda").to(dtype, memory_format=torch.channels_last)
+    weight = (torch.randn(out, channels, 1, 1, device="cuda") / channels**0.5).to(dtype)
+    bias, offset = (torch.randn(count, device="cuda").to(dtype) for count in (out, channels))
+    given = (x, weight, bias, *((offset, shortcut) if inner else (None, None)))
+    assert pointwise_of._is_served(x, weight, given[4])
+    found, expected = pointwise(*given), pointwise(*(None if one is None else one.double() for one in given))
+    assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=CLOSE[dtype] * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize(

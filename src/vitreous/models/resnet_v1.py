@@ -17,6 +17,8 @@ from vitreous.models.names import RESNET_V1_SIZES
 from vitreous.models.resnet import Trunk
 from vitreous.nn.blocks import Repeated
 from vitreous.nn.convolution import FrozenBatchNorm
+from vitreous.nn.folded import fold
+from vitreous.nn.pointwise import pointwise
 
 Unit = Literal["bottleneck", "basic"]
 
@@ -36,6 +38,21 @@ class Root(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return F.max_pool2d(F.relu(self.norm(self.conv(images))), 3, 2, padding=1)
+
+    def folded(self, dtype: torch.dtype) -> "FoldedRoot":
+        return FoldedRoot(self, dtype)
+
+
+class FoldedRoot(nn.Module):
+    """Neither offset nor ReLU changes which number of nine is the largest: both wait until a quarter is left."""
+
+    def __init__(self, root: Root, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight, self.offset = fold(root.conv, root.norm, dtype)
+
+    def forward(self, images: Tensor) -> Tensor:
+        largest = F.max_pool2d(F.conv2d(images, self.weight, None, 2, padding=3), 3, 2, padding=1)
+        return F.relu(largest + self.offset[:, None, None])
 
 
 class BasicUnit(Repeated):
@@ -71,6 +88,29 @@ class BottleneckUnit(Repeated):
         y = F.relu(self.norm1(self.conv1(x)))
         y = F.relu(self.norm2(self.conv2(y)))
         return F.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+
+    def folded(self, dtype: torch.dtype) -> "FoldedBottleneckUnit":
+        return FoldedBottleneckUnit(self, dtype)
+
+
+class FoldedBottleneckUnit(nn.Module):
+    """Two products with the 3x3 convolution between: what else there was to do, they do in passing."""
+
+    def __init__(self, unit: BottleneckUnit, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight1, self.offset1 = fold(unit.conv1, unit.norm1, dtype)
+        self.weight2, self.offset2 = fold(unit.conv2, unit.norm2, dtype)
+        self.weight3, self.offset3 = fold(unit.conv3, unit.norm3, dtype)
+        self.stride, self.projected, conv, norm = unit.conv2.stride, None, unit.shortcut.conv, unit.shortcut.norm
+        if conv is not None and norm is not None:
+            self.projected, offset = fold(conv, norm, dtype)
+            self.offset3.add_(offset)  # of both, which are added
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = pointwise(x, self.weight1, self.offset1)
+        y = F.conv2d(y, self.weight2, None, self.stride, padding=1)
+        shortcut = x if self.projected is None else F.conv2d(x, self.projected, None, self.stride)
+        return pointwise(y, self.weight3, self.offset3, before=self.offset2, added=shortcut)
 
 
 class Shortcut(nn.Module):

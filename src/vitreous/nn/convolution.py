@@ -71,9 +71,13 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def line(self) -> tuple[Tensor, Tensor]:
+        """The factor and the offset of each channel."""
         factor = self.weight * (self.variance + self.epsilon).rsqrt()
-        offset = self.bias - self.mean * factor
+        return factor, self.bias - self.mean * factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor, offset = self.line()
         return x * factor[:, None, None].to(x.dtype) + offset[:, None, None].to(x.dtype)
 
 

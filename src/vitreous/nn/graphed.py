@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import first_line
 from vitreous.nn.capture import abandon, waits_of
+from vitreous.nn.folded import folded
 from vitreous.nn.half import CastOnce
 from vitreous.nn.shards import is_sharded
 
@@ -35,9 +36,10 @@ class Graphed(Generic[M, T]):
     """`forward(module, *inputs)`, of tensors (B, ...); an input may be None. It returns tensors (B, ...), alone or in
     dataclasses, dicts and tuples, which the caller may keep.
 
-    Under autocast its weights are cast once, so they must stay as they are for as long as this lives. A batch that is
-    smaller than a recorded one is filled up to it and cut again. With gradients, on other devices, in training mode and
-    where weights are sharded, `forward` is called as it is.
+    Under autocast its weights are cast once, and fixed norms become part of the convolutions before them, so weights
+    must stay as they are for as long as this lives. A batch that is smaller than a recorded one is filled up to it and
+    cut again. With gradients, on other devices, in training mode and where weights are sharded, `forward` is called as
+    it is.
 
     compiled: a mode of torch.compile, by which kernels are fused, too. That takes most of a minute per batch size, for
     a tenth or two of the time: it pays for millions of pictures.
@@ -48,6 +50,7 @@ class Graphed(Generic[M, T]):
         self.refused: str | None = None  # why nothing can be recorded
         self._is_whole = not any(map(is_sharded, module.parameters()))
         self._casting = CastOnce()
+        self._short: M | None = None  # the module without what passes in half precision can spare
         self._asked: Counter[Any] = Counter()
         self._graphs: OrderedDict[Any, _Graph[T]] = OrderedDict()  # by signature and batch size
         self._pool: Any = None
@@ -66,7 +69,7 @@ class Graphed(Generic[M, T]):
         with _TURN:
             self._graphs.clear()
             self._asked.clear()
-            self._casting, self._pool, self._fused = CastOnce(), None, None
+            self._casting, self._pool, self._fused, self._short = CastOnce(), None, None, None
 
     def _is_served(self) -> bool:
         is_fixed = self._is_whole and not (torch.is_grad_enabled() or self.module.training)
@@ -93,14 +96,22 @@ class Graphed(Generic[M, T]):
     def _forward(self, inputs: Inputs) -> T:
         if self._fused is not None:
             return self._fused(*inputs)
+        short = self._shortened()
         with self._casting:
-            found = self.forward(self.module, *inputs)
+            found = self.forward(short, *inputs)
         if not self.compiled:
             return found
-        module = self._casting.copied(self.module)  # with the weights that were just cast
+        module = self._casting.copied(short)  # with the weights that were just cast
         fused = torch.compile(self.forward, dynamic=False, mode=self.compiled)
         self._fused = lambda *given: fused(module, *given)
         return self._fused(*inputs)  # compiled here, and not in the pass that is watched for waits
+
+    def _shortened(self) -> M:
+        if not torch.is_autocast_enabled("cuda"):
+            return self.module
+        if self._short is None:
+            self._short = folded(self.module, torch.get_autocast_dtype("cuda"))
+        return self._short
 
     def _tried(self, inputs: Inputs) -> T:
         """The pass before the one that is recorded: what waits for the host cannot be."""
