@@ -1,4 +1,4 @@
-"""Learning without labels, side by side: one ViT, CIFAR-10, equal seconds of pre-training for every method.
+"""Learning without labels, side by side: one ViT (SimMIM: a Swin), CIFAR-10, equal seconds of pre-training each.
 
     python benchmarks/unlabelled.py --seconds 120 --runs runs/unlabelled --out docs/results/unlabelled.json
 
@@ -63,6 +63,7 @@ METHODS = {
     "masked": Method("masked patches", "cifar10_masked"),
     "mae": Method("MAE", "cifar10_mae"),
     "tokeniser": Method("tokeniser", "cifar10_tokeniser"),
+    "simmim": Method("SimMIM, of a Swin", "cifar10_simmim"),
     "beit": Method("BEiT", "cifar10_beit", teacher="tokeniser"),
     "dino": Method("DINO", "cifar10_dino"),
     "simclr": Method("SimCLR", "cifar10_simclr"),
