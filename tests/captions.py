@@ -7,7 +7,6 @@ from functools import cache
 from PIL import Image
 
 from vitreous.data.rendered_captions import Pairs
-from vitreous.data.sources import DataSettings
 from vitreous.models import ViTSettings
 from vitreous.recipes.recipe import Recipe
 
@@ -39,7 +38,7 @@ def shrunk_words(recipe: Recipe, table, steps: int = 24, **changes) -> Recipe:
     text = replace(recipe.objective.text, vocabulary=560, context=40, width=24, depth=1, heads=2)
     return replace(
         recipe,
-        data=DataSettings(where=str(table), test_fraction=0.0),
+        data=replace(recipe.data, where=str(table), test_fraction=0.0),
         start=None,
         model=ViTSettings(picture_px=(PX, PX), patch=8, width=24, depth=1, heads=2, pool="mean", num_prefix=0),
         objective=replace(recipe.objective, text=text, width=16, **changes),

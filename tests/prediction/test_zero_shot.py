@@ -19,7 +19,7 @@ from vitreous.models.text import TextSettings
 from vitreous.prediction.naming import AS_THEY_ARE, TEMPLATES, parse_classes, parse_templates, sentences
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.prediction.zero_shot import zero_shot
-from vitreous.recipes.words import flickr8k_siglip, rendered_clip
+from vitreous.recipes.words import flickr8k_clip, flickr8k_siglip
 from vitreous.serve.served_torch import TorchServed
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
     """Barely trained: enough to be used."""
     folder = tmp_path_factory.mktemp("towers")
     table = draw_captions(folder / "data", splits=(("train", 24), ("val", 8), ("test", 8)))
-    recipe = shrunk_words(rendered_clip(), table, steps=3)
+    recipe = shrunk_words(flickr8k_clip(start=None), table, steps=3)
     train(replace(recipe, training=replace(recipe.training, batch_size=8)), folder / "run", read_test=False)
     return folder / "run"
 

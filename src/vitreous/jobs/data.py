@@ -31,14 +31,22 @@ class AskedData:
     name: str  # for messages
 
     @classmethod
-    def find(cls, where: str | Path, data: str | Path | None = None, changes: Mapping[str, Any] | None = None) -> Self:
+    def find(
+        cls,
+        where: str | Path,
+        data: str | Path | None = None,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        for_labels: bool = False,
+    ) -> Self:
         """`data`, or what the run at `where` was trained on, by whatever path. `changes` are settings of other data by
-        their dotted names: {"data.layout.label_column": "breed"}."""
+        their dotted names: {"data.layout.label_column": "breed"}. `for_labels`: the labels of other data are asked for,
+        whatever the run learned from."""
         own = data_of(where)
         if own is None and data is None:
             raise UserError(f"{where} does not say what data it was trained on; name the data to evaluate it on")
         is_own = own is not None and (data is None or same_data(str(data), own.where))
-        known = own if own is not None and is_own else _other(str(data), own)
+        known = own if own is not None and is_own else _other(str(data), None if for_labels else own)
         words = {_within_data(name): typed(value) for name, value in (changes or {}).items()}
         for name in words:
             if is_own and name not in READING:

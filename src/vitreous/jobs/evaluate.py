@@ -102,7 +102,8 @@ def evaluate(
     linear and fewshot, measure the frozen features and ask only for labels: the classes may be others than the model's.
     """
     _check(coverages, probes, label_sets, mapping)
-    model, world, asked = Trained.load(where), World.join(device), AskedData.find(where, data, changes)
+    model, world = Trained.load(where), World.join(device)
+    asked = AskedData.find(where, data, changes, for_labels=bool(templates or (probes and not model.card.predicts)))
     if templates:
         found = evaluate_zero_shot(model, asked, split, templates=templates, coverages=tuple(coverages), world=world)
         return Assessment(found)

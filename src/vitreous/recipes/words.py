@@ -17,7 +17,7 @@ from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
 
 
-def rendered_clip(epochs: float = 40.0) -> Recipe:
+def rendered_clip(epochs: float = 100.0) -> Recipe:
     """CLIP on two drawn shapes and sentences about them: which belongs to which, and what never met in training.
 
     Command:  vitreous train rendered_clip
@@ -46,19 +46,19 @@ def rendered_clip(epochs: float = 40.0) -> Recipe:
         normalise=Preprocessing(crop="squash"),
         # A flip would make left of right: shapes are shifted alone.
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=4, padding="reflect"), flip=0.0),
-        optimizer=AdamWSettings(lr=5e-4, beta2=0.98, weight_decay=0.1, epsilon=1e-6),
+        optimizer=AdamWSettings(lr=1e-3, beta2=0.98, weight_decay=0.1, epsilon=1e-6),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         training=TrainingSettings(
             epochs=epochs,
             batch_size=256,
             precision="auto",
             compile="auto",
-            evaluate_every_epochs=5,
+            evaluate_every_epochs=10,
         ),
     )
 
 
-def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 30.0) -> Recipe:
+def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
     """CLIP on Flickr8k's 6,000 training pictures with five captions each, from a trained picture encoder or from none.
 
     Command:  vitreous train flickr8k_clip
@@ -70,7 +70,7 @@ def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epoc
     return _flickr8k("flickr8k_clip", ImageTextSettings(width=256, text=TEXT), start, data, epochs)
 
 
-def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 30.0) -> Recipe:
+def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
     """SigLIP on Flickr8k: a text tower that reads in both directions, and every pair judged for itself.
 
     Command:  vitreous train flickr8k_siglip
@@ -83,7 +83,7 @@ def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", ep
     return _flickr8k("flickr8k_siglip", objective, start, data, epochs)
 
 
-def flickr8k_lit(start: str = "vitreous-s", data: str = "flickr8k", epochs: float = 30.0) -> Recipe:
+def flickr8k_lit(start: str = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
     """LiT on Flickr8k: the picture tower is locked, and the text tower learns to find the words for what it sees.
 
     Command:  vitreous train flickr8k_lit
@@ -124,6 +124,7 @@ def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: 
             batch_size=512,
             precision="auto",
             compile="auto",
+            keep="best",  # 30,000 captions are soon known by heart
             evaluate_every_epochs=5,
             workers=8,
         ),
