@@ -6,7 +6,8 @@ Their model is saved by its own `save_pretrained` and read by us, so both have t
 to have as many parameters and, in float32 on the same pictures and boxes, the same loss. Then each takes training steps
 in turn (forward, matching, loss with auxiliary losses, backward, fused AdamW; bf16), or predicts in turn; the medians
 of the rounds are compared. Ours is the step of the real training loop, compiled, as one CUDA graph; theirs is eager,
-and compiled by torch.compile as it stands. Of predictions, "ours_fused" has the 1x1 convolutions of nn/pointwise, too.
+and compiled by torch.compile as it stands. Of predictions, "ours_fused" has the 1x1 convolutions of nn/pointwise, too,
+and in "ours_tuned" cuDNN tries out its kernels besides, which makes the last bits a matter of that moment's clock.
 What fails is reported in its place, and the rest goes on. --tiny tries it out on any machine.
 
 transformers' DetrModel computes another function with `auxiliary_loss` than without (it norms the queries between the
@@ -41,7 +42,7 @@ from vitreous.training.graph import GraphedStep
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
-VARIANTS = ("ours", "ours_fused", "theirs_eager", "theirs_compiled")
+VARIANTS = ("ours", "ours_fused", "ours_tuned", "theirs_eager", "theirs_compiled")
 NUM_CLASSES, SLOTS = 91, 30  # boxes per picture at most
 TINY = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 10}
 TINY |= {f"{side}_{what}": 4 for side in ("encoder", "decoder") for what in ("attention_heads", "ffn_dim")}
@@ -155,9 +156,9 @@ def their_step(model: Any, work: Work, compiled: bool) -> Callable[[], None]:
 
 
 def our_prediction(
-    model: Detect, work: Work, compiled: bool, graph: bool, levers: tuple[str, ...] = ()
+    model: Detect, work: Work, compiled: bool, graph: bool, levers: tuple[str, ...] = (), tuned: bool = False
 ) -> Callable[[], None]:
-    """levers: kernels that are not switched on by themselves."""
+    """levers: kernels that are not switched on by themselves. tuned: cuDNN tries out what it has for a convolution."""
     model = folded(model, torch.bfloat16)
     predict = torch.compile(model.predict, dynamic=False) if compiled else model.predict
     images, extent = work.batch.images, work.batch.extent
@@ -168,6 +169,7 @@ def our_prediction(
             torch.no_grad(),
             torch.autocast(images.device.type, dtype=torch.bfloat16),
             patch.dict(kernels.PAY, dict.fromkeys(levers, True)),
+            torch.backends.cudnn.flags(enabled=True, benchmark=tuned, allow_tf32=True),
         ):
             found[:] = [predict(images, extent)]
 
@@ -239,6 +241,7 @@ def compare(kind: str, what: str, batch_size: int, options: argparse.Namespace, 
         makers = {
             "ours": lambda: our_prediction(ours, work, not options.eager, graph),
             "ours_fused": lambda: our_prediction(ours, work, not options.eager, graph, ("pointwise",)),
+            "ours_tuned": lambda: our_prediction(ours, work, not options.eager, graph, ("pointwise",), tuned=True),
             "theirs_eager": lambda: their_prediction(theirs, work, False),
             "theirs_compiled": lambda: their_prediction(copy.deepcopy(theirs), work, True),
         }
