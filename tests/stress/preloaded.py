@@ -3,6 +3,7 @@
 import contextlib
 
 import torch._dynamo  # by every optimizer
+import torch.distributed.checkpoint.default_planner  # by checkpoints in shares
 
 import vitreous.bulk.job
 import vitreous.cli

@@ -27,6 +27,7 @@ from vitreous.recipes.words import rendered_clip
 from vitreous.storage import atomic
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.averages import AverageSettings
+from vitreous.training.loop import MemorySettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.weights import own
 
@@ -103,6 +104,12 @@ def read_by_workers(shared: Path) -> Recipe:
     )
 
 
+def sharded(shared: Path) -> Recipe:
+    """A share of every weight on each rank."""
+    recipe = supervised(shared)
+    return replace(recipe, training=replace(recipe.training, memory=MemorySettings(shard=True)))
+
+
 def longer(shared: Path) -> Recipe:
     """Long enough to be met in the middle."""
     recipe = supervised(shared)
@@ -147,7 +154,7 @@ def student(shared: Path) -> Recipe:
     return replace(recipe, model=replace(recipe.model, num_prefix=2))
 
 
-_TRAINED = (supervised, read_by_workers, longer, longer_read, mae, dino, segmentation, towers, student)
+_TRAINED = (supervised, sharded, read_by_workers, longer, longer_read, mae, dino, segmentation, towers, student)
 RECIPES: dict[str, Callable[[Path], Recipe]] = {one.__name__: one for one in _TRAINED}
 
 
