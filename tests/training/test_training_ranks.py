@@ -228,10 +228,8 @@ def test_four_ranks_learn_as_one_and_resume_exactly(tmp_path):
     ranks_job.main(tmp_path / "1", names)
     finish(four)
     for name, alone in [*zip(names, names, strict=True), *shares.items()]:
-        # Relative: a batch cut into sixteen parts is summed in another order, and AdamW makes the most of it; and Muon
-        # more, whose rounds are in bfloat16.
-        within = 1e-3 if name == "muon" else 1e-5
-        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), rel=within), name
+        within = 1e-3 if name == "muon" else 1e-5  # its rounds are in bfloat16
+        assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), abs=within), name
     for resumed, through in (("resumed", "plain"), ("sharded_resumed", "sharded")):
         assert losses(tmp_path / "4" / resumed) == losses(tmp_path / "4" / through)
         assert weights(tmp_path / "4" / resumed) == weights(tmp_path / "4" / through)
