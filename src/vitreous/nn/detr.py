@@ -112,8 +112,8 @@ class CrossAttention(nn.Module):
 
     def _queries_keys(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         if queries is keys:  # one product for both
-            both = slice(2 * queries.shape[-1])
-            q, k = F.linear(queries, self.project_in.weight[both], self.project_in.bias[both]).chunk(2, dim=-1)
+            weight, bias = (whole.chunk(3)[:2] for whole in (self.project_in.weight, self.project_in.bias))
+            q, k = F.linear(queries, torch.cat(weight), torch.cat(bias)).chunk(2, dim=-1)
         else:
             q, k = F.linear(queries, *self._part(0)), F.linear(keys, *self._part(1))
         return self._apart(q), self._apart(k)
