@@ -156,7 +156,7 @@ def their_step(model: Any, work: Work, compiled: bool) -> Callable[[], None]:
 
 
 def our_prediction(
-    model: Detect, work: Work, compiled: bool, graph: bool, levers: tuple[str, ...] = (), tuned: bool = False
+    model: Detect, work: Work, compiled: bool, graph: bool, *, levers: tuple[str, ...] = (), tuned: bool = False
 ) -> Callable[[], None]:
     """levers: kernels that are not switched on by themselves. tuned: cuDNN tries out what it has for a convolution."""
     model = folded(model, torch.bfloat16)
@@ -230,6 +230,7 @@ def compare(kind: str, what: str, batch_size: int, options: argparse.Namespace, 
     with noted(result, "unequal"):
         result |= check_equal(ours, theirs, work_of(2, px, device), kind)
     graph = device.type == "cuda"
+    fused = ("pointwise",)
     if what == "train":
         makers = {
             "ours": lambda: our_step(ours, work, not options.eager, graph),
@@ -240,8 +241,8 @@ def compare(kind: str, what: str, batch_size: int, options: argparse.Namespace, 
         ours.eval(), theirs.eval()
         makers = {
             "ours": lambda: our_prediction(ours, work, not options.eager, graph),
-            "ours_fused": lambda: our_prediction(ours, work, not options.eager, graph, ("pointwise",)),
-            "ours_tuned": lambda: our_prediction(ours, work, not options.eager, graph, ("pointwise",), tuned=True),
+            "ours_fused": lambda: our_prediction(ours, work, not options.eager, graph, levers=fused),
+            "ours_tuned": lambda: our_prediction(ours, work, not options.eager, graph, levers=fused, tuned=True),
             "theirs_eager": lambda: their_prediction(theirs, work, False),
             "theirs_compiled": lambda: their_prediction(copy.deepcopy(theirs), work, True),
         }

@@ -10,55 +10,64 @@ from vitreous.weights.calibration import BoxCalibration
 
 
 def detections(num, seed):
-    """Scores that are far too sure: right with a probability that grows with the score, and is another."""
+    """Scores that are far too sure of most classes: right with a probability that grows with the score, and is another.
+    Those of the last class are as low, and right more often."""
     rng = np.random.default_rng(seed)
-    scores = rng.beta(0.5, 0.8, num)
-    return scores, rng.random(num) < 0.7 * scores**2 + 0.02
+    scores, classes = rng.beta(0.5, 0.8, num), rng.integers(3, size=num)
+    chance = np.where(classes == 2, 0.95 * scores, 0.7 * scores**2) + 0.02
+    return scores, rng.random(num) < chance, classes
 
 
 def test_a_score_of_eight_tenths_is_right_eight_times_in_ten():
-    scores, right = detections(5000, 0)
-    calibration = fitted(scores, right, 2000)
-    scores, right = detections(50_000, 1)
-    promised = probabilities(scores, calibration)
-    for low in np.arange(0, 0.7, 0.1):
-        here = (promised >= low) & (promised < low + 0.1)
-        assert abs(right[here].mean() - promised[here].mean()) < 0.05  # fitted to some 400 detections per tenth
-    assert (np.diff(promised[np.argsort(scores)]) >= 0).all()  # the order stays, and average precision with it
+    scores, right, classes = detections(15_000, 0)
+    calibration = fitted(scores, right, 2000, classes, 3)
+    scores, right, classes = detections(150_000, 1)
+    promised = probabilities(scores, calibration, classes)
+    for low in np.arange(0, 0.8, 0.1):
+        for of_class in (classes < 2, classes == 2):
+            here = of_class & (promised >= low) & (promised < low + 0.1)
+            assert here.sum() < 100 or abs(right[here].mean() - promised[here].mean()) < 0.07
+    for number in range(3):  # the order of a class stays, and average precision with it
+        of_class = classes == number
+        assert (np.diff(promised[of_class][np.argsort(scores[of_class])]) >= 0).all()
     for wished, least in calibration.thresholds:
         assert right[promised >= least].mean() > wished - 0.03
 
 
 def test_the_fit_is_the_least_log_loss():
-    scores, right = detections(400, 2)
-    found = fitted(scores, right, 200)
-    assert len(found.slopes) == right.sum() // 30 > 1
+    scores, right, classes = detections(400, 2)
+    found = fitted(scores, right, 200, classes, 3)
+    num = len(found.slopes)
+    assert num == right.sum() // 30 > 1
 
     def loss(parts):
-        p = probabilities(scores, BoxCalibration(shift=parts[-1], slopes=tuple(parts[:-1]), knots=found.knots))
+        line = BoxCalibration(
+            slopes=tuple(parts[:num]), shift=parts[num], offsets=tuple(parts[num + 1 :]), knots=found.knots
+        )
+        p = probabilities(scores, line, classes)
         likelihood = -np.log(np.where(right, p, 1 - p)).sum()
-        return likelihood + 0.5 * ((np.asarray(parts) - [*[1] * len(found.slopes), 0]) ** 2).sum()
+        return likelihood + 0.5 * ((np.asarray(parts) - [*[1] * num, *[0] * 4]) ** 2).sum()
 
-    bounds = [*[(0.02, 20)] * len(found.slopes), (-20, 20)]
-    best = minimize(loss, [*found.slopes, found.shift], bounds=bounds, tol=1e-12)
-    far = minimize(loss, [*[1.0] * len(found.slopes), 0.0], bounds=bounds, tol=1e-12)
-    assert loss([*found.slopes, found.shift]) <= min(best.fun, far.fun) + 1e-6
+    mine, bounds = [*found.slopes, found.shift, *found.offsets], [*[(0.02, 20)] * num, *[(-20, 20)] * 4]
+    best = minimize(loss, mine, bounds=bounds, tol=1e-12)
+    far = minimize(loss, [*[1.0] * num, *[0.0] * 4], bounds=bounds, tol=1e-12)
+    assert loss(mine) <= min(best.fun, far.fun) + 1e-6
 
 
 @pytest.mark.parametrize("right", [[True] * 6, [False] * 6, [False, False, False, True, True, True]])
 def test_few_detections_and_none_that_contradict(right):
-    scores = np.array([0.1, 0.2, 0.3, 0.7, 0.8, 0.999999999])
-    found = probabilities(scores, fitted(scores, np.array(right), 6))
+    scores, one = np.array([0.1, 0.2, 0.3, 0.7, 0.8, 0.999999999]), np.zeros(6, int)
+    found = probabilities(scores, fitted(scores, np.array(right), 6, one, 2), one)
     assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
-    nothing = fitted(np.zeros(0), np.zeros(0, bool), 3)
+    nothing = fitted(np.zeros(0), np.zeros(0, bool), 3, one[:0], 1)
     assert nothing == BoxCalibration()
 
 
 def test_scores_that_mislead_are_flattened_rather_than_turned_round():
     rng = np.random.default_rng(0)
     scores = rng.random(2000)
-    found = fitted(scores, rng.random(2000) < 1 - scores, 1000)
-    assert np.ptp(probabilities(np.array([0.05, 0.95]), found)) < 0.05
+    found = fitted(scores, rng.random(2000) < 1 - scores, 1000, np.zeros(2000, int), 1)
+    assert np.ptp(probabilities(np.array([0.05, 0.95]), found, np.zeros(2, int))) < 0.05
 
 
 def test_thresholds():

@@ -78,12 +78,15 @@ def test_the_surest_false_alarms_and_the_largest_missed_objects(measured, scores
 
 
 def test_calibration_brings_scores_to_what_is_right(measured):
-    truth, found = made_up(pictures=150, seed=7)
-    other = Measured(truth, found, CLASSES, range(150))
-    curve = fitted(other.found.scores[other.counted], other.matches.is_right[other.counted], (~truth.crowd).sum())
-    before, bins = measured.reliability(measured.found.scores)
-    after, _ = measured.reliability(probabilities(measured.found.scores, curve))
+    fit, held = (Measured(*made_up(pictures=150, seed=seed), CLASSES, range(150)) for seed in (7, 1))
+    counted = fit.counted
+    scores, is_right, classes = fit.found.scores[counted], fit.matches.is_right[counted], fit.found.classes[counted]
+    curve = fitted(scores, is_right, (~fit.truth.crowd).sum(), classes, len(CLASSES))
+    assert curve.offsets[2] < min(curve.offsets[:2]) - 2  # no object is of the last class
+    before, _ = held.reliability(held.found.scores)
+    after, _ = held.reliability(probabilities(held.found.scores, curve, held.found.classes))
     assert after.value < before.value / 2
+    _, bins = measured.reliability(measured.found.scores)
     assert sum(one.detections for one in bins) == ((measured.found.scores >= 0.05) & measured.counted).sum()
     full = next(one for one in bins if one.detections)
     assert full.low <= full.score <= full.high

@@ -36,7 +36,8 @@ TWO_STAGE = DetectSettings(**SIZES, encoder_depth=0, decoder_depth=1, two_stage=
 ONE_STAGE = DetectSettings(**SIZES | {"levels": 1}, encoder_depth=0, decoder_depth=1)
 DETR = DetectSettings(**SIZES, encoder_depth=0, decoder_depth=1, decoder="detr")
 CENTRES = DetectSettings(**SIZES, encoder_depth=1, decoder="centres")
-CALIBRATION = BoxCalibration(temperature=1.3, shift=2.0, slopes=(0.8, 1.4), knots=(0.3,), threshold=0.1)
+LINE = {"shift": 2.0, "slopes": (0.8, 1.4), "knots": (0.3,), "offsets": (0.0, -0.7, 0.4)}
+CALIBRATION = BoxCalibration(temperature=1.3, threshold=0.1, **LINE)
 EXTENTS = torch.tensor([[16, 24], [9, 24], [16, 7]])
 
 

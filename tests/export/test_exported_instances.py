@@ -17,7 +17,8 @@ from vitreous.prediction.reading import Fitting, Reading
 from vitreous.prediction.scored import known_objects
 from vitreous.weights.calibration import BoxCalibration
 
-CALIBRATION = BoxCalibration(temperature=1.3, shift=2.0, slopes=(0.8, 1.4), knots=(0.3,), threshold=0.1)
+LINE = {"shift": 2.0, "slopes": (0.8, 1.4), "knots": (0.3,), "offsets": (0.0, -0.7, 0.4)}
+CALIBRATION = BoxCalibration(temperature=1.3, threshold=0.1, **LINE)
 
 
 def reading(classes, px):

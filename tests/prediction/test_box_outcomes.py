@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,6 +93,10 @@ def test_calibration_moves_scores_and_keeps_their_order():
     assert (np.argsort(plain.ravel()) == np.argsort(moved.ravel())).all()
     z = np.array([-2.0, 0.3, 1.3])
     np.testing.assert_allclose(curve.probabilities(z), 1 / (1 + np.exp(-np.array([-2.0, -0.85, 1.15]))))
+    higher = replace(curve, offsets=(0.0, 2.0, 0.0))
+    of_all = higher.probabilities(np.stack([z, z, z], axis=-1))
+    np.testing.assert_array_equal(of_all[:, 1], higher.probabilities(z, np.ones(3, int)))
+    assert (of_all[:, 1] > of_all[:, 0]).all() and (of_all[:, 0] == curve.probabilities(z)).all()
     found = outcomes({"logits": logits, "boxes": np.full((1, 30, 4), 0.3, np.float32)}, reading(curve), [(100, 200)])[0]
     assert isinstance(found, BoxOutcome) and found.threshold == 0.3
     assert all(one.score >= 0.3 for one in found.objects()) and len(found.objects(0.0)) == 90

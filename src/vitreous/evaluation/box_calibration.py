@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.tasks.box_precision import Floats
+from vitreous.tasks.box_precision import Floats, Numbers
 from vitreous.weights.calibration import BoxCalibration
 
 WISHED = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of what is shown that are to be right
@@ -21,19 +21,23 @@ CAUTION = 2.0  # in standard deviations
 PRIOR = 1.0  # how much the line without a bend counts: as much as about that many detections
 
 
-def probabilities(scores: Floats, calibration: BoxCalibration) -> Floats:
-    """As `predict` makes them of scores."""
-    return calibration.probabilities(logits_of(scores))
+def probabilities(scores: Floats, calibration: BoxCalibration, classes: Numbers) -> Floats:
+    """As `predict` makes them of scores (D,) of these classes."""
+    return calibration.probabilities(logits_of(scores), classes)
 
 
-def fitted(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> BoxCalibration:
-    """For detections (D,) on pictures that have this many objects in all."""
+def fitted(
+    scores: Floats, right: NDArray[np.bool_], num_objects: int, classes: Numbers, num_classes: int
+) -> BoxCalibration:
+    """For detections (D,) on pictures that have this many objects in all. Classes share the bends of the line; how high
+    it lies differs: of a rare class scores are low, and mostly right for all that."""
     logits = logits_of(scores)
     num = int(np.clip(right.sum() // RIGHT_PER_PIECE, 1, PIECES))
     knots = np.unique(np.quantile(logits[right], np.arange(1, num) / num)) if num > 1 else np.zeros(0)
-    slopes, shift = _regression(_pieces(logits, knots), right)
-    curve = BoxCalibration(shift=shift, slopes=tuple(slopes), knots=tuple(knots.tolist()))
-    calibrated = probabilities(scores, curve)
+    of_class = classes[:, None] == np.arange(num_classes if num_classes > 1 else 0)
+    slopes, shift, offsets = _regression(_pieces(logits, knots), of_class, right)
+    curve = BoxCalibration(shift=shift, slopes=slopes, knots=tuple(knots.tolist()), offsets=offsets)
+    calibrated = probabilities(scores, curve, classes)
     thresholds = [(wished, threshold_for(calibrated, right, wished)) for wished in WISHED]
     reached = {wished: least for wished, least in thresholds if least is not None}
     shown = reached.get(SHOWN_FOR, best_threshold(calibrated, right, num_objects))
@@ -78,12 +82,16 @@ def _pieces(logits: Floats, knots: Floats) -> Floats:
     return np.column_stack([first, between, last])
 
 
-def _regression(pieces: Floats, right: NDArray[np.bool_]) -> tuple[list[float], float]:
-    """Slopes and shift of the least log-loss, no slope below FLATTEST: Newton's method, projected. A prior around the
-    identity keeps them finite where scores tell right from wrong without an exception, or detections are few."""
-    inputs = np.column_stack([pieces, np.ones(len(pieces))])
-    prior = np.append(np.ones(pieces.shape[1]), 0.0)
-    lowest = np.append(np.full(pieces.shape[1], FLATTEST), -np.inf)
+def _regression(
+    pieces: Floats, of_class: NDArray[np.bool_], right: NDArray[np.bool_]
+) -> tuple[tuple[float, ...], float, tuple[float, ...]]:
+    """Slopes, shift and offsets of the least log-loss, no slope below FLATTEST: Newton's method, projected. A prior
+    around the identity keeps them finite where scores tell right from wrong without an exception, or detections are
+    few, and a class of which little is known near the others."""
+    inputs = np.column_stack([pieces, np.ones(len(pieces)), of_class])
+    num = pieces.shape[1]
+    prior = np.append(np.ones(num), np.zeros(inputs.shape[1] - num))
+    lowest = np.where(prior > 0, FLATTEST, -np.inf)
 
     def loss(found: Floats) -> float:
         values = inputs @ found
@@ -104,7 +112,7 @@ def _regression(pieces: Floats, right: NDArray[np.bool_]) -> tuple[list[float], 
         change, found = float(np.abs(moved - found).max()), moved
         if change < 1e-10:
             break
-    return found[:-1].tolist(), float(found[-1])
+    return tuple(found[:num].tolist()), float(found[num]), tuple(found[num + 1 :].tolist())
 
 
 def _sigmoid(values: Floats) -> Floats:

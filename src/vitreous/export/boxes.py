@@ -58,6 +58,8 @@ def _write_each(graph: Graph, calibration: BoxCalibration, logits: str, num: int
     for knot, before, after in zip(calibration.knots, slopes, slopes[1:], strict=False):
         beyond = graph.op("Relu", graph.op("Sub", x, graph.constant(knot)))
         line = graph.op("Add", line, graph.op("Mul", beyond, graph.constant(after - before)))
+    if calibration.offsets:
+        line = graph.op("Add", line, graph.constant(np.array(calibration.offsets, np.float32)))
     return graph.op("Sigmoid", line)
 
 

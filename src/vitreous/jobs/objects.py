@@ -31,9 +31,10 @@ def evaluate_objects(
         calibration = BoxCalibration() if val is None else fitted_calibration(predictor, val)
     on_test = measured(predictor, test)
     before, bins_before = on_test.reliability(on_test.found.scores)
+    scores = probabilities(on_test.found.scores, calibration, on_test.found.classes)
     return BoxEvaluation(
         by="boxes" if on_test.truth.masks is None else "masks",
-        scores=on_test.scores(probabilities(on_test.found.scores, calibration), calibration.threshold),
+        scores=on_test.scores(scores, calibration.threshold),
         calibration=calibration,
         validation_pictures=0 if val is None else len(val),
         ece_before=before,
@@ -51,6 +52,8 @@ def fitted_calibration(predictor: Predictor, source: Source) -> BoxCalibration:
         found.found.scores[found.counted],
         found.matches.is_right[found.counted],
         int((~found.truth.crowd).sum()),
+        found.found.classes[found.counted],
+        len(predictor.classes),
     )
 
 

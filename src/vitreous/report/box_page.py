@@ -71,10 +71,13 @@ def examples(result: BoxFitted) -> Html:
     every = [one for one in of_boxes(result).scores.per_picture if one.objects or one.shown]
     order = sorted(every, key=lambda one: (-one.f1, -one.objects))
     middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
+    typical = order[middle : middle + NUM_SHOWN]
+    worst = sorted(order, key=lambda one: (one.f1, -one.objects))
     chosen = {
         "The best": order[:NUM_SHOWN],
-        "The typical": order[middle : middle + NUM_SHOWN],
-        "The worst": sorted(order, key=lambda one: (one.f1, -one.objects))[:NUM_SHOWN],
+        "The typical": typical,
+        # Where nothing is found in most pictures, the typical ones are as bad: then it is others of them.
+        "The worst": ([one for one in worst if one not in typical] or worst)[:NUM_SHOWN],
     }
     predictor = Predictor.load(result.out)
     cards = {kind: [_example(result, predictor, one) for one in some] for kind, some in chosen.items()}

@@ -9,7 +9,7 @@ from vitreous.errors import UserError, shown
 from vitreous.models import ModelSettings
 from vitreous.tasks import ClassifySettings, TaskSettings
 from vitreous.weights import version1
-from vitreous.weights.calibration import Calibration, ClassCalibration, ManyCalibration
+from vitreous.weights.calibration import BoxCalibration, Calibration, ClassCalibration, ManyCalibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,14 @@ class Card:
     def __post_init__(self) -> None:
         if not all(1 <= side <= MAX_SIDE for side in self.model.picture_px):
             raise UserError(f"picture_px is {shown(self.model.picture_px)}: sides go from 1 to {MAX_SIDE} px")
-        chosen = self.calibration.thresholds if isinstance(self.calibration, ManyCalibration) else ()
+        chosen: tuple[float, ...] = ()
+        if isinstance(self.calibration, ManyCalibration):
+            chosen = self.calibration.thresholds
+        elif isinstance(self.calibration, BoxCalibration):
+            chosen = self.calibration.offsets
         if chosen and len(chosen) != len(self.classes):
-            raise UserError(f"{len(chosen)} thresholds for {len(self.classes)} classes: give one per class, or none")
+            what = "thresholds" if isinstance(self.calibration, ManyCalibration) else "offsets"
+            raise UserError(f"{len(chosen)} {what} for {len(self.classes)} classes: give one per class, or none")
 
     @property
     def classifier(self) -> ClassifySettings | None:
