@@ -1,12 +1,14 @@
 """One CUDA graph for a step wherever a step allows it, and why not where it does not."""
 
+import gc
+
 import pytest
 import torch
 from tiny import Points, Regress, make_loop, weights
 
 from vitreous.settings import from_json, to_json
 from vitreous.training.devices import World
-from vitreous.training.graph import GraphedStep, same_shapes
+from vitreous.training.graph import WARM_UP_STEPS, GraphedStep, same_shapes
 from vitreous.training.loop import MemorySettings, TrainingSettings
 from vitreous.training.run import RunDirectory
 
@@ -126,3 +128,33 @@ def test_a_batch_of_another_shape_is_taken_in_full(tmp_path):
     assert isinstance(loop.run_step, GraphedStep) and loop.run_step.graph is not None
     _, expected = trained(tmp_path / "plain", Quiet(), Uneven(device="cuda"), cuda_graph=False)
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.gpu
+def test_the_graph_of_a_run_before_is_not_freed_during_a_capture():
+    """A run and its graph refer to each other. A collector that came at that moment would spoil the capture."""
+    x, refused = torch.ones(4, device="cuda"), []
+
+    def step():
+        for _ in range(1000):
+            cycle = []
+            cycle.append(cycle)
+        x.mul_(1)
+
+    before, after = GraphedStep(step), GraphedStep(step, refused.append)
+    for _ in range(5):
+        before()
+    before.itself = before
+    thresholds = gc.get_threshold()
+    gc.disable()  # so that it is still there
+    try:
+        del before
+        for _ in range(WARM_UP_STEPS):
+            after()
+        gc.set_threshold(10, 1, 1)
+        gc.enable()
+        after()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert not refused and after.graph is not None

@@ -1,8 +1,9 @@
 """What capturing a CUDA graph needs: to know beforehand whether it can be done, and to come out of a failure."""
 
+import gc
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -16,6 +17,19 @@ def abandon(device: int, pool: Any) -> None:
             getattr(torch._C, name)(device, pool)
     generator = torch.cuda.default_generators[device]
     generator.graphsafe_set_state(generator.clone_state())
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """A graph of before, held by a cycle as those of finished runs are, must not be freed in the midst of a capture:
+    CUDA forbids that, and the capture fails."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def waits_of(step: Callable[..., object], inputs: tuple[Tensor, ...]) -> list[str]:

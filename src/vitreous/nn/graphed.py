@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import first_line
-from vitreous.nn.capture import abandon, waits_of
+from vitreous.nn.capture import abandon, nothing_collected, waits_of
 from vitreous.nn.folded import folded
 from vitreous.nn.half import CastOnce
 from vitreous.nn.shards import is_sharded
@@ -162,7 +162,7 @@ def recorded(run: Callable[[], T], pool: Any) -> tuple[Callable[[], None], T]:
     empties the cache of all memory: in the midst of training that costs more than the graph brings."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    with torch.cuda.stream(_side(torch.cuda.current_device())):
+    with nothing_collected(), torch.cuda.stream(_side(torch.cuda.current_device())):
         # Other threads may allocate and copy meanwhile: readers pin what they bring.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:

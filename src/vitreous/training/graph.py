@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitreous.nn.capture import abandon, waits_of
+from vitreous.nn.capture import abandon, nothing_collected, waits_of
 
 Graph = Literal["auto"] | bool
 WARM_UP_STEPS = 3  # before a graph is captured: compilation, autotuning and lazy state happen in them
@@ -71,7 +71,7 @@ class GraphedStep:
         capturing = torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local")
         try:
             # The outer one brings the stream back where a capture fails.
-            with torch.cuda.stream(torch.cuda.current_stream()), capturing:
+            with nothing_collected(), torch.cuda.stream(torch.cuda.current_stream()), capturing:
                 self.step(*self.inputs)
         except RuntimeError as error:
             if self.give_up is None:
