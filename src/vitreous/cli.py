@@ -119,14 +119,14 @@ def run_verb(name: str, arguments: list[str]) -> None:
     own = Parser(prog=f"vitreous {name}", description=module.HELP, allow_abbrev=False, add_help=not takes_settings)
     module.add(own)
     if not takes_settings:
-        options, unknown = own.parse_known_args(arguments)
+        options, unknown = own.parse_known_intermixed_args(arguments)
         if unknown:
             own.refuse(unknown[0])
         module.run(options)
         return
     own.add_argument("--help", "-h", action="store_true", help="show this, or every setting once enough is named")
     plain, settings = separated(arguments, own.known())
-    options, unknown = own.parse_known_args(plain)
+    options, unknown = own.parse_known_intermixed_args(plain)
     if unknown:
         own.refuse(unknown[0])
     options.parser = own

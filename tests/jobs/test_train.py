@@ -82,7 +82,7 @@ def test_training_may_start_from_a_head_that_was_fitted_first(tmp_path):
     assert all(torch.equal(built[name], value) for name, value in start.weights.items())
     assert not build_objective(replace(again, start_head=False), start.card.classes).head.weight.any()
     for wrong, classes in ((replace(again, start=None), start.card.classes), (again, start.card.classes[::-1])):
-        with pytest.raises(UserError, match="start_head needs a start with a head for the same classes"):
+        with pytest.raises(UserError, match="start_head needs a start with a head of its kind"):
             build_objective(wrong, classes)
 
 

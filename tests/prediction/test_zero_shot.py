@@ -19,6 +19,7 @@ from vitreous.models.text import TextSettings
 from vitreous.prediction.naming import AS_THEY_ARE, TEMPLATES, parse_classes, parse_templates, sentences
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.prediction.zero_shot import zero_shot
+from vitreous.recipes.finetune import finetune
 from vitreous.recipes.words import flickr8k_clip, flickr8k_siglip
 from vitreous.serve.served_torch import TorchServed
 from vitreous.weights.card import Card
@@ -111,6 +112,12 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     spoken = predict(run, picture, classes=COLOURS)[0]
     np.testing.assert_allclose(written.probabilities, spoken.probabilities, atol=1e-6)
     assert said["probability"] == pytest.approx(max(written.probabilities), abs=1e-4)
+
+    # Fine-tuned, it begins with what it knows, though a folder numbers its classes otherwise.
+    recipe = finetune(str(tmp_path / "classifier"), str(folder), PX, steps=1)
+    train(replace(recipe, optimizer=replace(recipe.optimizer, lr=0.0)), tmp_path / "tuned", read_test=False)
+    tuned = predict(tmp_path / "tuned", picture)[0]
+    np.testing.assert_allclose(tuned.probabilities, written.probabilities, atol=1e-6)
 
     named = ["--classes", ",".join(COLOURS), "--labelled", str(folder)]
     main(["convert", str(run), str(tmp_path / "calibrated"), *named])

@@ -1,12 +1,13 @@
 """The parts of a run, built as its recipe says: objective, encoder, loaders, loop."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
 from vitreous.batch import Batch
 from vitreous.data.loader import EvalLoader, TrainLoader
-from vitreous.data.sources import Source, Splits
+from vitreous.data.sources import Source, Splits, with_classes
 from vitreous.data.views import build_views
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
@@ -44,6 +45,18 @@ def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
     return built
 
 
+def class_order(recipe: Recipe, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Where training goes on from a head for these classes, they are numbered as this head has them: names that were
+    given by hand come in any order."""
+    known = Trained.load(recipe.start).card.classes if recipe.start_head and recipe.start is not None else ()
+    return known if sorted(known) == sorted(classes) else classes
+
+
+def numbered(splits: Splits, classes: tuple[str, ...]) -> Splits:
+    val, test = (None if part is None else with_classes(part, classes) for part in (splits.val, splits.test))
+    return replace(splits, train=with_classes(splits.train, classes), val=val, test=test)
+
+
 def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -> None:
     """All but the encoder of the weights that training starts from: a head that was fitted first moves the features
     less (Kumar et al. 2022)."""
@@ -56,7 +69,8 @@ def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -
         or any(name not in named or named[name].shape != value.shape for name, value in wanted.items())
     ):
         raise UserError(
-            f"{recipe.name}: start_head needs a start with a head for the same classes; otherwise leave it out"
+            f"{recipe.name}: start_head needs a start with a head of its kind for the same classes; without one, give "
+            "--start_head false"
         )
     objective.load_state_dict({name: named[name] for name in wanted}, strict=False)
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from vitreous.jobs.build import build_objective
+from vitreous.jobs.build import build_objective, class_order
 from vitreous.jobs.train import trained
 from vitreous.jobs.words import begun_with, fitted
 from vitreous.recipes.recipe import read_recipe
@@ -29,7 +29,7 @@ def model_at(folder: Path) -> Trained:
     if isinstance(recipe.objective, ImageTextSettings):
         tokenizer = begun_with(run)
         recipe = fitted(recipe, recipe.objective, tokenizer)
-    classes = tuple(atomic.read_json(run / "pictures.json")["train"]["classes"])
+    classes = class_order(recipe, tuple(atomic.read_json(run / "pictures.json")["train"]["classes"]))
     objective = build_objective(recipe, classes)
     averages = {name: tensor for name, tensor in saved.tensors["average"].items() if name != "updates"}
     objective.load_state_dict({**saved.tensors["objective"], **averages})

@@ -15,7 +15,9 @@ from vitreous.jobs import resuming
 from vitreous.jobs.build import (
     build_loop,
     build_objective,
+    class_order,
     eval_batches,
+    numbered,
     with_batch_that_fits,
 )
 from vitreous.jobs.data import OpenData
@@ -118,6 +120,7 @@ def _train(
         if world.is_first:
             note(*splits.notes)
         recipe = with_batch_that_fits(recipe, splits.train, world)
+        splits = numbered(splits, class_order(recipe, splits.train.classes))
         recipe, splits, tokenizer = with_words(recipe, splits, world, path)
         objective = build_objective(recipe, splits.train.classes)
         _check_scored(recipe, objective, splits.train)

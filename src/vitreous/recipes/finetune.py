@@ -1,4 +1,5 @@
-"""Fine-tuning, as the paper does it (3.2, B.1.1): a new head of zeros, larger pictures, SGD with momentum.
+"""Fine-tuning, as the paper does it (3.2, B.1.1): a new head of zeros, larger pictures, SGD with momentum. What was
+made of classes by their names keeps its head: it knows them before it is trained.
 
 SGD with momentum 0.9, batch 512, cosine decay, no weight decay, gradients clipped at norm 1, 384 px. The learning
 rate is chosen on a held-out part of train; then the model is trained on all of it.
@@ -38,7 +39,8 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     Section:  3.2, B.1.1
     """
     trained = Trained.load(start)
-    model = larger(trained.card.model, picture_px)
+    model, task = larger(trained.card.model, picture_px), trained.card.task
+    by_words = task if isinstance(task, ClassifySettings) and task.head == "cosine" else None  # it knows its classes
     training = TrainingSettings(
         epochs=10, steps=steps, batch_size=512, clip=1.0, evaluate_every_epochs=1, log_every_steps=10, workers=2
     )
@@ -47,7 +49,8 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         data=DataSettings(where=data, val_fraction=0.1),
         model=model,
         start=start,
-        objective=ClassifySettings(head="linear"),
+        start_head=by_words is not None,
+        objective=by_words or ClassifySettings(head="linear"),
         normalise=trained.card.preprocessing,
         augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.5, 1.0))),
         optimizer=SGDSettings(lr=0.01, momentum=0.9, weight_decay=0.0),

@@ -17,7 +17,7 @@ from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
 
 
-def rendered_clip(epochs: float = 100.0) -> Recipe:
+def rendered_clip(epochs: float = 150.0) -> Recipe:
     """CLIP on two drawn shapes and sentences about them: which belongs to which, and what never met in training.
 
     Command:  vitreous train rendered_clip
@@ -50,7 +50,7 @@ def rendered_clip(epochs: float = 100.0) -> Recipe:
         schedule=ScheduleSettings(warmup_fraction=0.05),
         training=TrainingSettings(
             epochs=epochs,
-            batch_size=256,
+            batch_size=512,  # of a picture and its mirror image, few batches hold both: that is learned last
             precision="auto",
             compile="auto",
             evaluate_every_epochs=10,

@@ -37,7 +37,10 @@ def run(options: argparse.Namespace) -> None:
             ("cifar10, imagenette224, oxford_pets", "in the folder that VITREOUS_DATA names"),
             ("camvid, pets_trimaps", "there too: pictures, each with a mask"),
             ("PATH", "a folder of class folders, or of images/ and masks/; parquet, tar shards, or a CSV of paths"),
-            ("rendered:TASK", "drawn from a seed: location, orientation, count, distance, size; segment, with masks"),
+            (
+                "rendered:TASK",
+                "drawn from a seed: location, orientation, count, distance, size; segment, objects, captions",
+            ),
             ("hf:NAME", "a data set of the Hugging Face hub (needs the `datasets` library)"),
         ]
         print("Data\n" + table(rows, ("name", "what")) + "\n")
