@@ -3,13 +3,16 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from instances import ShapeOracle, rendered
+from vitreous.data.outlines import run_mask
 from vitreous.jobs.objects import evaluate_objects
 from vitreous.prediction.predictor import Predictor
-from vitreous.report import boxed_data
+from vitreous.report import box_page, boxed_data
 from vitreous.report.kinds import KINDS
+from vitreous.settings import from_json, to_json
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +45,19 @@ def test_shapes_are_shown_and_told_of(result, monkeypatch):
     changed = (drawn != test.read(index).repeat(times, axis=0).repeat(times, axis=1)).any(axis=2)
     covered = sum(test.targets.shapes(index)).astype(bool).repeat(times, axis=0).repeat(times, axis=1)
     assert changed[covered].mean() > 0.98 and not changed[~covered].any()
+
+
+def test_mistakes_are_painted_where_the_shapes_lie_that_were_compared(result, monkeypatch):
+    scores, test, crops = result.evaluation.scores, result.splits.test, []
+    read = from_json(type(scores), to_json(scores))  # a report may be written from what was saved
+    assert read.alarms == scores.alarms and len(read.alarms) > 3
+    monkeypatch.setattr(box_page, "drawn", lambda crop, *_: crops.append(crop) or crop)
+    box_page.mistakes(read.alarms, test, read, "here")
+    for one, crop in zip(read.alarms, crops, strict=False):
+        pixels = test.read(one.picture)
+        shape = run_mask({"size": pixels.shape[:2], "counts": one.shape})
+        boxes = np.array([each for each in (one.box, one.object_box) if each is not None])
+        left, top, right, bottom = box_page._around(boxes, pixels.shape)
+        inside = shape[top:bottom, left:right]
+        changed = (crop != pixels[top:bottom, left:right]).any(axis=2)
+        assert inside.sum() == shape.sum() and changed[inside].mean() > 0.95 and not changed[~inside].any()

@@ -33,7 +33,7 @@ def precision_recall(scores: BoxScores) -> Figure:
     mean = np.mean([one.curve for one, _ in seen], axis=0)
     axes.plot(recalls, mean, color=INK, linewidth=2.0, label=f"mean (AP50 {100 * scores.ap50.value:.1f} %)")
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02), xlabel="recall", ylabel="precision")
-    axes.legend(loc="lower left")
+    axes.legend(loc="best")
     return drawn
 
 

@@ -14,7 +14,7 @@ from vitreous.evaluation.box_matches import KINDS, NONE, Matches, matches
 from vitreous.evaluation.box_resampling import Ranked, draws, ranked
 from vitreous.evaluation.metrics import Estimate
 from vitreous.tasks import box_precision
-from vitreous.tasks.box_precision import SIZES, THRESHOLDS, Floats, Found, Truth
+from vitreous.tasks.box_precision import SIZES, THRESHOLDS, Floats, Found, Rle, Truth
 from vitreous.weights.calibration import BoxCalibration
 
 BINS = 10  # of scores, of equal width
@@ -84,6 +84,7 @@ class Mistake:
     box: tuple[float, float, float, float]  # x0 y0 x1 y1 in px of the picture
     object: str | None = None  # the class of the object that a wrong detection is about
     object_box: tuple[float, float, float, float] | None = None
+    shape: str | None = None  # what the box holds, as COCO writes runs of pixels; None: boxes were compared
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,7 @@ class Measured:
                     box=_box(self.found.boxes[row]),
                     object=None if about == NONE else self.classes[self.truth.classes[about]],
                     object_box=None if about == NONE else _box(self.truth.boxes[about]),
+                    shape=_shape(self.found.masks, row),
                 )
             )
         return found
@@ -326,6 +328,7 @@ class Measured:
                 label=self.classes[self.truth.classes[row]],
                 score=None,
                 box=_box(self.truth.boxes[row]),
+                shape=_shape(self.truth.masks, row),
             )
             for row in rows[np.argsort(-areas, kind="stable")][:LISTED]
         ]
@@ -334,6 +337,10 @@ class Measured:
 def _box(sides: Floats) -> tuple[float, float, float, float]:
     x0, y0, x1, y1 = sides.round(2).tolist()
     return x0, y0, x1, y1
+
+
+def _shape(masks: Sequence[Rle] | None, row: int) -> str | None:
+    return None if masks is None else str(masks[row]["counts"])
 
 
 def _mean(values: Floats) -> Floats:

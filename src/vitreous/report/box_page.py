@@ -8,12 +8,15 @@ import numpy as np
 
 from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
+from vitreous.data.outlines import run_mask
+from vitreous.data.runs import Runs
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
 from vitreous.evaluation.box_scores import BoxScores, Mistake, PictureBoxes
 from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.drawn_boxes import Drawn, drawn
+from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
 from vitreous.prediction.predictor import Predictor
 from vitreous.report.box_account import BoxFitted, of_boxes
 from vitreous.report.boxed_data import labelled_objects
@@ -106,7 +109,8 @@ def _example(result: BoxFitted, predictor: Predictor, one: PictureBoxes) -> Html
 
 
 def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: str) -> Html:
-    """As crops: what was said in the colour of its class, the object that it is about in white."""
+    """As crops: what was said in the colour of its class, as a box or as a shape; a white box around the object that it
+    is about."""
     if not listed:
         return paragraph("None.")
     colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
@@ -115,8 +119,9 @@ def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: st
         words = f"The largest objects that no detection with a score of {found.threshold:.2f} or more matches."
     else:
         words = (
-            "The wrong detections that the model was most confident of; the object each belongs to has a white frame. "
-            "Missing and wrong labels show up here first: check in each case whether the label or the model is wrong."
+            "The wrong detections that the model was most confident of, with a white box around the object that each "
+            "belongs to. Missing and wrong labels show up here first: check in each case whether the label or the "
+            "model is wrong."
         )
     return together(paragraph(words), tag.div(cards, class_="cards"))
 
@@ -127,9 +132,12 @@ def _crop(one: Mistake, test: Source, colour: tuple[int, int, int], data: str) -
         return None
     boxes = [one.box] if one.object_box is None else [one.box, one.object_box]
     left, top, right, bottom = _around(np.array(boxes), pixels.shape)
-    frames = (
-        [Drawn(one.box, colour)] if one.object_box is None else [Drawn(one.object_box, TRUTH), Drawn(one.box, colour)]
-    )
+    frames = [] if one.object_box is None else [Drawn(one.object_box, TRUTH)]
+    if one.shape is None:
+        frames.append(Drawn(one.box, colour))
+    else:
+        runs = Runs.of(run_mask({"size": pixels.shape[:2], "counts": one.shape}), pixels.shape[:2])
+        pixels = drawn_shapes(pixels, [DrawnShape(runs, colour)], words=False)
     moved = [
         frame._replace(box=(frame.box[0] - left, frame.box[1] - top, frame.box[2] - left, frame.box[3] - top))
         for frame in frames
