@@ -38,6 +38,7 @@ from vitreous.inspection.pictures import WHOLE, Covered, Pixels, brightness, enl
 from vitreous.inspection.receptive_figures import receptive_figure
 
 NUM_IN_GALLERY = 6  # pictures in the gallery of heads
+MOST_PLACES = 16  # along a side of the figure of positions
 
 
 def figures(findings: Findings, pictures: Sequence[Pixels], captions: Sequence[str] | None = None) -> dict[str, Figure]:
@@ -195,12 +196,12 @@ def _draw_positions(ax: Axes, similarity: Tensor | str) -> None:
         return
     h, w = similarity.shape[:2]
     scale = Normalize(min(-1.0, float(similarity.min())), 1.0)
-    tiles = [[heat(similarity[i, j], scale, SIMILARITY) for j in range(w)] for i in range(h)]
-    show(ax, mosaic(tiles, 0.12))
-    number_tiles(ax, rows=h, columns=w)
-    ax.set(
-        xlabel="patch column", ylabel="patch row", title="Position embeddings\ncosine similarity of each patch to all"
-    )
+    every = -(-max(h, w) // MOST_PLACES)  # of more tiles none can be read
+    rows, columns = range(0, h, every), range(0, w, every)
+    show(ax, mosaic([[heat(similarity[i, j], scale, SIMILARITY) for j in columns] for i in rows], 0.12))
+    number_tiles(ax, rows, columns)
+    of = "each patch to all" if every == 1 else f"patches to all, one in {every} along each side"
+    ax.set(xlabel="patch column", ylabel="patch row", title=f"Position embeddings\ncosine similarity of {of}")
     bar(ax, scale, SIMILARITY)
 
 
@@ -304,7 +305,7 @@ def _gallery(tiles: list[list[Tile]], row_labels: Sequence[str], column_labels: 
     drawn = picture_figure(inch * num_columns + margin, inch * height / width * num_rows + 0.4)
     ax = drawn.subplots()
     show(ax, mosaic(tiles))
-    number_tiles(ax, rows=num_rows, columns=num_columns)
+    number_tiles(ax, range(num_rows), range(num_columns))
     ax.set_yticklabels(row_labels, parse_math=False)
     ax.set_xticklabels(column_labels, rotation=0 if inch > 0.6 else 45, parse_math=False)
     ax.xaxis.tick_top()

@@ -87,12 +87,12 @@ def frame(ax: Axes, box: Box | None, times: float) -> None:
         ax.add_patch(part)
 
 
-def number_tiles(ax: Axes, rows: int, columns: int) -> None:
-    """A tick in the middle of every tile, counted from 1."""
+def number_tiles(ax: Axes, rows: range, columns: range) -> None:
+    """A tick in the middle of every tile, whose numbers these are; shown counted from 1."""
     height, width = ax.get_images()[0].get_size()
-    ax.set_xticks([(i + 0.5) * width / columns for i in range(columns)], [str(i + 1) for i in range(columns)])
-    ax.set_yticks([(i + 0.5) * height / rows for i in range(rows)], [str(i + 1) for i in range(rows)])
-    ax.tick_params(length=0, labelsize="x-small" if max(rows, columns) > 10 else "small")
+    ax.set_xticks([(i + 0.5) * width / len(columns) for i in range(len(columns))], [str(i + 1) for i in columns])
+    ax.set_yticks([(i + 0.5) * height / len(rows) for i in range(len(rows))], [str(i + 1) for i in rows])
+    ax.tick_params(length=0, labelsize="x-small" if max(len(rows), len(columns)) > 10 else "small")
 
 
 def bar(ax: Axes, scale: Normalize, colours: str) -> None:
