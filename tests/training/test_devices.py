@@ -4,7 +4,9 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
-from vitreous.training.devices import World, autocast, compiles, is_of_ranks
+from vitreous.training.devices import World, autocast, compiles, fresh, is_of_ranks
 from vitreous.training.graph import GraphedStep
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
@@ -236,3 +238,20 @@ def test_streamed_pictures_fit_a_graph_too(tmp_path):
 )
 def test_what_torch_says_of_a_lost_rank(words, is_so):
     assert is_of_ranks(RuntimeError(words)) == is_so
+
+
+def test_ranks_that_are_started_again_do_not_read_what_was_said_before():
+    """Whoever comes first. torchrun keeps a store from start to start."""
+    kept = torch.distributed.HashStore()
+
+    def meet(start, rank, after_s):
+        time.sleep(after_s)
+        store = fresh(kept, rank, 2, timedelta(seconds=20))
+        store.set(f"place/{rank}", f"{start}/{rank}")
+        return store.get(f"place/{1 - rank}").decode()
+
+    for start, waits in enumerate([(0.0, 0.0), (0.2, 0.0), (0.0, 0.2)]):
+        with ThreadPoolExecutor() as threads:
+            assert [*threads.map(meet, [start] * 2, range(2), waits)] == [f"{start}/1", f"{start}/0"]
+    with pytest.raises(torch.distributed.DistError, match="not all of 2 ranks have come"):
+        fresh(kept, 0, 2, timedelta(seconds=0.1))

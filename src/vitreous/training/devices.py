@@ -2,7 +2,10 @@
 
 import atexit
 import gc
+import hashlib
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from vitreous.nn.fp8 import use_8_bits
 Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
 
+LOOK_S = 0.02  # between looks whether all ranks are here
 TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the variable that changes how long ranks wait for each other
 
 
@@ -86,13 +90,24 @@ class World:
         # keep the group and its threads alive to the very end, where they now and then abort the process.
         from torch.distributed.nn import functional  # noqa: F401
 
-        store = dist.HashStore() if self.size == 1 else None  # type: ignore[attr-defined]
-        alone: dict[str, Any] = {} if store is None else {"store": store, "rank": 0, "world_size": 1}
         # Words between hosts go by gloo even on GPUs: they must not wait for the device.
         kind = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        timeout = timedelta(seconds=rank_timeout_s())
         with self.together():
-            dist.init_process_group(kind, timeout=timedelta(seconds=rank_timeout_s()), **alone)
+            store = self._store(timeout)
+            where: dict[str, Any] = {"store": store, "rank": self.rank, "world_size": self.size} if store else {}
+            dist.init_process_group(kind, timeout=timeout, **where)
         atexit.register(_leave)
+
+    def _store(self, timeout: timedelta) -> Any:
+        """Through which ranks find each other; none where torch's own way will do."""
+        if self.size == 1:
+            return dist.HashStore()  # type: ignore[attr-defined]
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return None
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        kept = dist.TCPStore(address, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+        return fresh(kept, self.rank, self.size, timeout)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -145,6 +160,30 @@ class World:
     def wait(self) -> None:
         """Until every rank is here."""
         self.any(False)
+
+
+def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """A part of torchrun's store for this start alone. torchrun keeps one store from restart to restart, and who reads
+    there where another rank is found may be told where it was before (github.com/pytorch/pytorch/issues/135712).
+
+    Each rank says that it is here, by a word that was never said before; the first says which words it found; and when
+    all have found their own among these, they name the part.
+    """
+    kept, mine = dist.PrefixStore("vitreous", kept), uuid.uuid4().hex  # type: ignore[attr-defined]
+    deadline = time.monotonic() + timeout.total_seconds()
+    kept.set(f"here/{rank}", mine)
+    while True:
+        if rank == 0:
+            kept.set("found", " ".join(kept.get(f"here/{one}").decode() for one in range(size)))
+        found = kept.get("found")
+        part = hashlib.sha256(found).hexdigest()
+        if mine in found.decode():
+            kept.set(f"{part}/{rank}", "")
+            if kept.check([f"{part}/{one}" for one in range(size)]):
+                return dist.PrefixStore(part, kept)  # type: ignore[attr-defined]
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError(f"not all of {size} ranks have come")
+        time.sleep(LOOK_S)
 
 
 def _leave() -> None:
