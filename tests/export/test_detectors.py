@@ -85,7 +85,7 @@ def test_the_file_finds_the_same_objects(exported):
 
 def test_the_certificate_of_a_detector(exported):
     near = exported[1]["agreement"]
-    assert near["compared"] == "scores, boxes" and near["pictures"] == 6
+    assert near["compared"] == "scores" and near["pictures"] == 6
     assert near["objects"] > 6 and near["object_agreement"] == 1
     assert near["largest_box_difference_px"] < 0.01 and near["largest_difference"] < 1e-4
     assert near["AP_eager"] == pytest.approx(near["AP_exported"]) and near["AP_eager"] > 0.3
@@ -117,6 +117,12 @@ def test_it_is_used_as_any_other(exported):
         ({"accuracy_eager": 0.9, "accuracy_exported": 0.8}, "bf16", "bf16 takes 10.0 points of accuracy"),
         ({"largest_box_difference_px": 0.7}, "fp32", "a box differs by 0.7 px"),
         ({"largest_box_difference_px": 0.7}, "int8", None),
+        (
+            {"objects": 4, "AP_exported": None},
+            "int8",
+            "what int8 takes of AP is not known: these pictures have no known boxes",
+        ),
+        ({"objects": 4}, "fp32", None),
     ],
 )
 def test_what_is_lost_is_told_in_one_line(facts, precision, expected):
@@ -206,12 +212,14 @@ def test_what_is_not_the_same_is_counted():
     moved[0, 0, 0] += 0.01  # 2.4 px
     near = agreement(scores, moved)
     assert near["object_agreement"] == 0.75 and near["largest_box_difference_px"] == pytest.approx(2.4, abs=1e-3)
+    assert near["objects_found_again"] == 1 and "100.00% of 4 objects found again" in near["summary"]
     turned = scores.copy()
     turned[0, 1] = [0.8, 0, 0]
     assert agreement(turned, boxes)["object_agreement"] == 0.75
     gone = scores.copy()
     gone[0, 3] = 0
-    assert agreement(gone, boxes)["object_agreement"] == 0.75
+    near = agreement(gone, boxes)
+    assert near["object_agreement"] == near["objects_found_again"] == 0.75
     scores[0] *= 0.01  # nothing is sure: all that is said is compared
     near = agreement(scores, moved)
     assert near["objects"] == 4 and near["object_agreement"] == 0.75

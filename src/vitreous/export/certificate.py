@@ -88,6 +88,8 @@ def warning(facts: dict[str, Any], precision: Precision) -> str | None:
     moved = facts.get("largest_box_difference_px", 0.0)
     if precision == "fp32" and moved > NEAR_PX:
         return f"a box differs by {moved:.1f} px from the model's: report this as a bug"
+    if precision != "fp32" and "objects" in facts and facts.get("AP_exported") is None:
+        return f"what {precision} takes of AP is not known: these pictures have no known boxes; --check names others"
     return None
 
 

@@ -56,9 +56,10 @@ def run(options: argparse.Namespace) -> None:
         f"{near['compared']} {near['largest_difference']:.2g}  ({near['origin']})"
     )
     for name in ("accuracy", "AP"):
-        if f"{name}_eager" in near:
+        if near.get(f"{name}_eager") is not None:
             print(f"{name} {near[f'{name}_exported']:.2%}, before {near[f'{name}_eager']:.2%}")
     if "warning" in near:
         print(near["warning"])
-    print(f"one picture at a time on {fast['threads']} threads: {in_words(fast)}")
+    threads = "1 thread" if fast["threads"] == 1 else f"{fast['threads']} threads"
+    print(f"one picture at a time on {threads}: {in_words(fast)}")
     print(f"certificate {done.path}.certificate.json")
