@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from vitreous.data.placement import placed
+from vitreous.data.sources import open_sources
 from vitreous.errors import UserError
 from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.boxes import restored, scores_of, surest
@@ -162,10 +164,26 @@ def test_files(tmp_path):
     assert len(rows) == 4 and rows[1]["label"] == "cat" and rows[1]["x1"] == "5.0"
     document = json.loads((tmp_path / "out/coco.json").read_text())
     assert [one["bbox"] for one in document["annotations"][:2]] == [[10, 20, 50, 50], [0, 0, 5, 5]]
-    assert document["annotations"][0]["score"] == 0.9 and len(document["images"]) == 2
+    assert document["annotations"][0]["score"] == 0.9
+    assert [one["file_name"] for one in document["images"]] == ["a/one.png", "b/one.png"]
     assert (tmp_path / "out/labels/one.txt").read_text().splitlines()[0].split()[:5] == [
         *("1", "0.175000", "0.450000", "0.250000", "0.500000")
     ]
+
+
+def test_coco_names_pictures_in_their_folder(tmp_path, monkeypatch):
+    """However they were given: beside them, the file is data again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some/pictures").mkdir(parents=True)
+    written = files(tmp_path / "out", reading(), Wanted(score=0.5))
+    for given in ("some/pictures/a.png", str(tmp_path / "some/pictures/b.png"), "out/../some/pictures/c.png"):
+        Image.new("RGB", (200, 100)).save(given)
+        written.add(given, outcome())
+    written.finish()
+    (tmp_path / "out/coco.json").rename(tmp_path / "some/pictures/coco.json")
+    (read,) = open_sources(str(tmp_path / "some/pictures")).values()
+    assert [Path(read.where(index)).name for index in range(len(read))] == ["a.png", "b.png", "c.png"]
+    assert [len(read.targets.of(index).boxes) for index in range(3)] == [2, 2, 2]
 
 
 def test_none_of_it_knows_torch():

@@ -2,12 +2,15 @@
 
 NAME.boxes.png      the picture with its boxes
 boxes.csv           a row per object
-coco.json           all of them as COCO has them, with scores
+coco.json           all of them as COCO has them, with scores: data, once it lies in the folder of the pictures
 labels/NAME.txt     those of each picture as YOLO has them, with scores
 classes.json        number, name and colour of every class
 """
 
 import csv
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,5 +63,17 @@ class BoxFiles(Written):
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(self.rows)
-        atomic.write_json(coco_document(self.pictures, self.classes), self.folder / "coco.json")
+        names = in_their_folder([one.name for one in self.pictures])
+        pictures = [replace(one, name=name) for one, name in zip(self.pictures, names, strict=True)]
+        atomic.write_json(coco_document(pictures, self.classes), self.folder / "coco.json")
         self.write_classes()
+
+
+def in_their_folder(paths: Sequence[str]) -> list[str]:
+    """Their names in the innermost folder that holds all of them: the same from wherever they were named."""
+    whole = [path.parent.resolve() / path.name for path in map(Path, paths)]
+    try:
+        folder = os.path.commonpath([path.parent for path in whole]) if whole else ""
+    except ValueError:  # on several drives
+        return [path.as_posix() for path in whole]
+    return [path.relative_to(folder).as_posix() for path in whole]

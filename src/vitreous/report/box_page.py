@@ -34,7 +34,7 @@ TRUTH = (255, 255, 255)
 KINDS = {
     "class": "found, and called something else",
     "place": "found roughly: an overlap of 10 to 50 %",
-    "both": "both of these",
+    "both": "found roughly, and called something else",
     "duplicate": "found again",
     "background": "nothing is there",
     "missed": "not found at all",
@@ -256,7 +256,11 @@ def calibration(result: BoxFitted) -> Html:
         table(("share of shown objects that is right", "score threshold"), thresholds, numbers=(0, 1))
         if thresholds
         else paragraph("At no score is more than half of what is shown reliably right."),
-        paragraph("Chosen conservatively on validation pictures: --precision 0.9 asks for one of these.", class_="note")
+        paragraph(
+            "Chosen conservatively on validation pictures: "
+            f"--precision {found.calibration.thresholds[-1][0]:g} asks for the last of these.",
+            class_="note",
+        )
         if thresholds
         else None,
     )
