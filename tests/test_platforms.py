@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tarfile
@@ -211,3 +212,16 @@ def test_which_cpus_are_made_for_bfloat16(text, given, expected, tmp_path, monke
     monkeypatch.setattr(platforms, "CPU_INFO", file)
     monkeypatch.setenv("VITREOUS_CPU_BFLOAT16", given)
     assert platforms.cpu_has_bfloat16.__wrapped__() is expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot do that")
+def test_whoever_is_in_the_queue_can_be_accepted_when_nobody_new_gets_in():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        early = socket.create_connection(listening.getsockname())
+        assert platforms.admit_no_more(listening)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(listening.getsockname(), timeout=0.1)
+        accepted, _ = listening.accept()
+    with early, accepted:
+        early.sendall(b"asked")
+        assert accepted.recv(10) == b"asked"

@@ -3,10 +3,12 @@
 Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
 """
 
+import ctypes
 import functools
 import math
 import os
 import signal
+import socket
 import struct
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -175,8 +177,6 @@ def sync(path: Path) -> None:
 def is_running(process: int) -> bool:
     """Whether a process of this number exists."""
     if WINDOWS:  # where os.kill ends the process, whatever the signal
-        import ctypes
-
         handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, process)  # type: ignore[attr-defined,unused-ignore]
         ctypes.windll.kernel32.CloseHandle(handle)  # type: ignore[attr-defined,unused-ignore]
         return bool(handle)
@@ -186,6 +186,27 @@ def is_running(process: int) -> bool:
         return False
     except PermissionError:  # somebody else's
         return True
+    return True
+
+
+# A program for Linux's packet filter, as (operation, jump if true, jump if false, operand): drop what asks for a new
+# connection (of TCP's flags SYN, without ACK), and let everything else pass.
+_NO_NEWCOMERS = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+_SO_ATTACH_FILTER = 26
+
+
+def admit_no_more(listening: socket.socket) -> bool:
+    """Nobody new gets into the queue of a listening TCP socket, from which those who are there can still be accepted:
+    closed right away, it would reset them. False where the system cannot do that."""
+    if sys.platform != "linux":
+        return False
+    steps = b"".join(struct.pack("HBBI", *step) for step in _NO_NEWCOMERS)
+    program = ctypes.create_string_buffer(steps, len(steps))
+    try:
+        about = struct.pack("HP", len(_NO_NEWCOMERS), ctypes.addressof(program))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, about)
+    except OSError:
+        return False
     return True
 
 

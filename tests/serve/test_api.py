@@ -274,9 +274,14 @@ def test_probes_and_metrics(server):
     assert server.client.get("/healthz").json() == {"status": "alive"}
     assert server.client.get("/readyz").json() == {"status": "ready"}
     server.client.get("/" + "x" * 50)
+    endpoints = [path for path in server.client.get("/openapi.json").json()["paths"] if path.startswith("/v1/")]
+    for path in endpoints:
+        server.client.post(path)
     families = {family.name: family for family in text_string_to_metric_families(server.client.get("/metrics").text)}
     assert {sample.labels["code"] for sample in families["vitreous_requests"].samples} >= {"200"}
-    assert "other" in {sample.labels["path"] for sample in families["vitreous_requests"].samples}
+    paths = {sample.labels["path"] for sample in families["vitreous_requests"].samples}
+    assert {"other", "/healthz", *endpoints} <= paths
+    assert "/" + "x" * 50 not in paths
     assert {"vitreous_queue_pictures", "vitreous_batch_pictures", "vitreous_request_seconds"} <= families.keys()
     assert sum(sample.value for sample in families["vitreous_queue_pictures"].samples) == 0
 

@@ -93,7 +93,7 @@ def test_a_server_with_few_descriptors_outlives_a_flood_and_the_death_of_its_mod
     assert running.stop() == 0
     lines = running.errors.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"{places} connections at most, not 256")
+    assert lines[0].startswith(f"at most {places} connections instead of 256")
 
 
 def descriptors(pid: int) -> list[str]:

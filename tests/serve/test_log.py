@@ -19,5 +19,5 @@ def test_a_quota_per_period_and_what_was_left_out():
     first, second = record("first"), record("second")
     assert quota.filter(first)
     assert quota.filter(second)
-    assert first.getMessage() == "first (998 messages before were left out)"
+    assert first.getMessage() == "first (998 earlier messages were left out)"
     assert second.getMessage() == "second"

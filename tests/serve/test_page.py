@@ -323,7 +323,7 @@ def test_models_of_different_kinds_share_the_space(chromium_page, run, tmp_path)
             label for label, _ in TorchPredictor.load(run)(png(3)).top(4)
         ]
         assert person.text("how").startswith(
-            "This model predicts, but cannot be looked into: an exported file holds no"
+            "This model predicts, but cannot be looked into: an exported file contains only"
         )
         for absent in ("stage", "readout", "controls", "words", "places", "near"):
             assert not person.part(absent).is_visible()

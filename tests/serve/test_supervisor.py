@@ -279,6 +279,6 @@ def test_liveness_fails_once_a_model_has_been_given_up():
     assert asyncio.run(ask()).status_code == 200
     process.num_failures += 1
     refused = asyncio.run(ask())
-    assert (refused.status_code, refused.json()) == (503, {"error": "the process of tiny cannot be started"})
+    assert (refused.status_code, refused.json()) == (503, {"error": "the process of tiny could not be started"})
     process.is_ready = True  # it came back after all
     assert asyncio.run(ask()).status_code == 200

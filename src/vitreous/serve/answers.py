@@ -1,4 +1,4 @@
-"""What the service sends of an outcome, by its kind. A new kind is one function here."""
+"""Outcomes as the JSON that the service sends. A new kind of outcome is one function here."""
 
 import base64
 from functools import singledispatch
@@ -30,7 +30,7 @@ def _(outcome: ClassOutcome, options: Options) -> dict[str, Any]:
 
 @as_json.register
 def _(outcome: ManyOutcome, options: Options) -> dict[str, Any]:
-    """`top` names all labels of the picture even where they are more; `abstain` leaves out what is less likely."""
+    """All labels of the picture, even if there are more than `top`; `abstain` leaves out the less likely ones."""
     least = options["abstain"] or 0.0
     labels = [one for one in outcome.labels if one[1] >= least]
     listed = [*labels, *(one for one in outcome.top(len(outcome.classes)) if one not in labels)]
@@ -73,7 +73,7 @@ def _(outcome: BoxOutcome, options: Options) -> dict[str, Any]:
 
 @as_json.register
 def _(outcome: PixelOutcome, options: Options) -> dict[str, Any]:
-    """The mask is a PNG of class numbers in a palette, in which no two classes have the same colour."""
+    """The mask is a PNG of class numbers with a palette, in which every class has a colour of its own."""
     height, width = outcome.labels.shape
     colours = dict(zip(outcome.classes, palette(len(outcome.classes)), strict=True))
     found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The endpoints."""
+"""The HTTP endpoints."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
@@ -22,23 +23,31 @@ from vitreous.serve.files import PageFile
 from vitreous.serve.service import Service
 from vitreous.serve.supervisor import ModelProcess, Reply
 
-Model = Annotated[str | None, Query(description="a name from /v1/model; the first model by default")]
-Top = Annotated[int, Query(ge=1, le=1000, description="how many of the likeliest classes")]
-Coverage = Annotated[float | None, Query(gt=0, lt=1, description="also give a set that holds the right class so often")]
-Abstain = Annotated[float | None, Query(ge=0, le=1, description="say null where no class is at least so likely")]
-Polygons = Annotated[bool, Query(description="also give every region as a polygon")]
-Score = Annotated[float | None, Query(ge=0, le=1, description="the least of an object; by default the threshold")]
-QueryLooks = Annotated[bool, Query(description="also tell where in the picture the model looked for each object")]
-Classes = Annotated[list[str], Query(description="names of classes, with commas between them; or given several times")]
-Templates = Annotated[str | None, Query(description="sentences with {} for the name, with ; between them; or none")]
-Places = Annotated[bool, Query(description="also tell how alike each place of the picture is to each name")]
-Num = Annotated[int, Query(ge=1, le=100, description="how many")]
-PATIENCE_S = 15.0  # for a model that starts, or an index that is being made
-LEFT = 499  # nobody reads it; the metrics count it
+Model = Annotated[str | None, Query(description="a name from /v1/model; default: the first model")]
+Top = Annotated[int, Query(ge=1, le=1000, description="how many of the most likely classes to return")]
+Coverage = Annotated[
+    float | None, Query(gt=0, lt=1, description="also return a set that contains the right class this often")
+]
+Abstain = Annotated[
+    float | None, Query(ge=0, le=1, description="return null as the label if no class is at least this likely")
+]
+Polygons = Annotated[bool, Query(description="also return every region as a polygon")]
+Score = Annotated[
+    float | None, Query(ge=0, le=1, description="the lowest score of an object; default: the model's threshold")
+]
+QueryLooks = Annotated[bool, Query(description="also return where in the picture the model looked for each object")]
+Classes = Annotated[list[str], Query(description="names of classes, separated by commas; may be repeated")]
+Templates = Annotated[
+    str | None, Query(description="sentences with {} in place of the name, separated by semicolons; or none")
+]
+Places = Annotated[bool, Query(description="also return how similar each part of the picture is to each name")]
+Num = Annotated[int, Query(ge=1, le=100, description="how many pictures to return")]
+PATIENCE_S = 15.0  # to wait for a model that is starting, or an index that is being built
+CLIENT_LEFT = 499  # a status that nobody reads, but the metrics count
 
 
 async def _until(is_so: Callable[[], bool]) -> bool:
-    """Waits for what will soon be so, in place of an answer that says to ask again; whether it came to be."""
+    """Wait a while for a condition, rather than tell the client to try again. Returns whether it came true."""
     ends = time.monotonic() + PATIENCE_S
     while not is_so() and time.monotonic() < ends:
         await asyncio.sleep(0.05)
@@ -49,8 +58,9 @@ def prediction_options(model: ModelProcess, top: int, coverage: float | None, ab
     assert model.description is not None
     known = model.description["coverages"]
     if coverage is not None and coverage not in known:
-        has = f"of {', '.join(f'{each:g}' for each in known)}" if known else "of none: calibrate it first"
-        raise Refused(422, f"this model knows prediction sets {has}")
+        if not known:
+            raise Refused(422, "this model has no prediction sets: calibrate it first")
+        raise Refused(422, f"this model has prediction sets for coverage {', '.join(f'{each:g}' for each in known)}")
     return {"top": top, "coverage": coverage, "abstain": abstain}
 
 
@@ -63,20 +73,28 @@ def naming_options(classes: list[str], templates: str | None) -> dict[str, Any]:
         raise Refused(422, str(error)) from None
     if len(names) > MOST_TEXTS:
         raise Refused(
-            422, f"{len(names)} classes: up to {MOST_TEXTS}; more make a classifier (vitreous convert --classes)"
+            422,
+            f"{len(names)} classes, but at most {MOST_TEXTS} are allowed: make a classifier of more "
+            "(vitreous convert --classes)",
         )
     return {"classes": names, "templates": sentences}
 
 
 def embeddings(reply: Reply | Refused, width: int) -> list[dict[str, Any]]:
-    """Of a picture, or of the texts that went together."""
+    """The embedding of a picture, or those of the texts that were sent together."""
     if isinstance(reply, Refused):
         return [{"error": reply.reason}]
     return [{"embedding": row} for row in np.frombuffer(reply.blob, np.float32).reshape(-1, width).tolist()]
 
 
-def rows(replies: list[Reply | Refused], row: Any) -> list[dict[str, Any]]:
-    return [{"error": reply.reason} if isinstance(reply, Refused) else row(reply) for reply in replies]
+def asking(response: type[BaseModel], num: int, summary: str, texts: int = 0) -> dict[str, Any]:
+    """What FastAPI is told of an endpoint that takes up to `num` pictures, or up to `texts` texts."""
+    return {
+        "response_model": response,
+        "responses": schemas.errors(*schemas.ASKING),
+        "openapi_extra": schemas.body(num, texts),
+        "summary": summary,
+    }
 
 
 # ---- the app
@@ -95,12 +113,12 @@ def build_app(service: Service, files: dict[str, PageFile]) -> FastAPI:
         version=__version__,
         description="A Vision Transformer over HTTP.",
         lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other sites
         redoc_url=None,
     )
     _add_errors(app)
     _add_questions(app, service)
-    _add_words(app, service)
+    _add_embeddings(app, service)
     _add_views_inside(app, service)
     _add_facts(app, service)
     _add_files(app, files)
@@ -120,7 +138,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Gone)
     async def gone(_: Request, error: Exception) -> Response:
-        return Response(status_code=LEFT)
+        return Response(status_code=CLIENT_LEFT)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: Exception) -> Response:
@@ -137,70 +155,41 @@ def _add_errors(app: FastAPI) -> None:
 def _add_questions(app: FastAPI, service: Service) -> None:
     most = service.settings.pictures_per_request
 
-    @app.post(
-        "/v1/predict",
-        response_model=schemas.Predictions,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most),
-        summary="What is in the pictures.",
-    )
+    @app.post("/v1/predict", **asking(schemas.Predictions, most, "Classify pictures."))
     async def predict(
         request: Request, model: Model = None, top: Top = 5, coverage: Coverage = None, abstain: Abstain = None
     ) -> Response:
         asked = service.able(model, "predict")
-        options = prediction_options(asked, top, coverage, abstain)
-        replies = await service.ask(request, asked, "predict", most, options)
-        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+        return await answered(request, asked, "predict", prediction_options(asked, top, coverage, abstain))
 
-    @app.post(
-        "/v1/segment",
-        response_model=schemas.Segmentations,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most),
-        summary="A class for every pixel of the pictures.",
-    )
+    @app.post("/v1/segment", **asking(schemas.Segmentations, most, "Assign a class to every pixel of pictures."))
     async def segment(request: Request, model: Model = None, polygons: Polygons = False) -> Response:
-        asked = service.able(model, "segment")
-        replies = await service.ask(request, asked, "segment", most, {"polygons": polygons})
-        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+        return await answered(request, service.able(model, "segment"), "segment", {"polygons": polygons})
 
-    @app.post(
-        "/v1/detect",
-        response_model=schemas.Detections,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most),
-        summary="The objects of the pictures, each with its box.",
-    )
+    @app.post("/v1/detect", **asking(schemas.Detections, most, "Find the objects in pictures, each with its box."))
     async def detect(request: Request, model: Model = None, score: Score = None, looks: QueryLooks = False) -> Response:
-        asked = service.able(model, "detect")
-        replies = await service.ask(request, asked, "detect", most, {"score": score, "looks": looks})
-        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+        return await answered(request, service.able(model, "detect"), "detect", {"score": score, "looks": looks})
 
-
-def _add_words(app: FastAPI, service: Service) -> None:
-    most = service.settings.pictures_per_request
-
-    @app.post(
-        "/v1/zero-shot",
-        response_model=schemas.Namings,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most),
-        summary="How likely classes are that are given by their names alone.",
-    )
+    @app.post("/v1/zero-shot", **asking(schemas.Namings, most, "Classify pictures by the names of classes alone."))
     async def zero_shot(
         request: Request, classes: Classes, model: Model = None, templates: Templates = None, places: Places = False
     ) -> Response:
         asked = service.able(model, "zero-shot")
-        options = naming_options(classes, templates) | {"places": places}
-        replies = await service.ask(request, asked, "zero-shot", most, options)
-        return JSONResponse({"model": asked.name, "results": rows(replies, lambda reply: reply.result)})
+        return await answered(request, asked, "zero-shot", naming_options(classes, templates) | {"places": places})
+
+    async def answered(request: Request, asked: ModelProcess, kind: str, options: dict[str, Any]) -> Response:
+        """One result per picture, in their order; an error in place of each that could not be read."""
+        replies = await service.ask(request, asked, kind, most, options)
+        found = [{"error": reply.reason} if isinstance(reply, Refused) else reply.result for reply in replies]
+        return JSONResponse({"model": asked.name, "results": found})
+
+
+def _add_embeddings(app: FastAPI, service: Service) -> None:
+    most = service.settings.pictures_per_request
 
     @app.post(
         "/v1/search",
-        response_model=schemas.Found,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(1, texts=1),
-        summary="The pictures of the served index that are most like a text, or a picture.",
+        **asking(schemas.Found, 1, "Search the served index for the pictures most like a text or a picture.", texts=1),
     )
     async def search(request: Request, model: Model = None, num: Num = 12) -> Response:
         asked = service.able(model, "search")
@@ -210,10 +199,7 @@ def _add_words(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/embed",
-        response_model=schemas.Embeddings,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(most, texts=MOST_TEXTS),
-        summary="The pooled features of the pictures; or of texts, to be compared with those of pictures.",
+        **asking(schemas.Embeddings, most, "Embed pictures, or texts to compare them with.", texts=MOST_TEXTS),
     )
     async def embed(request: Request, model: Model = None) -> Response:
         asked = service.able(model, "embed")
@@ -232,8 +218,8 @@ def _add_views_inside(app: FastAPI, service: Service) -> None:
             200: {"content": {"application/octet-stream": {}}, "description": "JSON and arrays: docs/SERVING.md"},
             **schemas.errors(*schemas.ASKING),
         },
-        openapi_extra=schemas.body(None),
-        summary="What every token of a picture looks at, in every layer and head, and the prediction.",
+        openapi_extra=schemas.body(1),
+        summary="The attention of every layer and head on a picture, and the prediction.",
     )
     async def attention(
         request: Request, model: Model = None, top: Top = 5, coverage: Coverage = None, abstain: Abstain = None
@@ -243,13 +229,7 @@ def _add_views_inside(app: FastAPI, service: Service) -> None:
         reply = await service.one(request, asked, "attention", options)
         return Response(reply.blob, media_type="application/octet-stream")
 
-    @app.post(
-        "/v1/neighbours",
-        response_model=schemas.Neighbours,
-        responses=schemas.errors(*schemas.ASKING),
-        openapi_extra=schemas.body(None),
-        summary="The training pictures nearest to a picture.",
-    )
+    @app.post("/v1/neighbours", **asking(schemas.Neighbours, 1, "Find the training pictures nearest to a picture."))
     async def neighbours(request: Request, model: Model = None, num: Num = 8) -> Response:
         asked = service.able(model, "embed")
         if asked.index.why is not None:
@@ -268,7 +248,9 @@ def _add_views_inside(app: FastAPI, service: Service) -> None:
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/model", response_model=schemas.Models, responses=schemas.errors(503), summary="The models served.")
+    @app.get(
+        "/v1/model", response_model=schemas.Models, responses=schemas.errors(503), summary="List the served models."
+    )
     async def model() -> Response:
         if not await _until(lambda: all(each.description is not None for each in service.models.values())):
             raise Refused(503, "the model is starting; try again", retry_s=2)
@@ -283,20 +265,20 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         found = service.model(model).examples
         return JSONResponse({"examples": [{"label": label, "picture": picture} for label, picture in found]})
 
-    @app.get("/healthz", response_model=schemas.State, responses=schemas.errors(503), summary="Whether all is alive.")
+    @app.get("/healthz", response_model=schemas.State, responses=schemas.errors(503), summary="Is the service alive?")
     async def healthz() -> Response:
         lost = [name for name, each in service.models.items() if each.has_given_up]
         if lost and not service.is_stopping:
-            raise Refused(503, f"the process of {', '.join(lost)} cannot be started", retry_s=30)
+            raise Refused(503, f"the process of {', '.join(lost)} could not be started", retry_s=30)
         return JSONResponse({"status": "alive"})
 
-    @app.get("/readyz", response_model=schemas.State, responses=schemas.errors(503), summary="Whether models answer.")
+    @app.get("/readyz", response_model=schemas.State, responses=schemas.errors(503), summary="Are all models ready?")
     async def readyz() -> Response:
         if service.is_stopping or not all(each.is_ready for each in service.models.values()):
             raise Refused(503, "not ready", retry_s=1)
         return JSONResponse({"status": "ready"})
 
-    @app.get("/metrics", response_class=Response, summary="For Prometheus.")
+    @app.get("/metrics", response_class=Response, summary="Metrics for Prometheus.")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 

@@ -1,4 +1,4 @@
-"""The page's files, read once at the start. A request's path is looked up in this table, and never opened."""
+"""The page's files, read once at startup. A request's path is looked up in this table, and never opened."""
 
 import hashlib
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class PageFile:
 
 
 def page_files() -> dict[str, PageFile]:
-    """By path: everything in the folder `page`, its index.html also as /."""
+    """Everything in the folder `page`, by path; index.html is also at /."""
     found = dict(_below(files("vitreous.serve") / "page", ""))
     if "/index.html" in found:
         found["/"] = found["/index.html"]

@@ -1,4 +1,4 @@
-"""Frames between the HTTP process and a model's process: a JSON header and some bytes, each with its length."""
+"""Frames between the HTTP process and a model's process: a JSON header and some bytes, each preceded by its length."""
 
 import asyncio
 import json
@@ -16,14 +16,14 @@ def pack(header: Header, blob: bytes = b"") -> bytes:
 
 
 async def read(stream: asyncio.StreamReader) -> tuple[Header, bytes]:
-    """The next frame; asyncio.IncompleteReadError or an OSError where the other side has gone."""
+    """The next frame. Raises asyncio.IncompleteReadError or an OSError if the other side has gone."""
     num_text, num_blob = _LENGTHS.unpack(await stream.readexactly(_LENGTHS.size))
     header = json.loads(await stream.readexactly(num_text))
     return header, await stream.readexactly(num_blob)
 
 
 def receive(connection: socket.socket) -> tuple[Header, bytes] | None:
-    """The same for a thread that may block; None where the other side has gone."""
+    """The same for a thread that may block. Returns None if the other side has gone."""
     lengths = _exactly(connection, _LENGTHS.size)
     if lengths is None:
         return None

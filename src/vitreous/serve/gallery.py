@@ -1,4 +1,4 @@
-"""Pictures to try, and those among which nearest neighbours are looked for: of the data a run was trained on."""
+"""Pictures to try, and training pictures that are searched for nearest neighbours, from a run's own data."""
 
 import base64
 import io
@@ -24,13 +24,13 @@ PLAIN_PX = 64  # pictures up to this size are sent as they are, without loss
 
 @dataclass(frozen=True)
 class Shown:
-    number: int  # among those chosen
+    number: int  # among the chosen pictures
     label: str
     picture: Picture
 
 
 def own_data(where: str) -> Splits | None:
-    """The data of the run that a model belongs to, read lazily; None for a model that does not say."""
+    """The data of the run that a model belongs to, read lazily; None if the model has no recipe."""
     path = Path(where).expanduser()
     for folder in (path, path.parent):
         try:
@@ -43,7 +43,7 @@ def own_data(where: str) -> Splits | None:
 
 
 def examples(own: Splits | None, num: int) -> Iterator[Shown]:
-    """Test pictures of several classes, of the run's own data; or else some free photographs."""
+    """Test pictures of several classes from the run's own data, or else some free photographs."""
     return photographs() if own is None or own.test is None else chosen(own.test, num)
 
 
@@ -55,7 +55,7 @@ def photographs() -> Iterator[Shown]:
 
 
 def chosen(source: Source, num: int, start: int = 0) -> Iterator[Shown]:
-    """`num` pictures, all classes in proportion, from the `start`-th on. Bad ones are passed over."""
+    """`num` pictures, with all classes in proportion, from number `start` on. Unreadable ones are skipped."""
     picks = limited(strata(source), num, seed=0) if len(source) > num else np.arange(len(source))
     for number, index in enumerate(picks.tolist()[start:], start):
         try:

@@ -1,7 +1,7 @@
-"""Who may ask: Host, Origin, Sec-Fetch-Site and token are judged before anything else is looked at.
+"""Access: Host, Origin, Sec-Fetch-Site and token are checked before anything else of a request.
 
-A page of another site can make a browser send requests here. It cannot forge Host (rebinding a name to this address
-keeps the foreign name there) nor Origin, so both must be ours. No CORS header is ever sent.
+A page of another site can make a browser send requests here. It cannot forge Host (if a name is rebound to this
+address, Host still has the foreign name) or Origin, so both must be ours. No CORS header is ever sent.
 """
 
 import hmac
@@ -33,7 +33,7 @@ _ENCODED = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.
 
 
 class Doors:
-    """The names this service answers to, and the token it wants."""
+    """The names under which this service may be reached, and the token that it requires."""
 
     def __init__(self, address: str, port: int, host_names: tuple[str, ...] = (), token: str | None = None) -> None:
         own = ["127.0.0.1", "localhost", "[::1]"]
@@ -52,7 +52,7 @@ class Doors:
             found.setdefault(name, []).append(value)
         hosts = found.get(b"host", [])
         if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self.hosts:
-            return 403, "this Host is not served here: name it with --host-name"
+            return 403, "this Host is not served here: allow it with --host-name"
         if any(not self._is_ours(origin) for origin in found.get(b"origin", [])):
             return 403, "requests from other sites are refused (Origin)"
         if is_public:
@@ -60,7 +60,7 @@ class Doors:
         if any(site not in (b"same-origin", b"none") for site in found.get(b"sec-fetch-site", [])):
             return 403, "requests from other sites are refused (Sec-Fetch-Site)"
         if self.token is not None and not self._is_shown(found.get(b"authorization", [])):
-            return 401, "a token is needed: send the header Authorization: Bearer TOKEN"
+            return 401, "a token is required: send the header Authorization: Bearer TOKEN"
         return None
 
     def _is_ours(self, origin: bytes) -> bool:
@@ -71,12 +71,12 @@ class Doors:
         if len(authorization) != 1 or self.token is None:
             return False
         scheme, _, shown = authorization[0].partition(b" ")
-        # In constant time: how long a wrong token is looked at must not tell how much of it is right.
+        # In constant time: the time for a wrong token must not tell how much of it is right.
         return hmac.compare_digest(shown.strip(), self.token) and scheme.lower() == b"bearer"
 
 
 class Guard:
-    """Refuses whom `Doors` refuses, and adds the headers every answer has."""
+    """Refuses the requests that `Doors` refuses, and adds security headers to every response."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *_ENCODED]
-                if self.is_stopping():  # or clients would ask again on a connection that is about to end
+                if self.is_stopping():  # or clients would reuse a connection that is about to close
                     message["headers"].append((b"connection", b"close"))
                 self.count(scope, message["status"])
             await send(message)

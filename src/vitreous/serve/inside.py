@@ -1,4 +1,4 @@
-"""What every token of a picture looks at, in every layer and head, as bytes: docs/SERVING.md describes them."""
+"""The attention of every layer and head on a picture, as bytes in the format that docs/SERVING.md describes."""
 
 import json
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from vitreous.inspection.rollout import Product, can_roll
 from vitreous.models.base import Features
 
 MAX_ATTENTION_BYTES = 64_000_000
-NO_ROLLOUT = "its layers look from different patches at others, or inside windows, so they cannot be multiplied"
+NO_ROLLOUT = "its layers have different queries and keys, or attend within windows, so they cannot be multiplied"
 
 
 def looked_at(
     encoder: nn.Module, forward: Callable[[], Features]
 ) -> tuple[Features, dict[str, Any], dict[str, Tensor]]:
-    """The features of a pass of one picture; what it looked at, as JSON and arrays."""
+    """The features of one picture, and the attention of the pass that computed them, as JSON and arrays."""
     layers = attention_layers(encoder)
     averaged = _are_averaged(layers)
     product = Product(residual=True) if can_roll(encoder) else None
-    wide: dict[str, Tensor] = {}  # four bytes each: these stand before the others, so that all lie on whole words
+    wide: dict[str, Tensor] = {}  # of four bytes per value: they come first, so that all are aligned
     levels: dict[str, Tensor] = {}
 
     def read(seen: Seen) -> None:
@@ -51,7 +51,7 @@ def looked_at(
 
 
 def _are_averaged(layers: list[AttentionLayer]) -> bool:
-    """Whether all heads would be too much to send; an error where their means would be."""
+    """Whether all heads together are too large to send. Raises UserError if their means are, too."""
     if sum(layer.num_weights for layer in layers) <= MAX_ATTENTION_BYTES:
         return False
     if sum(layer.num_weights // layer.heads for layer in layers) > MAX_ATTENTION_BYTES:
@@ -84,14 +84,14 @@ def described_layout(place: Layout) -> dict[str, Any]:
 
 
 def quantised(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (..., N) as bytes, 255 being the largest of each, and that largest value (...)."""
+    """The largest value of each row (..., N), and the rows as bytes, in which 255 is that value."""
     scale = weights.amax(dim=-1)
     return scale.cpu(), (weights / scale.unsqueeze(-1) * 255).round().to(torch.uint8).cpu()
 
 
 def packed(header: dict[str, Any], arrays: dict[str, Tensor]) -> bytes:
-    """Four bytes (little-endian): the length of what follows; JSON, padded to a multiple of four; then the arrays,
-    whose names, types, shapes and places, counted from the end of the JSON, stand in the JSON."""
+    """Four bytes (little-endian) with the length of the JSON; the JSON, padded to a multiple of four; then the arrays.
+    The JSON lists the arrays' names, types, shapes and offsets from its end."""
     places, offset = [], 0
     for name, values in arrays.items():
         dtype = str(values.dtype).removeprefix("torch.")

@@ -1,8 +1,8 @@
 """Accepts connections, one at a time, and only while there is room for them.
 
-asyncio's own server accepts as many as its backlog holds before it looks at the first: in a flood that takes thousands
-of descriptors, and where descriptors run out it tries again without a pause. Here whoever finds no room waits in the
-kernel's queue. It is short, and what waits there costs this process nothing.
+asyncio's own server accepts as many as its backlog holds before it handles the first: in a flood that takes thousands
+of descriptors, and when descriptors run out it retries without a pause. Here, connections that find no room wait in
+the kernel's queue, which is short and costs this process nothing.
 """
 
 import asyncio
@@ -14,25 +14,30 @@ from contextlib import suppress
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
+from vitreous import platforms
 from vitreous.serve.log import log
 from vitreous.serve.protocol import PatientProtocol
 
 BACKLOG = 128  # connections that wait in the kernel
-LOOK_AGAIN_S = 0.1  # whether one that is open can make room by now
-PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # after failures of the system: no descriptors, no memory
+LOOK_AGAIN_S = 0.1  # time between checks whether an open connection can make room
+HANDSHAKE_S = 0.05  # for connections that have begun when the server is told to stop
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # after failures of the system: out of descriptors or memory
 
 
 class Listener:
     def __init__(self, listening: socket.socket, most: int, make: Callable[[], PatientProtocol]) -> None:
         self.listening, self.most, self.make = listening, most, make
         self.open: set[PatientProtocol] = set()
-        self.changed = asyncio.Event()  # one was closed, or all is to end
+        self.changed = asyncio.Event()  # set when a connection was closed, or the listener is closing
         self.is_closing = False
         listening.setblocking(False)
         self.accepting = asyncio.create_task(self._accept_all())
 
     async def close(self) -> None:
-        """Takes in who already waits, as far as there is room: their requests may be here. Then no more."""
+        """Accept the connections that are already waiting, as far as there is room, since their requests may be here.
+        Accept no more after that."""
+        if platforms.admit_no_more(self.listening):
+            await asyncio.sleep(HANDSHAKE_S)
         self.is_closing = True
         self.changed.set()
         await self.accepting
@@ -43,11 +48,11 @@ class Listener:
         while await self._has_room():
             try:
                 connection, _ = self.listening.accept()
-            except BlockingIOError:  # nobody is waiting
+            except BlockingIOError:  # no connection is waiting
                 if self.is_closing:
                     return
-                await self._somebody()
-            except ConnectionError:  # somebody was, and has left
+                await self._next_connection()
+            except ConnectionError:  # a client was waiting, and has left
                 continue
             except OSError as error:
                 log.error("cannot accept connections: %s", error.strerror or error)
@@ -66,14 +71,14 @@ class Listener:
         except OSError as error:
             connection.close()
             self._forget(protocol)
-            log.error("cannot take a connection over: %s", error.strerror or error)
+            log.error("cannot handle a connection: %s", error.strerror or error)
 
     def _forget(self, protocol: PatientProtocol) -> None:
         self.open.discard(protocol)
         self.changed.set()
 
     async def _has_room(self) -> bool:
-        """Waits for room; false where all is to end before there is any."""
+        """Wait for room. Returns False if the listener closes before there is any."""
         while len(self.open) >= self.most:
             if self.is_closing:
                 return False
@@ -88,9 +93,9 @@ class Listener:
         with suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), seconds)
 
-    async def _somebody(self) -> None:
-        """Waits until somebody wants to connect. At other times nothing watches the socket, or it would wake us without
-        end."""
+    async def _next_connection(self) -> None:
+        """Wait until a client wants to connect. At other times nothing watches the socket, which would wake us all the
+        time."""
         loop = asyncio.get_running_loop()
         self.changed.clear()
         loop.add_reader(self.listening, self.changed.set)
@@ -101,12 +106,12 @@ class Listener:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn, with so many connections at most."""
+    """uvicorn's server with a limited number of connections."""
 
     def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
         super().__init__(config)
         self.max_connections = max_connections
-        self.servers = []  # asyncio's: none
+        self.servers = []  # asyncio's own are not used
         self.listeners: list[Listener] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -10,7 +10,7 @@ log = logging.getLogger("vitreous.serve")
 
 
 class Quota(logging.Filter):
-    """Lets so many records pass per period. The first of the next period says how many were left out."""
+    """Passes up to `num` records per period. The first of the next period says how many were left out."""
 
     def __init__(
         self, num: int = NUM_RECORDS, period_s: float = PERIOD_S, clock: Callable[[], float] = time.monotonic
@@ -25,13 +25,13 @@ class Quota(logging.Filter):
             num_left_out = max(0, self.num_seen - self.num)
             self.ends, self.num_seen = self.clock() + self.period_s, 0
             if num_left_out:
-                record.msg, record.args = f"{record.getMessage()} ({num_left_out} messages before were left out)", ()
+                record.msg, record.args = f"{record.getMessage()} ({num_left_out} earlier messages were left out)", ()
         self.num_seen += 1
         return self.num_seen <= self.num
 
 
 def log_to_stderr() -> None:
-    """For this process: ours, uvicorn's and asyncio's messages together share one quota."""
+    """Our messages, uvicorn's and asyncio's share one quota in this process."""
     handler = logging.StreamHandler()
     handler.addFilter(Quota())
     for name, level in (

@@ -1,4 +1,4 @@
-"""What /metrics tells Prometheus."""
+"""The metrics of /metrics, for Prometheus."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,7 +13,7 @@ Gauges = Callable[[], Iterable[tuple[str, str, str, float]]]  # name, help, mode
 
 
 class _Read(Collector):
-    """Gauges that are read when they are asked for."""
+    """Gauges that are read when they are collected."""
 
     def __init__(self, gauges: Gauges) -> None:
         self.gauges = gauges
@@ -35,7 +35,7 @@ class Metrics:
         )
         self.latency = Histogram(
             "vitreous_request_seconds",
-            "From a request's head to its answer, of those with a result.",
+            "Time from a request's head to its response, for requests with a result.",
             ["path"],
             buckets=LATENCIES_S,
             registry=self.registry,

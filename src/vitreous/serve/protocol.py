@@ -1,8 +1,8 @@
-"""The part of uvicorn that deals with one connection, taught to lose patience.
+"""uvicorn's handling of one connection, with limits.
 
-uvicorn waits for ever for a request's head, and for a client that does not read its answer. Here every wait on a
-client has an end, what a client sends in crumbs is read in larger pieces, and what proxies could read in two ways is
-refused.
+uvicorn waits indefinitely for a request's head, and for a client that does not read its response. Here every wait for
+a client has a limit, small pieces of a body are read together, and requests that proxies could interpret in two ways
+are refused.
 """
 
 import asyncio
@@ -15,22 +15,23 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 10.0  # for a request's head to arrive
-ANSWER_S = 60.0  # for an answer to be taken
-LINGER_S = 2.0  # for a client to notice that its body is not wanted
-LEAVE_S = 0.2  # for requests that were on their way when the server began to stop
-IDLE_S, STALL_S = 1.0, 5.0  # without a request, or within one: what a client may wait where others want its place
-PROBE_S = 0.5  # between looks whether a client that has closed its half is still there
+HEAD_S = 10.0  # time for a request's head to arrive
+ANSWER_S = 60.0  # time for a client to read a response
+LINGER_S = 2.0  # time for a client to notice that its body is refused
+LEAVE_S = 0.2  # time for requests that were in transit when the server began to stop
+IDLE_S, STALL_S = 1.0, 5.0  # idle time, without a request and within one, after which a connection can make room
+PROBE_S = 0.5  # time between checks whether a client that has closed its half is still there
 
-FREE_CHUNKS, LEAST_CHUNK = 128, 512  # chunks of any size; beyond them, bytes that each must have on average
-CRUMB, REST_S = 1024, 0.02  # bytes of a body that come alone; the pause in which the kernel gathers more
+FREE_CHUNKS, LEAST_CHUNK = 128, 512  # chunks that may have any size; average bytes that further chunks must have
+CRUMB, REST_S = 1024, 0.02  # a piece of a body with fewer bytes is followed by a pause, so that the kernel gathers more
 
 
 class StrictConnection(h11.Connection):
-    """Refuses what h11 would read, but others may read otherwise, or what costs far more to read than to send."""
+    """Refuses requests that h11 accepts but others may interpret differently, or that cost far more to read than to
+    send."""
 
-    refusal = "this is no valid HTTP request"
-    num_chunks = num_bytes = 0  # of the request under way
+    refusal = "this is not a valid HTTP request"
+    num_chunks = num_bytes = 0  # of the current request
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -45,12 +46,13 @@ class StrictConnection(h11.Connection):
         return event
 
     def _check_framing(self, request: h11.Request) -> None:
-        """One way to tell where a body ends (RFC 9112, 6.1 and 6.3): or a proxy may see another end than we do."""
+        """There must be only one way to tell where a body ends (RFC 9112, 6.1 and 6.3), or a proxy may see another end
+        than we do."""
         names = {name for name, _ in request.headers}
         if b"transfer-encoding" in names and b"content-length" in names:
-            raise self._refused("Content-Length and Transfer-Encoding exclude each other")
+            raise self._refused("Content-Length and Transfer-Encoding cannot be used together")
         if b"transfer-encoding" in names and request.http_version < b"1.1":
-            raise self._refused("HTTP/1.0 has no Transfer-Encoding")
+            raise self._refused("Transfer-Encoding cannot be used with HTTP/1.0")
 
     def _refused(self, reason: str) -> h11.RemoteProtocolError:
         self.refusal = reason
@@ -58,9 +60,9 @@ class StrictConnection(h11.Connection):
 
 
 class PatientProtocol(H11Protocol):
-    """Patient up to a point."""
+    """A connection whose every wait has a limit."""
 
-    request_s = 150.0  # from a head to the answer: more than all its parts may take; whoever starts the server sets it
+    request_s = 150.0  # from head to response: more than all parts together may take; set when the server starts
 
     conn: StrictConnection
 
@@ -70,8 +72,8 @@ class PatientProtocol(H11Protocol):
         self.on_lost: Callable[[PatientProtocol], None] = lambda _: None
         self.deadline: asyncio.TimerHandle | None = None
         self.waiting_since = 0.0
-        self.is_discarding = False  # what still comes is not read
-        self.is_half_closed = False  # nothing more will come, but the answer is awaited
+        self.is_discarding = False  # whatever still arrives is ignored
+        self.is_half_closed = False  # the client sends nothing more, but waits for the response
         self.is_leaving = False  # the server is about to stop
 
     def _give(self, seconds: float) -> None:
@@ -85,8 +87,8 @@ class PatientProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def can_make_room(self) -> bool:
-        """Whether its client has let us wait for so long that another may have its place. One that sends its body, or
-        takes its answer, however slowly, keeps it."""
+        """Whether its client has kept us waiting so long that another may take its place. A client that keeps sending
+        its body, or reading its response, however slowly, keeps its place."""
         waits_on_client = not self.has_request or self.cycle.more_body or self.flow.write_paused
         patience_s = STALL_S if self.has_request else IDLE_S
         return waits_on_client and self.loop.time() - self.waiting_since >= patience_s
@@ -95,8 +97,8 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # An answer is written in two parts: without this the second waits until the client has confirmed the first,
-        # some 40 ms. (asyncio sets it too, but not where the listening socket was made by socket.create_server.)
+        # A response is written in two parts: without this, the second waits until the client acknowledges the first,
+        # some 40 ms. (asyncio sets it too, but not if the listening socket was made by socket.create_server.)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._give(HEAD_S)
 
@@ -130,7 +132,7 @@ class PatientProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that has sent its request may close its half and still await the answer (RFC 9112, 9.6)."""
+        """A client that has sent its request may close its half and still wait for the response (RFC 9112, 9.6)."""
         if not self.has_request or self.cycle.more_body:
             return False  # nothing to answer: close
         self.is_half_closed = True
@@ -138,8 +140,8 @@ class PatientProtocol(H11Protocol):
         return True
 
     def _probe(self) -> None:
-        """One that has left altogether looks the same, until something is written: then its machine refuses it, and
-        the next write fails. A client that is there passes over any number of interim answers (RFC 9110, 15.2)."""
+        """Find out whether the client has left altogether, by writing to it: its machine then refuses the data, and the
+        next write fails. A client that is still there ignores any number of interim responses (RFC 9110, 15.2)."""
         can_write = self.has_request and not self.cycle.response_started and not self.transport.is_closing()
         if can_write and self.conn.their_http_version == b"1.1":
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
@@ -152,14 +154,14 @@ class PatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._give(ANSWER_S)
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            self._close_gently()  # answered before its body came
+            self._close_gently()  # the response came before the end of the body
         super().on_response_complete()
         if self.is_half_closed and not self.has_request:
             self.transport.close()
 
     def _close_gently(self) -> None:
-        """Closing at once would reset the connection, and our answer with it, where the client still sends: so only
-        our half is closed, and what comes is thrown away for a moment."""
+        """Close only our half, and discard what arrives for a moment. If the client is still sending, closing at once
+        would reset the connection, and the client would lose our response."""
         self.is_discarding = True
         with suppress(OSError):  # the client may be gone already
             self.transport.write_eof()
@@ -168,10 +170,10 @@ class PatientProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         if self.has_request and self.cycle.response_started:
-            self.transport.close()  # there is no room left for another answer
+            self.transport.close()  # a second response cannot be sent
             return
         if self.has_request:
-            self.cycle.disconnected = True  # so that the app asks for no more
+            self.cycle.disconnected = True  # so that the app does not wait for more of the body
             self.cycle.message_event.set()
         self.transport.write(_raw("400 Bad Request", self.conn.refusal))
         self._close_gently()

@@ -1,4 +1,4 @@
-"""Served: a model as the service uses it. Prepared pictures in, outcomes out; and an exported one as such."""
+"""Served: a model as the service uses it, from prepared pictures to outcomes; ExportedServed: an exported model."""
 
 import threading
 from collections.abc import Sequence
@@ -20,61 +20,61 @@ from vitreous.serve.answers import Options
 
 class Served:
     lanes = 1  # batches that may run side by side
-    max_batch = 16  # what suits it, where the settings leave that open; and so
-    queue = 32
+    max_batch, queue = 16, 32  # defaults that suit this kind of model
 
     def begin_decoder(self) -> None:
-        """Called in every thread that prepares pictures, before it begins."""
+        """Called in every thread that prepares pictures, before its first picture."""
 
     def warm_up(self) -> None:
-        """Called before the first question; the first pass is slow."""
+        """Called before the first request; the first pass is slow."""
 
     def is_lost(self, error: Exception) -> bool:
-        """Whether nothing can be asked any more after such an error: a new process is wanted."""
+        """Whether the model cannot be used any more after this error, so that a new process is needed."""
         return False
 
     def take_cores(self, lanes: int) -> None:
-        """Called in the thread that is about to ask, with the number of those it shares the cores with, itself too."""
+        """Called in the thread that is about to run a batch, with the number of lanes that share the cores."""
 
     def prepare(self, picture: Picture) -> Any:
-        """What is kept of a picture until its batch: little, whatever its size."""
+        """What is kept of a picture until it is in a batch: little memory, whatever the picture's size."""
         raise NotImplementedError
 
     def predict(self, prepared: Sequence[Any], *, looks: bool = False) -> list[Outcome]:
-        """`looks`: also where the model looked for objects, if it finds any and can be looked into."""
+        """`looks`: also where the model looked for each object, if it finds objects and can be looked into."""
         raise NotImplementedError
 
     def embed(self, prepared: Sequence[Any]) -> NDArray[np.float32]:
         """(B, D)"""
-        raise UserError("this model has no features to give")
+        raise UserError("this model has no features to return")
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, D), of length 1"""
+        """(n, D), normalised to length 1"""
         raise UserError("this model has no text tower")
 
     def zero_shot(self, prepared: Sequence[Any], options: Sequence[Options]) -> list[dict[str, Any]]:
-        """Of each picture how likely its `classes` are, which are given by their names."""
+        """For each picture, the probabilities of the classes that are named in its options."""
         raise UserError("this model has no text tower")
 
     def search(self, vector: NDArray[np.float32], num: int) -> list[dict[str, Any]]:
-        """The pictures of an index that are most like this embedding (D,)."""
+        """The pictures of an index that are most similar to this embedding (D,)."""
         raise UserError("there is no index to search")
 
     def examples(self, num: int) -> list[tuple[str, str]]:
-        """Names and data URLs of pictures to try, where it has some of its own."""
+        """Names and data URLs of pictures to try, if it has some of its own."""
         return []
 
     def attention(self, prepared: Any, options: Options) -> bytes:
-        """The prediction, and what every token looks at in every layer and head."""
+        """The prediction, and the attention of every layer and head."""
         raise UserError("this model cannot be looked into")
 
     def describe(self) -> dict[str, Any]:
-        """What /v1/model says; names of files and folders are not in it."""
+        """What /v1/model returns, without names of files and folders."""
         raise NotImplementedError
 
 
 class ExportedServed(Served):
-    """An .onnx file. Each picture is answered as it is read: at its own size there is nothing to batch it with."""
+    """An .onnx file. Each picture runs through it as soon as it is decoded: pictures of different sizes cannot be
+    batched."""
 
     queue = 6
 
@@ -96,7 +96,7 @@ class ExportedServed(Served):
         return {
             "what": "an exported model",
             **described(self.predictor.reading),
-            "can": [question(self.predictor.reading)],
+            "can": [endpoint(self.predictor.reading)],
             "parameters": None,
             "picture_px": list(usage.fitting.size_px),
             "preprocessing": settings.to_json(usage.fitting),
@@ -104,7 +104,7 @@ class ExportedServed(Served):
             "card": None,
             "tokens": None,
             "positions": None,
-            "closed": "an exported file holds no more than what predictions need",
+            "closed": "an exported file contains only what predictions need",
         }
 
 
@@ -122,7 +122,7 @@ def open_served(where: str, device: str, threads: int | None) -> Served:
 
 
 def described(reading: Reading) -> dict[str, Any]:
-    """What a client must know of the model's predictions."""
+    """What a client must know about the model's predictions."""
     calibration = reading.calibration
     return {
         "task": reading.kind,
@@ -132,9 +132,9 @@ def described(reading: Reading) -> dict[str, Any]:
     }
 
 
-QUESTIONS: dict[TaskKind, str] = {"segment": "segment", "detect": "detect", "instances": "detect"}
+ENDPOINTS: dict[TaskKind, str] = {"segment": "segment", "detect": "detect", "instances": "detect"}
 
 
-def question(reading: Reading) -> str:
-    """What is asked of such a model: the end of the path under /v1."""
-    return QUESTIONS.get(reading.kind, "predict")
+def endpoint(reading: Reading) -> str:
+    """The endpoint for the model's predictions: the end of the path under /v1."""
+    return ENDPOINTS.get(reading.kind, "predict")

@@ -1,4 +1,4 @@
-"""TorchServed: a model of ours, or of anybody whose weights we read, with a look inside."""
+"""TorchServed: a model whose weights we can read, ours or another library's, which can also be looked into."""
 
 import base64
 import os
@@ -28,7 +28,7 @@ from vitreous.serve.answers import Options, as_json
 from vitreous.serve.gallery import as_data_url
 from vitreous.serve.inside import described_layout, looked_at, packed, quantised
 from vitreous.serve.searched import Searched
-from vitreous.serve.served import Served, described, question
+from vitreous.serve.served import Served, described, endpoint
 from vitreous.serve.words import Words
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.image_text import ImageText
@@ -37,27 +37,27 @@ from vitreous.weights.describe import describe
 from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
 
-MAX_POSITIONS = 1024  # patches, in the table of similarities
+MAX_POSITIONS = 1024  # patches in the table of similarities
 CPU_LANES = 2
-LOOKING = ("detect", "instances")  # kinds of tasks whose queries stand for objects
+WITH_QUERIES = ("detect", "instances")  # kinds of tasks with one query per object
 
 
 class Prepared(NamedTuple):
     pixels: Tensor  # (3, h, w) uint8: the part of a picture that the model sees, at its size
-    size: tuple[int, int]  # of the whole picture as it was given
-    windows: Tensor | None = None  # (n, 3, h, w) uint8, where the model sees a picture through several
+    size: tuple[int, int]  # height and width of the original picture
+    windows: Tensor | None = None  # (n, 3, h, w) uint8, if the model sees a picture through several windows
 
 
 class TorchServed(Served):
     def __init__(self, where: str, device: str, threads: int | None, index: Index | None = None) -> None:
-        """`index`: pictures that may be searched, which this model made."""
+        """`index`: pictures that can be searched; its embeddings were made by this model."""
         trained = Trained.load(where)
         self.card, self.threads = trained.card, threads or os.cpu_count() or 1
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
         if self.device.type == "cpu":
-            # Large batches bring a CPU little. Three places for each lane keep both busy; a longer queue would only
-            # make everybody wait longer.
+            # Large batches gain little on a CPU. Three places per lane keep both lanes busy; a longer queue would only
+            # make everyone wait longer.
             self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 4, 6
         self.predictor = TorchPredictor(trained, device) if self.card.predicts else None
         self.towers, self.words = self._two_towers(trained)
@@ -70,14 +70,14 @@ class TorchServed(Served):
         self.searched = None if index is None else Searched(index, self._fingerprint())
 
     def _two_towers(self, trained: Trained) -> tuple[ImageText | None, Words | None]:
-        """A model of pictures and words, and its words, if its tokenizer is there."""
+        """A model of pictures and words, and its text tower if there is a tokenizer."""
         if self.card.task is None or self.card.predicts:
             return None, None
         towers = trained.task().to(self.device)
         assert isinstance(towers, ImageText)
         try:
             return towers, Words(towers, trained.tokenizer(), self.device)
-        except UserError:  # the weights came without it: pictures can be compared all the same
+        except UserError:  # the weights came without a tokenizer: pictures can still be compared
             return towers, None
 
     def _fingerprint(self) -> str:
@@ -87,13 +87,13 @@ class TorchServed(Served):
         torch.set_num_threads(1)
 
     def take_cores(self, lanes: int) -> None:
-        # Of the calling thread alone: decoders keep the one thread they have, and other lanes theirs.
+        # This applies to the calling thread alone: decoders and other lanes keep their own numbers of threads.
         num = max(1, self.threads // lanes)
         if torch.get_num_threads() != num:
             torch.set_num_threads(num)
 
     def warm_up(self) -> None:
-        """On a GPU until passes over every size of batch are recorded: any other is filled up to one of these."""
+        """On a GPU, record passes over batch sizes of 1, 2, 4 ...: a batch of another size is filled up to the next."""
         self.take_cores(1)
         size = self.card.preprocessing.size_px
         empty = Prepared(torch.zeros(3, *size, dtype=torch.uint8), size)
@@ -104,7 +104,7 @@ class TorchServed(Served):
                     self._predicted([empty] * min(2**power, self.max_batch))
 
     def is_lost(self, error: Exception) -> bool:
-        return isinstance(error, torch.AcceleratorError)  # whatever a process asks of its GPU after one fails, too
+        return isinstance(error, torch.AcceleratorError)  # every later call to the GPU from this process would fail too
 
     # ---- pictures
 
@@ -124,7 +124,7 @@ class TorchServed(Served):
         assert self.predictor is not None
         task = self.predictor.task
         head: nn.Module = getattr(task, "head", task)
-        if not (looks and has_looks(head) and self.predictor.reading.kind in LOOKING):
+        if not (looks and has_looks(head) and self.predictor.reading.kind in WITH_QUERIES):
             return self._outcomes(self._predicted(prepared), prepared)
         images, extent, canvas = self._images(prepared), self._extent(prepared), self.card.preprocessing.size_px
         extent = None if extent is None else extent.to(self.device)
@@ -150,7 +150,7 @@ class TorchServed(Served):
 
     @torch.inference_mode()
     def embed(self, prepared: Sequence[Prepared]) -> NDArray[np.float32]:
-        """Of a model of pictures and words: what texts are compared with, of length 1."""
+        """(B, D); for a model of pictures and words, normalised to length 1, to be compared with texts."""
         with half_where_native(self.device):
             return self._pooled(_pixels(prepared).to(self.device)).float().cpu().numpy()
 
@@ -191,7 +191,6 @@ class TorchServed(Served):
 
     @torch.inference_mode()
     def attention(self, prepared: Prepared, options: Options) -> bytes:
-        """The prediction, and what every token looks at in every layer and head."""
         features, header, arrays = looked_at(self.encoder, lambda: self.encoder(self._images([prepared])))
         task = None if self.predictor is None else self.predictor.task
         found = self._outcomes(task.of(features), [prepared])[0] if isinstance(task, Classify) else None
@@ -218,10 +217,10 @@ class TorchServed(Served):
             "card": {**settings.to_json(self.card), "classes": len(self.card.classes)},
             "tokens": None,
             "positions": None,
-            "closed": None,  # or why it cannot be looked into
+            "closed": None,  # why it cannot be looked into
         }
         if self.predictor is not None:
-            model["can"].append(question(self.predictor.reading))
+            model["can"].append(endpoint(self.predictor.reading))
         if self.words is not None:
             model["can"].append("zero-shot")
         if self.searched is not None:
@@ -234,7 +233,7 @@ class TorchServed(Served):
             model["tokens"] = described_layout(layers[-1].looking) | {"layers": len(layers), "heads": heads}
             model["positions"] = self._positions()
         else:
-            model["closed"] = "it has no attention over patches; what it depends on, vitreous inspect draws"
+            model["closed"] = "it has no attention over patches; `vitreous inspect` shows what it depends on"
         return model
 
     def _width(self) -> int:
@@ -246,7 +245,7 @@ class TorchServed(Served):
         return {"task": None, "classes": [], "temperature": 1.0, "coverages": []}
 
     def _positions(self) -> dict[str, Any]:
-        """Similarities from -1 to 1 as bytes from 0 to 255; or a line that says why there are none."""
+        """Similarities from -1 to 1 as bytes from 0 to 255, or one line on why there are none."""
         try:
             similarity = position_similarity(self.encoder)
         except UserError as error:

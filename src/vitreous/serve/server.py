@@ -1,4 +1,4 @@
-"""From settings to a running server, and to its end."""
+"""Start the server from its settings, and stop it."""
 
 import ipaddress
 import signal
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from starlette.routing import Route
 
 from vitreous import platforms
 from vitreous.errors import UserError
@@ -25,13 +26,13 @@ from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import MODEL_S
 
 KEEP_ALIVE_S = 5
-GRACE_S = 25  # for accepted requests when told to stop; Kubernetes kills after 30 s
-SPARE_FILES = 40  # descriptors for all but connections: files, models, and starting these again
+GRACE_S = 25  # for accepted requests after a signal to stop; Kubernetes kills after 30 s
+SPARE_FILES = 40  # descriptors for everything but connections: files, models, and restarts of models
 LEAST_CONNECTIONS = 8
 
 
 def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bool = False) -> None:
-    """Serves until told to stop (SIGTERM, SIGHUP, Ctrl-C). Raises UserError where it cannot begin."""
+    """Serve until told to stop (SIGTERM, SIGHUP, Ctrl-C). Raises UserError if the server cannot start."""
     log_to_stderr()
     max_connections = _connections(settings.max_connections)
     listening = _bound(settings)
@@ -41,7 +42,8 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
     files = page_files()
     doors = Doors(address, port, settings.host_names, settings.token)
     public = frozenset((*files, *PROBES))
-    known = {*public, "/v1/predict", "/v1/embed", "/v1/attention", "/v1/neighbours", "/v1/model", "/v1/examples"}
+    app = build_app(service, files)
+    known = {route.path for route in app.routes if isinstance(route, Route)}
 
     def count(scope: Scope, status: int) -> None:
         path = scope["path"] if scope["path"] in known else "other"
@@ -49,7 +51,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
 
     PatientProtocol.request_s = START_S + settings.max_body_bytes / LEAST_BYTES_A_S + MODEL_S + ANSWER_S
     config = uvicorn.Config(
-        Guard(build_app(service, files), doors, public, count, lambda: service.is_stopping),
+        Guard(app, doors, public, count, lambda: service.is_stopping),
         http=PatientProtocol,
         log_config=None,
         ws="none",
@@ -68,7 +70,7 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
     say(f"{', '.join(service.models)}: {url} (Ctrl-C stops it)")
     if opens:
         threading.Thread(target=_open_when_ready, args=(service, url), daemon=True).start()
-    # uvicorn raises the signal that ended it again once all is done: then this ends the program quietly.
+    # uvicorn raises the signal that stopped it once more when it is done: this then ends the program quietly.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
         signal.signal(signal.SIGHUP, lambda *_: server.handle_exit(signal.SIGTERM, None))
@@ -91,7 +93,7 @@ class _Server(BoundedServer):
 
 
 def _bound(settings: ServeSettings) -> socket.socket:
-    """A socket at the address; a UserError where that is taken, or open to others without a token."""
+    """A socket at the address. Raises UserError if it is taken, or if others could reach it without a token."""
     try:
         found = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -99,8 +101,8 @@ def _bound(settings: ServeSettings) -> socket.socket:
     family, _, _, _, place = found[0]
     if settings.token is None and not ipaddress.ip_address(place[0]).is_loopback:
         raise UserError(
-            f"--address {settings.address} can be reached from other machines: give --token-file FILE or set "
-            "VITREOUS_TOKEN, or leave it at 127.0.0.1"
+            f"--address {settings.address} can be reached from other machines: give --token-file FILE, set "
+            "VITREOUS_TOKEN, or use 127.0.0.1"
         )
     try:
         return socket.create_server(place[:2], family=family, backlog=BACKLOG)
@@ -109,13 +111,15 @@ def _bound(settings: ServeSettings) -> socket.socket:
 
 
 def _connections(wanted: int) -> int:
-    """As many as were asked for, or as the system's limit of open files leaves room for."""
+    """The number that was asked for, or as many as the system's limit on open files leaves room for."""
     allowed = platforms.open_files(wanted + SPARE_FILES)
     found = min(wanted, allowed - SPARE_FILES)
     if found < LEAST_CONNECTIONS:
-        raise UserError(f"only {allowed} files may be open at once: raise it, for example with `ulimit -n 1024`")
+        raise UserError(f"only {allowed} files may be open at once: raise the limit, for example with `ulimit -n 1024`")
     if found < wanted:
-        log.warning("%d connections at most, not %d: only %d files may be open (ulimit -n)", found, wanted, allowed)
+        log.warning(
+            "at most %d connections instead of %d: only %d files may be open (ulimit -n)", found, wanted, allowed
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the endpoints share: the models, and how they are asked."""
+"""What the endpoints share: the models, and how requests reach them."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from vitreous.serve.metrics import Metrics
 from vitreous.serve.settings import ServeSettings
 from vitreous.serve.supervisor import ModelProcess, Reply
 
-OF_TEXTS = {"embed": "embed-texts", "search": "search-texts"}  # what is asked of a model where texts came
+OF_TEXTS = {"embed": "embed-texts", "search": "search-texts"}  # kind of request -> its kind when it brings texts
 
 
 class Service:
@@ -33,34 +33,34 @@ class Service:
     def _gauges(self) -> Iterable[tuple[str, str, str, float]]:
         for name, model in self.models.items():
             yield "vitreous_queue_pictures", "Pictures admitted and not yet answered.", name, model.admitted
-            yield "vitreous_queue_places", "Pictures that may be admitted at once.", name, model.queue
-            yield "vitreous_max_batch_pictures", "Pictures that may go through together.", name, model.max_batch
-            yield "vitreous_ready", "Whether the model's process answers.", name, float(model.is_ready)
-            yield "vitreous_process_starts", "How often the model's process was started.", name, model.num_starts
+            yield "vitreous_queue_places", "Pictures that can be admitted at once.", name, model.queue
+            yield "vitreous_max_batch_pictures", "Largest number of pictures per batch.", name, model.max_batch
+            yield "vitreous_ready", "Whether the model's process is ready.", name, float(model.is_ready)
+            yield "vitreous_process_starts", "Starts of the model's process.", name, model.num_starts
 
     def model(self, name: str | None) -> ModelProcess:
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
-            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}")
+            raise Refused(404, f"there is no model {name!r}; the models are: {', '.join(self.models)}")
         return self.models[name]
 
     def able(self, name: str | None, kind: str) -> ModelProcess:
-        """The model, if it could answer now. Nothing of the request's body has been read yet."""
+        """The model, if it can do this and has room. The request's body has not been read yet."""
         model = self.model(name)
         model.check_room()
         assert model.description is not None
         if kind not in model.description["can"]:
             closed = model.description["closed"] if kind == "attention" else None
-            why = closed or f"it can {', '.join(model.description['can'])}"
+            why = closed or f"it can only {', '.join(model.description['can'])}"
             raise Refused(404, f"the model {model.name} cannot {kind}: {why}")
         return model
 
     async def ask(
         self, request: Request, model: ModelProcess, kind: str, num: int, options: dict[str, Any] | None = None
     ) -> list[Reply | Refused]:
-        """Reads up to `num` pictures, or texts where such are understood, and asks the model about them; a client that
-        leaves takes its question back."""
+        """Read up to `num` pictures, or texts if this kind of request takes them, and return the model's replies. If
+        the client disconnects, its pictures are dropped."""
         began = time.monotonic()
         self.bodies.check(request)
         with self.bodies.counted() as body:
@@ -97,13 +97,13 @@ async def _left(request: Request) -> None:
 
 
 def _given(body: bytes, content_type: str, model: ModelProcess, kind: str, num: int) -> tuple[str, list[bytes]]:
-    """What is asked, and about what: each picture by itself, but all texts at once."""
+    """The kind of request, and its inputs: each picture by itself, but all texts as one."""
     texts = texts_in(body, content_type) if kind in OF_TEXTS else None
     if texts is None:
         return kind, pictures_in(body, content_type, num)
     assert model.description is not None
     if "zero-shot" not in model.description["can"]:
-        raise Refused(404, f"the model {model.name} reads no texts: it has no text tower, or no tokenizer")
+        raise Refused(404, f"the model {model.name} cannot read texts: it has no text tower, or no tokenizer")
     if kind == "search" and len(texts) > 1:
         raise Refused(422, f"{len(texts)} texts: search for one text at a time")
     return OF_TEXTS[kind], [json.dumps(texts).encode()]

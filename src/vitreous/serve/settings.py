@@ -1,4 +1,4 @@
-"""Everything `vitreous serve` can be told."""
+"""The settings of `vitreous serve`."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ class ServeSettings:
     models: tuple[str, ...]  # anything `vitreous.load` reads, or an exported model; the first is the default
     address: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
-    token: str | None = None  # what clients must show; needed for any address but this machine's own
-    host_names: tuple[str, ...] = ()  # further names this service is reached by, as browsers write them in Host
-    queue: int | None = None  # admitted pictures per model, waiting or in work; whoever comes later is refused
-    max_batch: int | None = None  # pictures that go through the model together; none, of both: what suits the device
-    max_body_mb: float = 16.0  # of a request
-    max_pictures: int = 16  # of a request
-    max_pixels: int = MAX_PIXELS // 2  # of a picture
+    token: str | None = None  # what clients must send; required for any address that others can reach
+    host_names: tuple[str, ...] = ()  # further names under which the service is reached, as browsers write them in Host
+    queue: int | None = None  # pictures admitted per model, waiting or in progress; none: what suits the device
+    max_batch: int | None = None  # pictures per batch; none: what suits the device
+    max_body_mb: float = 16.0  # per request
+    max_pictures: int = 16  # per request
+    max_pixels: int = MAX_PIXELS // 2  # per picture
     max_connections: int = 256  # open at once
     device: str = "auto"
-    threads: int | None = None  # of a model; none: all cores
-    neighbours: int = 2000  # training pictures to look among; 0: none
-    examples: int = 12  # pictures offered at the first click
+    threads: int | None = None  # per model; none: all cores
+    neighbours: int = 2000  # training pictures to search; 0: none
+    examples: int = 12  # pictures to try, shown on the page
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.models) <= 2:
@@ -53,5 +53,5 @@ class ServeSettings:
 
     @property
     def pictures_per_request(self) -> int:
-        """No more than the queue that was asked for. One that was chosen here may be shorter: see `check_room`."""
+        """At most the length of the queue if that was given. A default queue may be shorter: see `check_room`."""
         return self.max_pictures if self.queue is None else min(self.max_pictures, self.queue)

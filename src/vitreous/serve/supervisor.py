@@ -1,4 +1,5 @@
-"""ModelProcess: a model's process as the HTTP side sees it. Starts it, admits pictures, matches answers, restarts."""
+"""ModelProcess: a model's process as the HTTP side sees it. It starts and restarts it, admits pictures, and matches
+replies with requests."""
 
 import asyncio
 import math
@@ -17,13 +18,13 @@ from vitreous.serve.body import Refused
 from vitreous.serve.log import log
 from vitreous.serve.settings import ServeSettings
 
-MODEL_S = 60.0  # after which a process that gives no answer is taken for stuck, and ended
-START_S = 600.0  # for a process to become ready
-STEADY_S = 30.0  # after which a process that works counts as sound, whatever was before
+MODEL_S = 60.0  # a process that has not replied by then is considered stuck, and killed
+START_S = 600.0  # time for a process to become ready
+STEADY_S = 30.0  # a process that works for this long is considered sound: earlier failures are forgotten
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before starts, by the number of failures in a row
-GIVEN_UP = 10  # failures in a row: this process reports itself as broken, and goes on trying
-STOP_S = 3.0  # for a process to end by itself
-ENOUGH = 100  # training pictures to look among while the others are still being read
+GIVEN_UP = 10  # failures in a row after which the service reports itself as broken; it goes on trying
+STOP_S = 3.0  # time for a process to end by itself
+ENOUGH = 100  # indexed training pictures that are worth searching while the others are still being read
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,22 @@ class Neighbour:
 
 
 class Index:
-    """Pooled features of training pictures, of length 1, and how to show them."""
+    """Pooled features of training pictures, normalised to length 1, with labels and thumbnails."""
 
     def __init__(self) -> None:
         self.total = 0
-        self.why: str | None = None  # there is none
+        self.why: str | None = None  # why there is no index
         self.rows: list[NDArray[np.float32]] = []
         self.shown: list[tuple[str, str]] = []  # label, picture
-        self.next = 0  # picture to be indexed
+        self.next = 0  # number of the next picture to index
 
     def about(self) -> dict[str, Any] | None:
-        """For /v1/model: among how many pictures, or why among none; None while that is not known."""
+        """For /v1/model: how many pictures will be searched, or why none; None until that is known."""
         return {"total": self.total, "why": self.why} if self.total or self.why else None
 
     @property
     def is_useful(self) -> bool:
-        """Whether it is worth looking among what there is so far."""
+        """Whether enough pictures have been indexed to search them."""
         return self.why is not None or 0 < min(self.total, ENOUGH) <= len(self.rows)
 
     def add(self, number: int, label: str, picture: str, pooled: NDArray[np.float32]) -> None:
@@ -80,16 +81,16 @@ def _unit(pooled: NDArray[np.float32]) -> NDArray[np.float32]:
 class ModelProcess:
     def __init__(self, name: str, where: str, settings: ServeSettings, on_batch: Callable[[str, int], None]) -> None:
         self.name, self.where, self.settings, self.on_batch = name, where, settings, on_batch
-        self.description: dict[str, Any] | None = None  # known once it was ready for the first time
+        self.description: dict[str, Any] | None = None  # known once the process has been ready
         self.is_ready = False
-        self.failure: str | None = None  # why the first start came to nothing
+        self.failure: str | None = None  # why the first start failed
         self.examples: list[tuple[str, str]] = []  # label, picture
         self.index = Index()
         self.num_starts = 0
         self.num_failures = 0  # in a row
-        self.admitted = 0  # pictures: waiting, or in work
-        self.queue, self.max_batch = settings.queue or 0, settings.max_batch or 0  # 0: the process will say
-        self.picture_s = 0.1  # recent time of a picture, in batches
+        self.admitted = 0  # pictures that are waiting or in progress
+        self.queue, self.max_batch = settings.queue or 0, settings.max_batch or 0  # 0: the process will tell
+        self.picture_s = 0.1  # recent time per picture, in batches
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._next = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -100,22 +101,22 @@ class ModelProcess:
     # ---- admission
 
     def check_room(self, num: int = 1) -> None:
-        """Refuses at once when there is no model, or no room for so many pictures."""
+        """Refuse at once if the model is not ready, or has no room for this many pictures."""
         if not self.is_ready:
             raise Refused(503, "the model is starting; try again", retry_s=2)
-        # A request of more pictures than there are places is admitted where it has them all to itself.
+        # A request with more pictures than there are places is admitted if no other is waiting.
         if self.admitted and self.admitted + num > self.queue:
             raise Refused(429, "too many pictures are waiting; try again", retry_s=self.retry_s)
 
     @property
     def retry_s(self) -> int:
-        """By when today's queue will have been worked off."""
+        """The time until the current queue has been processed."""
         return max(1, math.ceil(self.admitted * self.picture_s))
 
-    # ---- questions
+    # ---- requests
 
     async def ask(self, kind: str, pictures: list[bytes], options: dict[str, Any]) -> "list[Reply | Refused]":
-        """The replies in the order of the pictures. Whoever cancels this takes back what is not yet in a batch."""
+        """The replies, in the order of the pictures. Cancelling this drops pictures that are not yet in a batch."""
         self.check_room(len(pictures))
         numbers = [self._send(kind, picture, options) for picture in pictures]
         futures = [self._waiting[number] for number in numbers]
@@ -124,7 +125,7 @@ class ModelProcess:
                 await asyncio.wait(futures)
         except TimeoutError:
             self.kill()
-            raise Refused(503, "the model gave no answer in time; try again", retry_s=5) from None
+            raise Refused(503, "the model did not respond in time; try again", retry_s=5) from None
         except asyncio.CancelledError:
             for number, future in zip(numbers, futures, strict=True):
                 if not future.done():
@@ -141,12 +142,12 @@ class ModelProcess:
         return number
 
     def _write(self, header: dict[str, Any], blob: bytes = b"") -> None:
-        # No drain: the queue bounds what can be under way.
+        # No drain: the queue bounds what can be in transit.
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(frames.pack(header, blob))
 
     def _settle(self, number: int, reply: Reply | Refused) -> None:
-        """The picture's place is free when its process says so: a dropped one may be in a batch already."""
+        """Free the picture's place. Only its process can tell when: a dropped picture may already be in a batch."""
         future = self._waiting.pop(number, None)
         if future is None:
             return
@@ -165,7 +166,7 @@ class ModelProcess:
         self._supervision = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
-        """Ends the process, and waits for its end."""
+        """End the process, and wait for it."""
         self._is_stopping = True
         self.is_ready = False
         if self._supervision is not None:
@@ -179,12 +180,12 @@ class ModelProcess:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether to start the whole service anew would help more than to wait."""
+        """Whether restarting the whole service would help more than waiting."""
         has_ended = self._supervision is not None and self._supervision.done()
         return not self.is_ready and (has_ended or self.num_failures >= GIVEN_UP)
 
     async def _supervise(self) -> None:
-        """Starts the process whenever there is none, whatever ended it; but for a model that cannot be read at all."""
+        """Start the process whenever there is none, whatever ended it, unless the model could not be read at all."""
         while not self._is_stopping and self.failure is None:
             await asyncio.sleep(PAUSES_S[min(self.num_failures, len(PAUSES_S) - 1)])
             self.num_failures += 1  # until it has worked for a while
@@ -192,11 +193,11 @@ class ModelProcess:
                 await self._live()
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass  # it has ended
-            except Exception as error:  # no descriptors, no memory, no processes, nonsense instead of a frame ...
+            except Exception as error:  # out of descriptors, memory or processes; an invalid frame ...
                 log.error("%s: its process failed (%s: %s); trying again", self.name, type(error).__name__, error)
 
     async def _live(self) -> None:
-        """From a process's start to its end."""
+        """Run one process, from its start to its end."""
         try:
             await self._listen(await self._spawn())
         finally:
@@ -207,14 +208,14 @@ class ModelProcess:
 
     async def _spawn(self) -> asyncio.StreamReader:
         here, there = socket.socketpair()
-        # -P: what lies in the current folder must not be imported in place of a library.
+        # -P: a file in the current folder must not be imported instead of a library.
         command = [sys.executable, "-P", "-m", "vitreous.serve.worker"]
         try:
             with there:
                 self._process = await asyncio.create_subprocess_exec(*command, stdin=there.fileno(), stdout=sys.stderr)
             reader, self._writer = await asyncio.open_unix_connection(sock=here)
         except BaseException:
-            here.close()  # which ends a process that did start
+            here.close()  # ends the process if it did start
             raise
         self.num_starts += 1
         self._write(
@@ -233,7 +234,7 @@ class ModelProcess:
         return reader
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """To all that the process says, until it ends."""
+        """Handle everything that the process sends, until it ends."""
         async with asyncio.timeout(START_S):
             while not self.is_ready:
                 self._handle(*await frames.read(reader))
@@ -248,7 +249,7 @@ class ModelProcess:
         self.num_failures = 0
 
     async def _end(self) -> None:
-        """Closing the connection ends the process; one that does not notice is killed."""
+        """Close the connection, which ends the process, and kill it if it does not notice."""
         process, self._process = self._process, None
         if self._writer is not None:
             self._writer.close()
@@ -262,7 +263,7 @@ class ModelProcess:
             except TimeoutError:
                 with suppress(ProcessLookupError):
                     process.kill()
-        log.error("%s: its process cannot be ended; going on without it", self.name)
+        log.error("%s: its process cannot be killed; continuing without it", self.name)
 
     def _handle(self, header: frames.Header, blob: bytes) -> None:
         if "id" in header:

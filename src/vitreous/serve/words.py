@@ -1,4 +1,4 @@
-"""The text tower of a served model: names that are typed become directions, which a picture is compared with."""
+"""The text tower of a served model: it turns names into directions that a picture is compared with."""
 
 import base64
 import threading
@@ -15,17 +15,17 @@ from vitreous.prediction.naming import sentences
 from vitreous.tasks.image_text import ImageText
 from vitreous.words.tokenizer import Tokenizer
 
-KEPT = 4096  # texts whose embeddings are kept: what is typed on the page comes again with every letter
+KEPT = 4096  # texts whose embeddings are kept: the page sends all names again with every letter typed
 
 
 class Words:
     def __init__(self, towers: ImageText, tokenizer: Tokenizer, device: torch.device) -> None:
         self.towers, self.tokenizer, self.device = towers, tokenizer, device
         self.known: OrderedDict[str, Tensor] = OrderedDict()
-        self.turn = threading.Lock()  # lanes share what is known
+        self.turn = threading.Lock()  # lanes share the known texts
 
     def texts(self, texts: Sequence[str]) -> Tensor:
-        """(n, D) of length 1."""
+        """(n, D), normalised to length 1."""
         with self.turn:
             new = [text for text in dict.fromkeys(texts) if text not in self.known]
             if new:
@@ -37,17 +37,17 @@ class Words:
         return found
 
     def names(self, names: Sequence[str], templates: Sequence[str]) -> Tensor:
-        """(n, D): of each name the direction in which its sentences lie."""
+        """(n, D): for each name, the mean direction of its sentences."""
         found = self.texts([text for name in names for text in sentences(name, templates)])
         return F.normalize(found.view(len(names), len(templates), -1).mean(dim=1), dim=1)
 
     def places(self, images: Tensor) -> Tensor | None:
-        """(B, h, w, D); None of a model that cannot leave a part of a picture out."""
+        """(B, h, w, D), or None if the model cannot leave out a part of a picture."""
         return embedded_places(self.towers.encoder, self.towers.projection, images)
 
     def said(self, picture: Tensor, places: Tensor | None, options: dict[str, Any]) -> dict[str, Any]:
-        """Of a picture (D,), and of its places (h, w, D), where these are given: how likely and how alike each
-        name is, likeliest first."""
+        """Probability and similarity of each name, most likely first, for a picture (D,) and its places (h, w, D) if
+        these are given."""
         directions = self.names(options["classes"], options["templates"])
         alike = directions @ picture
         shares = (self.towers.log_scale.exp() * alike).softmax(dim=0)

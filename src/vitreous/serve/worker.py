@@ -1,8 +1,7 @@
-"""The process that holds a model. It reads frames, decodes pictures, runs what waits in batches, and answers.
+"""The process that holds a model. It reads frames, decodes pictures, runs waiting jobs in batches, and replies.
 
-Batches run in lanes: threads that share the machine's cores between them. Every job gets exactly one answer, with its
-own number on it. The process ends when the HTTP process does: its end of the connection is then closed, however that
-one ended.
+Batches run in lanes: threads that share the machine's cores. Every job gets exactly one reply, which carries its
+number. The process ends when the HTTP process does, however that ended: its end of the connection is then closed.
 """
 
 import json
@@ -24,9 +23,9 @@ from vitreous.serve.answers import as_json
 from vitreous.serve.log import log, log_to_stderr
 from vitreous.serve.served import Served, open_served
 
-NUM_DECODERS = 2  # so that one huge picture does not hold up all others
+NUM_DECODERS = 2  # so that one huge picture does not delay all others
 NUM_SPARE = 4  # training pictures decoded ahead
-TEXTS = ("embed-texts", "search-texts")  # kinds of jobs that bring texts in place of a picture
+TEXTS = ("embed-texts", "search-texts")  # kinds of jobs that bring texts instead of a picture
 
 
 @dataclass(eq=False)
@@ -41,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Spare:
-    """A training picture that is to be indexed when nobody asks anything."""
+    """A training picture to index when there are no jobs."""
 
     number: int
     label: str
@@ -54,22 +53,23 @@ class Turn:
     """What a lane does next."""
 
     work: list[Job] | Spare
-    lanes: int  # between which the cores are shared meanwhile: 1 if it has them all
+    lanes: int  # that share the cores meanwhile: 1 if this one has them all
 
 
 class Inbox:
-    """Jobs that are ready for the model; and, for when there are none, pictures to index.
+    """Jobs that are ready for the model, and pictures to index when there are none.
 
-    A pass on many cores makes each wait for the slowest at every step, so a pass on a core in each lane gives more
-    answers per second: that is how several pictures are answered. One that is alone is answered soonest by all cores.
+    In a pass on many cores, every core waits for the slowest at every step. Separate passes in several lanes
+    therefore give more replies per second, and are used if several pictures are waiting. A single picture is fastest
+    on all cores.
     """
 
     def __init__(self) -> None:
         self.lanes = 1
         self.num_running = 0  # turns
-        self.is_whole = False  # one that has all cores is running
+        self.is_whole = False  # whether a turn that has all cores is running
         self.changed = threading.Condition()
-        self.known: dict[int, Job] = {}  # not yet in a batch
+        self.known: dict[int, Job] = {}  # jobs that are not yet in a batch, by number
         self.ready: deque[Job] = deque()
         self.spare: deque[Spare] = deque()
 
@@ -84,7 +84,7 @@ class Inbox:
                 self.changed.notify_all()
 
     def forget(self, number: int) -> bool:
-        """Whether it could still be taken back."""
+        """Drop a job. Returns False if it was already in a batch."""
         with self.changed:
             job = self.known.pop(number, None)
             if job is None:
@@ -102,7 +102,7 @@ class Inbox:
             self.changed.notify_all()
 
     def take(self, max_batch: int) -> Turn:
-        """Waits for a turn; whoever takes it says `finish` after it."""
+        """Wait for a turn. The caller must call `finish` after it."""
         with self.changed:
             while (turn := self._next(max_batch)) is None:
                 self.changed.wait()
@@ -124,16 +124,16 @@ class Inbox:
             self.changed.notify_all()
 
     def _next(self, max_batch: int) -> Turn | None:
-        """Of what is ready and of one kind with the oldest, in order: all of it, where there is one lane. Between lanes
-        pictures go one by one, so that answers come evenly, unless many wait: then in batches, which take less a
-        picture, but as many again are left for every lane."""
+        """Jobs of the same kind as the oldest, in order. With one lane, all that are ready. With several lanes, one
+        picture at a time, so that replies are spread evenly in time, unless many are waiting: then a batch, which takes
+        less time per picture, but leaves as many for each other lane."""
         is_free = self.num_running == 0
         if self.is_whole or self.num_running == self.lanes:
             return None
         if not self.ready:
             return Turn(self.spare[0], 1) if self.spare and not self.known and is_free else None
         first = self.ready[0]
-        if first.kind == "attention":  # it is read from inside the model, which nobody else may use meanwhile
+        if first.kind == "attention":  # is read from inside the model, which no other lane may use meanwhile
             return Turn([first], 1) if is_free else None
         if is_free and len(self.known) == 1:
             return Turn([first], 1)
@@ -155,7 +155,7 @@ class Worker:
             with self.sending:
                 self.connection.sendall(frames.pack(header, blob))
         except OSError:
-            os._exit(0)  # nobody is there to answer
+            os._exit(0)  # the HTTP process has ended
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
@@ -171,7 +171,7 @@ class Worker:
         self._work()
 
     def _work(self) -> None:
-        """A lane."""
+        """Run one lane."""
         try:
             while True:
                 turn = self.inbox.take(self.max_batch)
@@ -182,8 +182,8 @@ class Worker:
                     self._index(turn.work)
                 self.inbox.finish()
         except BaseException:
-            log.exception("the model's process ends")
-            os._exit(1)  # the other lanes would go on, and nobody would notice that one is missing
+            log.exception("the model's process failed")
+            os._exit(1)  # otherwise the other lanes would go on, and nobody would notice that one is missing
 
     def _load(self) -> None:
         told = self.start
@@ -199,7 +199,7 @@ class Worker:
         self.decoders = ThreadPoolExecutor(NUM_DECODERS, "decoder", begin)
         for _ in range(NUM_DECODERS):
             self.decoders.submit(time.monotonic)
-        begun.wait()  # what the decoders set for themselves must not come after what the model is given
+        begun.wait()  # the decoders' settings of threads must not override the model's
         self.served.warm_up()
 
     # ---- jobs
@@ -230,7 +230,7 @@ class Worker:
         except BadPicture as error:
             self._refuse(job, 422, str(error))
         except UserError:
-            self._refuse(job, 413, "it needs more memory than this machine has left")
+            self._refuse(job, 413, "the picture needs more memory than is available")
         except Exception:
             self._fail([job])
         else:
@@ -238,7 +238,7 @@ class Worker:
             self.inbox.put(job)
 
     def _refuse(self, job: Job, status: int, reason: str) -> None:
-        if self.inbox.forget(job.number):  # or else it was dropped, and answered then
+        if self.inbox.forget(job.number):  # otherwise it was dropped, and has its reply
             self.send({"id": job.number, "status": status, "error": reason})
 
     def _fail(self, jobs: list[Job]) -> None:
@@ -289,15 +289,15 @@ class Worker:
     # ---- pictures of the model's own data
 
     def _show(self) -> None:
-        """Examples first, then what is to be indexed, from where an earlier process of this model stopped."""
+        """Send examples, then queue pictures to index, from where an earlier process of this model stopped."""
         from vitreous.serve.gallery import EXAMPLE_PX, THUMBNAIL_PX, as_data_url, chosen, examples, own_data
 
-        why = "this model does not say what it was trained on, so there are no pictures to look among"
+        why = "this model does not say what it was trained on, so there are no training pictures to search"
         try:
             own = own_data(self.start["where"])
-        except Exception as error:  # data may lie anywhere, in any state; the service does without
+        except Exception as error:  # the data may be anywhere, in any state; the service works without it
             log.warning("no training pictures to show: %s", error)
-            own, why = None, "the data that this model was trained on cannot be read here"
+            own, why = None, "the data that this model was trained on cannot be read on this machine"
         if self.start["examples"]:
             shown = self.served.examples(self.start["examples"]) or [
                 (each.label, as_data_url(each.picture, EXAMPLE_PX)) for each in examples(own, self.start["examples"])
@@ -305,9 +305,7 @@ class Worker:
             self.send({"examples": shown})
         num = self.start["neighbours"]
         if own is None or not num or "embed" not in self.served.describe()["can"]:
-            self.send(
-                {"no_neighbours": why if own is None else "this service keeps no training pictures to look among"}
-            )
+            self.send({"no_neighbours": why if own is None else "this service does not index training pictures"})
             return
         self.send({"to_index": min(num, len(own.train))})
         num_readable = self.start["num_indexed"]
@@ -315,7 +313,7 @@ class Worker:
             thumbnail = as_data_url(each.picture, THUMBNAIL_PX)
             self.inbox.put_spare(Spare(each.number, each.label, thumbnail, self.served.prepare(each.picture)))
             num_readable += 1
-        self.send({"to_index": num_readable})  # those that could not be read are passed over
+        self.send({"to_index": num_readable})  # unreadable pictures have been skipped
 
     def _index(self, spare: Spare) -> None:
         pooled = self.served.embed([spare.prepared])[0]
@@ -323,9 +321,9 @@ class Worker:
 
 
 def main() -> None:
-    # Ctrl-C, a terminal that is closed and service managers signal all processes of the group; when to end is the HTTP
-    # process's decision.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last of them not on Windows
+    # Ctrl-C, closing a terminal and service managers signal all processes of the group, but the HTTP process decides
+    # when this one ends.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     log_to_stderr()
