@@ -135,7 +135,7 @@ def test_boxes_follow_pictures_that_were_resized_or_turned_after_they_were_annot
     (x0, y0, x1, y1), (left, top, right, bottom) = BOXES[1][0], source.targets.of(1).boxes[0].astype(int)
     marked[y0:y1, x0:x1] = 255
     assert (np.rot90(marked, -1)[top:bottom, left:right] == 255).all() and source.targets.of(1).boxes.size == 4
-    assert "another size than their annotations say, their boxes scaled: 1 (d.png 96 x 96, not 48 x 32)" in str(
+    assert "whose size is not what their annotations say, their boxes scaled: 1 (d.png 96 x 96, not 48 x 32)" in str(
         source.notes
     )
     assert "turned upright, their boxes turned too: 1 (b.png)" in str(source.notes)
@@ -461,9 +461,9 @@ def test_lists_of_records_with_names_of_classes_and_boxes_as_coco_has_them(tmp_p
     cells = as_records(("bbox", "label"), xywh=True, classes=CLASSES)
     source = opened(write_parquet(tmp_path / "set.parquet", metadata={}, cells=cells, sizes=False))
     check_read(source, ("cat", "dog"))
-    assert "boxes are taken as xywh" in source.notes[0]
+    assert "boxes are read as xywh" in source.notes[0]
     source = opened(write_parquet(tmp_path / "set.parquet", metadata={}, cells=as_records(), sizes=False))
-    assert "as xywh they would leave their pictures" in source.notes[0] and source.classes == ("0", "1")
+    assert "as xywh they would extend beyond their pictures" in source.notes[0] and source.classes == ("0", "1")
     hub = {"info": {"features": {"objects": {"category": {"feature": {"names": list(CLASSES)}}, "bbox": {}}}}}
     source = opened(write_parquet(tmp_path / "set.parquet", metadata={"huggingface": json.dumps(hub)}))
     check_read(source)
@@ -557,7 +557,7 @@ def test_classes_that_only_test_has_are_no_error_and_one_class_will_do(tmp_path,
     train = DataSettings(where=str(tmp_path), val_fraction=0, test_fraction=0).build().train
     assert train.classes == ("thing",) and train.targets.category_ids == (7,)
     write_coco(tmp_path, annotations=[])
-    with pytest.raises(UserError, match="not one of its pictures has an object"):
+    with pytest.raises(UserError, match="none of its pictures has an object"):
         DataSettings(where=str(tmp_path)).build()
 
 

@@ -5,12 +5,13 @@ gives no object are pictures without objects; those that lie beside and are not 
 out, as is a picture with an annotation that cannot be read.
 """
 
+import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import Path, PureWindowsPath
+from typing import Any, TypeGuard
 
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.detected import UNKNOWN, Classes, with_boxes
@@ -19,7 +20,7 @@ from vitreous.data.names import ALL, merged_trainval, split_of
 from vitreous.data.objects import Annotated
 from vitreous.data.outlines import bounds
 from vitreous.data.pairs import IMAGES
-from vitreous.data.skipped import OWN, Skipped, listed
+from vitreous.data.skipped import Skipped, listed
 from vitreous.data.walk import entries, pictures_under, subfolders
 from vitreous.errors import UserError, first_line, shown
 
@@ -57,14 +58,17 @@ def _opened(name: str, files: Mapping[str, CocoFile], root: Path, most_bad: int 
     folders = {split: _folder(file, root) for split, file in files.items()}
     splits: dict[str, Annotated] = {}
     classes: dict[str, Classes] = {}
+    groups = _groups(files.values())
     for split, file in files.items():
-        known = _categories(file)
+        known = {number: called for number, called in _categories(file).items() if called not in groups}
         numbers = {called: number for number, called in reversed(known.items())}
         names = tuple(dict.fromkeys(known.values()))
         classes[split] = Classes(names, tuple(numbers[called] for called in names))
         places = {number: names.index(called) for number, called in known.items()}
         splits[split] = _annotated(file, folders[split], places, most_bad)
-        splits[split].notes.insert(0, f"{file.path}: read as pictures with boxes (COCO)")
+        note = f"{file.path}: read as pictures with boxes (COCO)"
+        note += f"; no class of its own: {listed(groups)}, a group of others that no object has" if groups else ""
+        splits[split].notes.insert(0, note)
     _note_unlabelled(splits, folders, files)
     return with_boxes(name, splits, classes)
 
@@ -95,7 +99,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
     places = [folder, *(path for path in inside if path.name.lower() == "annotations" or _split_in(path.name))]
     for place in places:
         for entry in entries(place):
-            is_other = entry.name in OWN or entry.name.startswith((".", *OTHERS))
+            is_other = entry.name.startswith((".", *OTHERS))
             if entry.name.lower().endswith(".json") and not is_other and entry.is_file():
                 yield place / entry.name
 
@@ -115,19 +119,26 @@ def _read(path: Path) -> CocoFile | None:
     """None where it is some other JSON file."""
     try:
         with open_regular(path) as file:
-            head = file.read(PEEK_BYTES)
+            head = file.read(PEEK_BYTES).removeprefix(codecs.BOM_UTF8)
         looks_like = head.lstrip().startswith(b"{") and re.search(rb'"(images|annotations|categories)"\s*:', head)
         if not looks_like:
             return None
         document = json.loads(read_regular(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({first_line(error)}).") from None
-    parts: list[Any] = [document.get(key) for key in KEYS] if isinstance(document, dict) else [None]
-    if not all(isinstance(part, list) and all(isinstance(one, dict) for one in part) for part in parts):
+    images, annotations, categories = (document.get(key) for key in KEYS) if isinstance(document, dict) else [None] * 3
+    if not (_are_records(images) and _are_records(annotations)):
         return None
-    images, annotations, categories = parts
-    has_objects = not annotations or any("bbox" in one or "segmentation" in one for one in annotations)
-    return CocoFile(path, images, annotations, categories) if has_objects else None
+    has_objects = any("bbox" in one or "segmentation" in one for one in annotations)
+    if not (has_objects or (not annotations and _are_records(categories))):
+        return None
+    if not _are_records(categories):
+        raise UserError(f"{path}: has no list called categories: name the classes there.")
+    return CocoFile(path, images, annotations, categories)
+
+
+def _are_records(part: object) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(part, list) and all(isinstance(one, dict) for one in part)
 
 
 # ---- What they hold
@@ -145,6 +156,20 @@ def _categories(file: CocoFile) -> dict[int, str]:
     if not known:
         raise UserError(f"{file.path}: has no categories: name the classes there.")
     return dict(sorted(known.items()))
+
+
+def _groups(files: Collection[CocoFile]) -> list[str]:
+    """Categories that no object has, and that others are below: services add one to every set that they export."""
+    above: set[str] = set()
+    used: set[str] = set()
+    unused: set[str] = set()
+    for file in files:
+        numbers = {one["category_id"] for one in file.annotations if isinstance(one.get("category_id"), int)}
+        for number, called in _categories(file).items():
+            (used if number in numbers else unused).add(called)
+        groups = ((one["name"], one.get("supercategory")) for one in file.categories)
+        above |= {group for called, group in groups if isinstance(group, str) and group != called}
+    return sorted(above & unused - used) if used else []
 
 
 def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int], most_bad: int | None) -> Annotated:
@@ -181,9 +206,10 @@ def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int], most_ba
 
 
 def _picture(folder: Path, name: str) -> str:
-    """Its path; beside the others where it was in some other folder when it was annotated."""
+    """Its path; beside the others where it was in some other folder when it was annotated, or on a Windows machine."""
     path = folder / name
-    return str(path if path.is_file() or not (beside := folder / PurePath(name).name).is_file() else beside)
+    elsewhere = (folder / name.replace("\\", "/"), folder / PureWindowsPath(name).name)
+    return str(next((one for one in (path, *elsewhere) if one.is_file()), path))
 
 
 class _WrongError(Exception):
@@ -231,13 +257,16 @@ def _box(annotation: Mapping[str, Any], outline: Any) -> tuple[float, ...]:
 
 def _folder(file: CocoFile, root: Path) -> Path:
     """That holds the first pictures which are named."""
-    names = [one["file_name"] for one in file.images[:PROBED] if isinstance(one.get("file_name"), str)]
+    some = file.images[:: max(1, len(file.images) // PROBED)]
+    names = [one["file_name"] for one in some if isinstance(one.get("file_name"), str)]
     split = _split_of(file.path, root)
     inside = subfolders(root, Skipped(""))
     alike = [path for path in inside if split is not None and _split_in(path.name) == split]
     within = [path for path in inside if path.name.lower() in IMAGES]
-    deeper = [path for one in within for path in subfolders(one, Skipped("")) if _split_in(path.name) == split]
-    candidates = [file.path.parent, *alike, *(path / "images" for path in alike), *deeper, *within, root, root.parent]
+    deeper = [path for one in within for path in subfolders(one, Skipped("")) if _split_in(path.name) in (split, None)]
+    deeper.sort(key=lambda path: _split_in(path.name) is None)
+    candidates = [file.path.parent, *alike, *(path / "images" for path in alike), *deeper, *within, root]
+    candidates += [*(path for path in inside if _split_in(path.name) is None), root.parent]
     for folder in candidates:
         if any(Path(_picture(folder, name)).is_file() for name in names):
             return folder

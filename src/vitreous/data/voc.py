@@ -7,14 +7,14 @@ so is one whose file cannot be read.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
 from vitreous.data.base import BadFiles, Source
 from vitreous.data.detected import UNKNOWN, Classes, with_boxes
-from vitreous.data.files import read_regular
+from vitreous.data.files import open_regular, read_regular
 from vitreous.data.folder import split_folder
 from vitreous.data.lists import listed_splits
 from vitreous.data.names import ALL, merged_trainval
@@ -25,6 +25,7 @@ from vitreous.data.walk import entries, pictures_under, subfolders
 from vitreous.errors import UserError, first_line
 
 MAX_BYTES = 16 * 2**20  # of a file
+PEEK_BYTES = 2**12
 LISTS = ("imagesets/main", ".")
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
@@ -63,7 +64,7 @@ def open_voc(folder: Path, most_bad: int | None = None) -> dict[str, Source]:
 def voc_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """By split: where the pictures lie, and where the XML files."""
     inside = {path.name.lower(): path for path in subfolders(folder, Skipped(""))}
-    if "annotations" in inside and _has_xml(inside["annotations"]):
+    if "annotations" in inside and any(_xml_under(inside["annotations"])):
         pictures = next((inside[name] for name in IMAGES if name in inside), None)
         if pictures is None:
             raise UserError(
@@ -86,31 +87,55 @@ def _has_xml(folder: Path) -> bool:
     return any(entry.name.lower().endswith(".xml") and entry.is_file() for entry in entries(folder))
 
 
+def _xml_under(folder: Path) -> Iterator[Path]:
+    """At any depth."""
+    every = (path for path in folder.rglob("*") if path.suffix.lower() == ".xml" and path.is_file())
+    return (path for path in every if not path.name.startswith("."))
+
+
 @dataclass
 class _Paired:
-    pairs: list[tuple[str, str]]  # a picture and its file
+    pairs: list[tuple[str, str, str]]  # the name of a picture, where it lies, and its file
     notes: list[str]
 
 
 def _paired(pictures: Path, annotations: Path) -> _Paired:
-    files = {Path(entry.name).stem: entry.path for entry in entries(annotations) if entry.name.lower().endswith(".xml")}
-    paths = list(pictures_under(pictures, Skipped("")))
-    pairs = [(path, files.pop(Path(path).stem)) for path in paths if Path(path).stem in files]
+    """By their paths, or by their names where one of them lies in sub-folders and the other does not."""
+    files = {_below(annotations, path): path for path in sorted(_xml_under(annotations))}
+    names = {path: _below(pictures, Path(path)) for path in pictures_under(pictures, Skipped(""))}
+    by_name = {name.rpartition("/")[2]: name for name in sorted(files.keys() - names.values())}
+    pairs, bare = [], []
+    for path, name in names.items():
+        known = name if name in files else by_name.get(Path(path).stem, name)
+        if known in files:
+            pairs.append((name, path, str(files.pop(known))))
+        else:
+            bare.append(Path(path).name)
     notes = []
-    if len(pairs) < len(paths):
-        bare = sorted({Path(path).name for path in paths} - {Path(path).name for path, _ in pairs})
-        notes.append(f"{pictures}: never labelled, left out: {len(bare):,} pictures ({listed(bare, 3)})")
-    if files:
-        names = listed([f"{name}.xml" for name in files], 3)
-        notes.append(f"{annotations}: without a picture, skipped: {len(files):,} files ({names})")
+    if not pairs and any(_is_of_cvat(path) for path in files.values()):
+        raise UserError(f"{annotations}: an XML file of CVAT's own, which is not read. Export it as COCO, YOLO or VOC.")
     if not pairs:
         raise UserError(f"{annotations}: no XML file has the name of a picture in {pictures}.")
+    if bare:
+        notes.append(f"{pictures}: never labelled, left out: {len(bare):,} pictures ({listed(sorted(bare), 3)})")
+    if files:
+        listing = listed([path.name for path in files.values()], 3)
+        notes.append(f"{annotations}: without a picture, skipped: {len(files):,} files ({listing})")
     return _Paired(pairs, notes)
+
+
+def _below(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _is_of_cvat(path: Path) -> bool:
+    with open_regular(path) as file:
+        return b"<annotations>" in file.read(PEEK_BYTES)
 
 
 def _by_lists(root: Path, every: Annotated) -> dict[str, Annotated]:
     """The splits that lists in ImageSets/Main name, where there are any; else all as one."""
-    lists = listed_splits(root, [Path(picture).stem for picture in every.pictures], LISTS)
+    lists = listed_splits(root, [str(name) for name in every.ids], LISTS)
     if not lists:
         return {ALL: every}
     found = {split: every.chosen(places) for split, (places, _) in lists.items()}
@@ -125,9 +150,9 @@ def _by_lists(root: Path, every: Annotated) -> dict[str, Annotated]:
 def _annotated(part: _Paired, files: Sequence[VocFile], names: Sequence[str], first: int) -> Annotated:
     numbers = {name: number for number, name in enumerate(names)}
     found = Annotated(notes=list(part.notes))
-    for (picture, _), file in zip(part.pairs, files, strict=True):
+    for (name, picture, _), file in zip(part.pairs, files, strict=True):
         found.pictures.append(picture)
-        found.ids.append(Path(picture).stem)
+        found.ids.append(name)
         found.sizes.append(file.size)
         for one, (x0, y0, x1, y1) in zip(file.objects, file.boxes, strict=True):
             is_hard = one.get("difficult", "0").strip() == "1"
@@ -139,11 +164,11 @@ def _readable(part: _Paired, where: str, most_bad: int | None) -> list[VocFile]:
     """What the files say; a picture whose file is broken leaves the part."""
     bad = BadFiles(where, len(part.pairs), most_bad, "XML files cannot be used, their pictures left out")
     found: list[VocFile] = []
-    pairs: list[tuple[str, str]] = []
-    for picture, xml in part.pairs:
+    pairs: list[tuple[str, str, str]] = []
+    for name, picture, xml in part.pairs:
         try:
             found.append(_read(Path(xml)))
-            pairs.append((picture, xml))
+            pairs.append((name, picture, xml))
         except UserError as error:
             bad.add(xml, str(error).removeprefix(f"{xml}: ").removesuffix("."))
     if not found:
