@@ -77,7 +77,7 @@ MODELS = {
     "swin": SwinSettings(picture_px=(20, 28), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2),
     # A last map that is smaller than a window, which shifts all the same.
     "swin-fixed": SwinSettings(
-        picture_px=(8, 12), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2, fixed_windows=True
+        picture_px=(8, 12), patch=2, width=8, depths=(2, 2), heads=(1, 2), window=3, mlp_factor=2, small_maps="shift"
     ),
     "convnext": ConvNeXtSettings(picture_px=(16, 24), patch=2, widths=(8, 12), depths=(2, 3), layer_scale=0.5),
     "pvt-v1": pvt(generation="v1"),

@@ -160,7 +160,7 @@ def test_conversion_is_proven_by_the_library(to, tmp_path):
     else:
         model = model_settings("swin_t" if to == "transformers-mask2former" else "resnet18", picture_px=64)
         # On a map as small as its windows, where the library's segmenters shift them and classifiers do not.
-        small = {"width": 24, "depths": (1, 1, 2, 2), "window": 2, "fixed_windows": True}
+        small = {"width": 24, "depths": (1, 1, 2, 2), "window": 2, "small_maps": "shift"}
         model = model.changed(**(small if to == "transformers-mask2former" else {"base_width": 8}))
     decoder = "eomt" if to == "transformers-eomt" else "mask2former"
     task = MaskQuerySettings(decoder=decoder, **SIZES, pixel=PIXEL, blocks=1)

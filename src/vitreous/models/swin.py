@@ -2,15 +2,14 @@
 from stage to stage.
 
 As the released code does: maps are padded to whole windows with zeros after the norm, and what is rolled around the
-edge is masked. Where a map is no larger than a window, the window shrinks to it and does not shift; in the code of
-segmenters it keeps its size and shifts all the same.
+edge is masked. What becomes of a window that is no smaller than its map, each library decides for itself: `SmallMaps`.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Literal, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,16 +27,24 @@ from vitreous.nn.relative import BiasTable
 from vitreous.nn.resizing import Resizing
 from vitreous.nn.tokens import PatchEmbedding
 
+# Of a side that is no larger than a window. shrink: the window shrinks to it, and does not shift along it (timm).
+# square: it shrinks to the lesser side in both directions, and shifts in neither (the released code, transformers).
+# pad: it keeps its size, and does not shift along it (torchvision). shift: it keeps its size, and shifts (segmenters).
+SmallMaps = Literal["shrink", "square", "pad", "shift"]
+
 
 class Windows:
     """How a map of (h, w) is cut: windows of `size`, rolled by `shift`, after padding to whole windows."""
 
-    def __init__(self, grid: tuple[int, int], window: int, shifted: bool, fixed: bool = False) -> None:
-        self.grid = grid
-        self.size = (window, window) if fixed else (min(window, grid[0]), min(window, grid[1]))
+    def __init__(self, grid: tuple[int, int], window: int, shifted: bool, small: SmallMaps = "shrink") -> None:
+        self.grid, by = grid, window // 2 if shifted else 0
+        if small == "square" and min(grid) <= window:
+            self.size, self.shift = (min(grid), min(grid)), (0, 0)
+        else:
+            (h, w), (down, right) = grid, (by if small == "shift" or side > window else 0 for side in grid)
+            self.size = (min(window, h), min(window, w)) if small == "shrink" else (window, window)
+            self.shift = down, right
         self.count = math.ceil(grid[0] / self.size[0]), math.ceil(grid[1] / self.size[1])
-        shifts = [window // 2 if shifted and (fixed or side > window) else 0 for side in grid]
-        self.shift = shifts[0], shifts[1]
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -94,9 +101,9 @@ class WindowAttention(Attention):
 
     bias_table: BiasTable
 
-    def __init__(self, width: int, heads: int, window: int, shifted: bool, fixed: bool = False) -> None:
+    def __init__(self, width: int, heads: int, window: int, shifted: bool, small: SmallMaps = "shrink") -> None:
         super().__init__(width, heads, bias_table=BiasTable((window, window), heads, has_prefix=False))
-        self.shifted, self.fixed = shifted, fixed
+        self.shifted, self.small = shifted, small
 
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, h, w, D) -> (B, h, w, D). Who calls has nothing to add: the windows follow from the map."""
@@ -120,7 +127,7 @@ class WindowAttention(Attention):
         return windows.unrolled(self._joined(attended, windows))
 
     def windows(self, grid: tuple[int, int]) -> Windows:
-        return Windows(grid, self.bias_table.grid[0], self.shifted, self.fixed)
+        return Windows(grid, self.bias_table.grid[0], self.shifted, self.small)
 
     def weights(
         self,
@@ -292,7 +299,7 @@ class SwinSettings(EncoderSettings):
     depths: tuple[int, ...] = (2, 2, 6, 2)  # blocks in each stage
     heads: tuple[int, ...] = (3, 6, 12, 24)  # of the attention in each stage
     window: int = 7  # side of a window, in places of the map
-    fixed_windows: bool = False  # keep a window's size and shift on a map no larger than a window, too (segmenters)
+    small_maps: SmallMaps = "shrink"  # on a map no larger than a window: as timm, original, torchvision, segmenters
     mlp_factor: int = 4  # hidden width of the MLPs, as a multiple of the stage's width
     stochastic_depth: float = 0.0  # rate at the last block, growing linearly from 0
     norm_epsilon: float = 1e-5  # of the layer norms
@@ -326,7 +333,7 @@ class SwinSettings(EncoderSettings):
 
     def block(self, stage: int, shifted: bool, rate: float) -> Block:
         width = self.width * 2**stage
-        attention = WindowAttention(width, self.heads[stage], self.window, shifted, self.fixed_windows)
+        attention = WindowAttention(width, self.heads[stage], self.window, shifted, self.small_maps)
         mlp = Mlp(width, self.mlp_factor * width)
         return Block(attention, mlp, self.norm_epsilon, stochastic_depth=rate)
 
@@ -335,6 +342,8 @@ class SwinSettings(EncoderSettings):
             raise UserError(f"depths {self.depths} and heads {self.heads}: one of each per stage, all at least 1")
         if min(self.window, self.patch, self.width, self.mlp_factor, self.channels) < 1:
             raise UserError("window, patch, width, mlp_factor and channels must be at least 1")
+        if self.small_maps not in get_args(SmallMaps):
+            raise UserError(f"small_maps is {self.small_maps!r}: one of {', '.join(get_args(SmallMaps))}")
         if any(self.width * 2**i % heads for i, heads in enumerate(self.heads)):
             raise UserError(f"width {self.width}: a stage's width must be a multiple of its heads, {self.heads}")
         return Swin(self)

@@ -52,7 +52,7 @@ class Mask2FormerFormat(MaskQueryFormat):
     def _as_run(self, model: SwinSettings | ResNetV1Settings) -> SwinSettings | ResNetV1Settings:
         """With what their code has for everybody."""
         fixed = self.encoder.as_run(model)
-        return self._known(fixed.changed(fixed_windows=True) if isinstance(fixed, SwinSettings) else fixed)
+        return self._known(fixed.changed(small_maps="shift") if isinstance(fixed, SwinSettings) else fixed)
 
     def read_task(self, shapes: Shapes, config: Config, heads: int | None) -> MaskQuerySettings:
         for name, value in FIXED.items():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, SwinSettings
+from vitreous.models.swin import SmallMaps
 from vitreous.nn.relative import BiasTable
 from vitreous.weights.published import Shapes
 from vitreous.weights.pyramids import Pyramid, demand, depths_of, refusal, square
@@ -85,6 +86,7 @@ TRANSFORMERS = Names(
 @dataclass(frozen=True, kw_only=True)
 class SwinFormat(Pyramid):
     names: Names
+    small_maps: SmallMaps = "shrink"
 
     def tells(self) -> str:
         return self.names.stage(self.names.block, 0) + self.names.table
@@ -123,10 +125,11 @@ class SwinFormat(Pyramid):
             window=(side + 1) // 2,
             mlp_factor=hidden // width,
             norm_epsilon=EPSILON,
+            small_maps=self.small_maps,
         )
 
     def as_run(self, model: ModelSettings) -> ModelSettings:
-        return self._swin(model).changed(norm_epsilon=EPSILON, fixed_windows=False)
+        return self._swin(model).changed(norm_epsilon=EPSILON, small_maps=self.small_maps)
 
     def _swin(self, model: ModelSettings) -> SwinSettings:
         if not isinstance(model, SwinSettings):
@@ -218,9 +221,14 @@ FORMATS = (
         names=TRANSFORMERS,
         starts=("swin.", ""),
         head="classifier",
+        small_maps="square",
     ),
     SwinFormat(
-        name="torchvision-swin", title="torchvision: swin_t to swin_b", library="torchvision", names=TORCHVISION
+        name="torchvision-swin",
+        title="torchvision: swin_t to swin_b",
+        library="torchvision",
+        names=TORCHVISION,
+        small_maps="pad",
     ),
     SwinFormat(
         name="swin",
@@ -228,5 +236,6 @@ FORMATS = (
         library="original",
         names=ORIGINAL,
         starts=("model.", "", "model.encoder.", "encoder."),
+        small_maps="square",
     ),
 )
