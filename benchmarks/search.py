@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitreous.search.checked import CheckedVectors, digests
 from vitreous.search.nearest import Floats, duplicates, nearest, outliers
 from vitreous.terminal import quietly
 
@@ -58,16 +59,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, quietly(True):
-        vectors = written(Path(folder, "vectors.npy"), options.vectors, options.width)
+        path = Path(folder, "vectors.npy")
+        vectors = written(path, options.vectors, options.width)
         query, before = np.array(vectors[options.vectors // 2]), anonymous_mb()
         rows, _ = nearest(vectors, query, 20)
         assert rows[0] == options.vectors // 2
         question = seconds(lambda: nearest(vectors, query, 20), options.turns)
+        known = digests(path)
+        opened = seconds(lambda: CheckedVectors(path, known).compare_all(), options.turns)
         grown, some = anonymous_mb() - before, vectors[: options.pairs]
         found = {
             "vectors": options.vectors,
             "width": options.width,
             "search": question,
+            "compared_with_sha256": opened,
             "memory_grown_mb": round(grown, 1),
             "compared_all_with_all": options.pairs,
             "duplicates": seconds(lambda: duplicates(some, 0.98), 1),

@@ -63,6 +63,15 @@ def test_an_index_with_a_graph_finds_what_an_exact_search_does(folder, capsys, m
     assert "note: every picture is compared" in capsys.readouterr().err
     monkeypatch.undo()
 
+    data = bytearray((where / "vectors.npy").read_bytes())
+    data[-1] ^= 1  # of a vector that the graph proposes
+    (where / "vectors.npy").write_bytes(data)
+    with pytest.raises(SystemExit):
+        asked(capsys, where, "--picture", query)
+    assert "vectors.npy: damaged" in capsys.readouterr().err
+    main([*command, "--approximate"])
+    assert len(asked(capsys, where, "--picture", query)) == 11
+
     (where / GRAPH).unlink()
     with pytest.raises(UserError, match=r"vectors\.usearch: missing; run the same `vitreous index` command again"):
         Index.open(str(where))

@@ -2,6 +2,7 @@
 
 INDEX/manifest.json, plan.jsonl, rows/     as `vitreous embed` writes them (`bulk.output`), of length 1
 INDEX/vectors.npy                          (N, D) float32 of all pictures that could be read; memory-mapped
+INDEX/vectors.sha256                       of every part of that file (`checked`)
 INDEX/names.arrow                          their names, row for row; memory-mapped too
 INDEX/vectors.usearch                      with --approximate: which vectors are near which (`neighbours`)
 
@@ -23,12 +24,13 @@ from vitreous.bulk.places import is_url
 from vitreous.data.images import BadPicture, read_picture
 from vitreous.errors import UserError
 from vitreous.prediction.embedder import Embedder
+from vitreous.search.checked import REWRITES, CheckedVectors, digests
 from vitreous.search.nearest import Floats, Rows, duplicates, nearest, outliers
 from vitreous.search.neighbours import Neighbours, is_installed, recall
 from vitreous.storage import atomic
 from vitreous.terminal import note
 
-VECTORS, NAMES, GRAPH = "vectors.npy", "names.arrow", "vectors.usearch"
+VECTORS, DIGESTS, NAMES, GRAPH = "vectors.npy", "vectors.sha256", "names.arrow", "vectors.usearch"
 SCHEMA = pa.schema([("name", pa.string())])
 
 
@@ -47,7 +49,7 @@ def lay_out(output: Output, approximate: bool = False) -> None:
     """Rows that are complete, as files that can be searched; `approximate`: with a graph of neighbours."""
     about = output.manifest()
     assert about is not None and about["done"]
-    if not (_is_searchable(about) and _damaged(output.where, about) is None):
+    if not (_is_searchable(about) and _is_whole(Path(output.where), about)):
         about = {**about, "searchable": {"plan": about["plan"]["sha256"], "files": _laid_out(output, about)}}
         output.write_manifest(about)
     if approximate and GRAPH not in about["searchable"]["files"] and about["done"]["rows"] > about["done"]["failed"]:
@@ -55,7 +57,7 @@ def lay_out(output: Output, approximate: bool = False) -> None:
 
 
 def _laid_out(output: Output, about: dict[str, Any]) -> dict[str, str]:
-    """Part by part; of both files the sha256."""
+    """Part by part; of names, and of what the vectors are compared with, the sha256."""
     store, num = output.store, about["done"]["rows"] - about["done"]["failed"]
     header = {"descr": "<f4", "fortran_order": False, "shape": (num, about["width"])}
     with store.writing(VECTORS) as values, store.writing(NAMES) as names, pa.ipc.new_file(names, SCHEMA) as lines:
@@ -65,7 +67,9 @@ def _laid_out(output: Output, about: dict[str, Any]) -> dict[str, str]:
             for block in embeddings(readable, about["width"]):
                 values.write(block.astype("<f4").tobytes())
             lines.write_table(readable.select(["name"]))
-    return {name: _sha256(Path(output.where, name)) for name in (VECTORS, NAMES)}
+    with store.writing(DIGESTS) as file:
+        file.write(digests(Path(output.where, VECTORS)))
+    return {name: _sha256(Path(output.where, name)) for name in (DIGESTS, NAMES)}
 
 
 def _linked(where: Path, about: dict[str, Any]) -> dict[str, Any]:
@@ -81,18 +85,27 @@ def _linked(where: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def _is_searchable(about: dict[str, Any]) -> bool:
     found = about.get("searchable")
-    return bool(about["done"]) and isinstance(found, dict) and found.get("plan") == about["plan"]["sha256"]
+    is_of_plan = isinstance(found, dict) and found.get("plan") == about["plan"]["sha256"]
+    return bool(about["done"]) and is_of_plan and DIGESTS in about["searchable"]["files"]  # earlier versions had none
 
 
-def _damaged(where: str, about: dict[str, Any], unread: tuple[str, ...] = ()) -> str | None:
-    """The file, and what is wrong with it. All is read, but for `unread`."""
+def _is_whole(where: Path, about: dict[str, Any]) -> bool:
+    try:
+        _opened(where, about).compare_all()
+    except UserError:
+        return False
+    return True
+
+
+def _opened(where: Path, about: dict[str, Any], unread: tuple[str, ...] = ()) -> CheckedVectors:
+    """The vectors, to be compared as they are read. All other files are compared, but for `unread`."""
     for name, expected in about["searchable"]["files"].items():
-        path = Path(where, name)
+        path = where / name
         if not path.is_file():
-            return f"{path}: missing"
+            raise UserError(f"{path}: missing; {REWRITES}")
         if name not in unread and _sha256(path) != expected:
-            return f"{path}: damaged (its sha256 is not the one in {MANIFEST})"
-    return None
+            raise UserError(f"{path}: damaged (its sha256 is not the one in {MANIFEST}); {REWRITES}")
+    return CheckedVectors(where / VECTORS, (where / DIGESTS).read_bytes())
 
 
 def _sha256(path: Path) -> str:
@@ -104,7 +117,7 @@ def _sha256(path: Path) -> str:
 class Index:
     where: str
     about: dict[str, Any]
-    vectors: Floats  # (N, D) of length 1
+    vectors: CheckedVectors  # (N, D) of length 1
     names: pa.ChunkedArray
     neighbours: Neighbours | None = None  # where there are any: which vectors to compare
 
@@ -121,10 +134,11 @@ class Index:
         if follows and not is_installed():
             note("every picture is compared: for the index's graph, pip install 'vitreous[neighbours]'")
             follows = False
-        # Who follows a graph reads little of these files, however large they are: to check them would take longer.
-        if (damage := _damaged(where, about, (VECTORS, GRAPH) if follows else (GRAPH,))) is not None:
-            raise UserError(f"{damage}; run the same `vitreous index` command again to rewrite it")
-        vectors = np.load(Path(where, VECTORS), mmap_mode="r", allow_pickle=False)
+        # Who follows a graph reads little of it and of the vectors: to read it all would take longer. What a damaged
+        # graph proposes is compared exactly all the same.
+        vectors = _opened(Path(where), about, unread=(GRAPH,))
+        if not follows:
+            vectors.compare_all()
         names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
         if not len(names):
             raise UserError(f"{where}: holds no readable pictures")

@@ -4,6 +4,7 @@ The array may be memory-mapped and larger than memory: what is held at a time is
 """
 
 from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,15 @@ NEIGHBOURS = 10  # that say how alone a picture is
 ROUNDING = 1e-6  # by which the cosine of equals may miss 1
 
 
-def nearest(vectors: Floats, query: Floats, num: int) -> tuple[Rows, Floats]:
+class Vectors(Protocol):
+    """(N, D) of length 1: an array, or what reads like one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Floats: ...
+
+
+def nearest(vectors: Vectors, query: Floats, num: int) -> tuple[Rows, Floats]:
     """The rows most similar to `query` (D,), best first, with their cosines."""
     rows, scores = np.empty(0, np.int64), np.empty(0, np.float32)
     for start in range(0, len(vectors), BLOCK):
@@ -32,7 +41,7 @@ def nearest(vectors: Floats, query: Floats, num: int) -> tuple[Rows, Floats]:
     return rows[order], scores[order]
 
 
-def duplicates(vectors: Floats, least: float) -> list[Rows]:
+def duplicates(vectors: Vectors, least: float) -> list[Rows]:
     """Groups of rows in which each has a cosine of at least `least` with another one; the largest first."""
     leader = np.arange(len(vectors))  # the first row of the group that a row is in
     for left in track(range(0, len(vectors), SQUARE), "comparing"):
@@ -54,7 +63,7 @@ def _join(leader: Rows, first: Rows, second: Rows) -> None:
             leader[:] = leader[leader]
 
 
-def outliers(vectors: Floats, num: int) -> tuple[Rows, Floats]:
+def outliers(vectors: Vectors, num: int) -> tuple[Rows, Floats]:
     """The rows least like their nearest neighbours: lowest first, with their mean cosine to these."""
     k = min(NEIGHBOURS, len(vectors) - 1)
     likeness = np.empty(len(vectors), np.float32)
@@ -70,7 +79,7 @@ def outliers(vectors: Floats, num: int) -> tuple[Rows, Floats]:
     return rows, likeness[rows]
 
 
-def _against(vectors: Floats, left: int, from_row: int = 0) -> Iterator[tuple[int, Floats]]:
+def _against(vectors: Vectors, left: int, from_row: int = 0) -> Iterator[tuple[int, Floats]]:
     """Cosines of the rows of a block with those of every block: where that one begins, and (rows, its rows)."""
     rows = np.array(vectors[left : left + SQUARE])
     for right in range(from_row, len(vectors), SQUARE):

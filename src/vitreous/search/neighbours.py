@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.errors import UserError
-from vitreous.search.nearest import Floats, Rows, nearest
+from vitreous.search.nearest import Floats, Rows, Vectors, nearest
 from vitreous.terminal import track
 
 LINKED = 1 << 14  # vectors at a time
@@ -49,7 +49,7 @@ class Neighbours:
         self._graph.expansion_search = max(EXPANSION, wanted)
         return np.asarray(self._graph.search(np.asarray(query, np.float32), wanted).keys, np.int64)
 
-    def nearest(self, vectors: Floats, query: Floats, num: int) -> tuple[Rows, Floats]:
+    def nearest(self, vectors: Vectors, query: Floats, num: int) -> tuple[Rows, Floats]:
         """As `nearest.nearest`, among what is proposed."""
         proposed = np.sort(self.propose(query, num))  # in the order in which they lie on the disk
         rows, scores = nearest(vectors[proposed], query, num)
