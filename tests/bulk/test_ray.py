@@ -8,12 +8,16 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bulk_inputs import picture, save_model, served, write_tar
 from vitreous.bulk import engines
+from vitreous.bulk.output import Output
 from vitreous.cli import main
 
 CALM = ("--device", "cpu", "--quiet")
@@ -136,3 +140,86 @@ def test_a_part_that_kills_every_worker_ends_the_command(tmp_path):
         code, out, errors = Command(*words).ended()
         assert code == 0, errors
         assert "12 rows, 0 without a result" in out
+
+
+# ---- an object store
+
+
+@contextmanager
+def store(monkeypatch, before):
+    """A server of S3's protocol, which everybody in this process and its children takes for S3; `before` is called
+    with the path of every request. Gives the file system."""
+    moto = pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto[server] is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    from werkzeug.serving import make_server
+
+    answer = moto.DomainDispatcherApplication(moto.create_backend_app)
+
+    def watched(request, respond):
+        before(request["REQUEST_METHOD"], request["PATH_INFO"])
+        return answer(request, respond)
+
+    server = make_server("127.0.0.1", 0, watched, threaded=True)
+    there = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**there, "AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "mine"}.items():
+        monkeypatch.setenv(name, value)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield s3fs.S3FileSystem()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def write_pictures(folder):
+    """Of each kind that a folder may hold, and of each kind one that is no picture; how many rows they are."""
+    (folder / "deep").mkdir(parents=True)
+    for number in range(12):
+        (folder / f"{number:02}.png").write_bytes(picture(number) if number != 4 else b"no picture")
+        (folder / "deep" / f"{number:02}.png").write_bytes(picture(100 + number))
+    write_tar(folder / "b.tar", [(f"{number:02}.png", picture(200 + number) if number else b"") for number in range(9)])
+    cells = [{"bytes": picture(300 + number), "path": None} for number in range(10)]
+    cells[2], cells[5] = {"bytes": None, "path": None}, {"bytes": None, "path": "00.png"}
+    pq.write_table(pa.table({"image": cells}), folder / "c.parquet", row_group_size=4)
+    return 12 + 12 + 9 + 10
+
+
+def rows(out):
+    return pa.concat_tables(Output(str(out)).tables()).drop_columns("name")
+
+
+@with_marks
+@pytest.mark.parametrize("verb", ["embed", "predict"])
+def test_killed_workers_leave_the_same_rows_in_a_bucket(tmp_path, verb, monkeypatch):
+    """From a bucket, into a bucket. Each worker is killed once, in the midst of a part."""
+    save_model(tmp_path / "model")
+    num, killed, lock = write_pictures(tmp_path / "pictures"), [], threading.Lock()
+
+    def kill(method, path):
+        with lock:
+            if not killed and method == "GET" and path == "/there/pictures/deep/09.png":
+                killed.append(command.kill_workers())
+
+    with store(monkeypatch, kill) as files:
+        files.mkdir("there")
+        files.put(f"{tmp_path}/pictures/", "there/pictures/", recursive=True)
+        words = [verb, tmp_path / "model", "--part", 4, "--batch", 1, *CALM]
+        there = [*words, "s3://there/pictures", "--out"]
+        command = Command(*there, "s3://there/ray", "--engine", "ray", "--workers", 2)
+        code, out, errors = command.ended()
+        assert code == 0, errors
+        assert killed and killed[0] >= 1
+        assert f"{num} rows, 3 without a result" in out
+        for alone in ([*there, "s3://there/local"], [*words, tmp_path / "pictures", "--out", tmp_path / "disk"]):
+            code, _, errors = Command(*alone).ended()
+            assert code == 0, (alone, errors)
+        written = [
+            {name.rpartition("/")[2]: files.cat(name) for name in files.ls(f"there/{engine}/rows")}
+            for engine in ("ray", "local")
+        ]
+        assert written[0] == written[1]
+        assert rows("s3://there/ray").equals(rows(tmp_path / "disk"))
+        assert not files.exists("there/ray/begun")

@@ -94,6 +94,10 @@ def sharded_compiled():
     return in_shards(compiled())
 
 
+def sharded_together():
+    return in_shards(together())
+
+
 def in_shards(recipe):
     memory = replace(recipe.training.memory, shard=True)
     return replace(recipe, training=replace(recipe.training, memory=memory))
@@ -126,9 +130,15 @@ def compiled():
     return replace(recipe, average=AverageSettings(kind="ema", factor=0.9))
 
 
-RECIPES = {recipe.__name__: recipe for recipe in (plain, parts, muon, simclr, hybrid, dino, lost, half, compiled)} | {
-    recipe.__name__: recipe for recipe in (sizes, sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled)
-}
+def together():
+    """All that takes less time or memory, at once."""
+    recipe = compiled()
+    return replace(recipe, training=replace(recipe.training, precision="bf16"))
+
+
+_WHOLE = (plain, parts, muon, simclr, hybrid, dino, lost, half, compiled, together)
+_SHARDED = (sizes, sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled, sharded_together)
+RECIPES = {recipe.__name__: recipe for recipe in (*_WHOLE, *_SHARDED)}
 
 
 class Partly(Regress):

@@ -241,17 +241,22 @@ def test_what_torch_says_of_a_lost_rank(words, is_so):
 
 
 def test_ranks_that_are_started_again_do_not_read_what_was_said_before():
-    """Whoever comes first. torchrun keeps a store from start to start."""
-    kept = torch.distributed.HashStore()
+    """Whoever comes first. torchrun keeps a store from start to start, and may start fewer."""
+    host, soon = "127.0.0.1", timedelta(seconds=0.5)
+    kept = torch.distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
-    def meet(start, rank, after_s):
+    def meet(start, size, rank, after_s):
         time.sleep(after_s)
-        store = fresh(kept, rank, 2, timedelta(seconds=20))
+        there = torch.distributed.TCPStore(host, kept.port, timeout=timedelta(seconds=20))
+        store = fresh(there, rank, size, timedelta(seconds=20))
         store.set(f"place/{rank}", f"{start}/{rank}")
-        return store.get(f"place/{1 - rank}").decode()
+        return {store.get(f"place/{other}").decode() for other in range(size)}
 
-    for start, waits in enumerate([(0.0, 0.0), (0.2, 0.0), (0.0, 0.2)]):
+    for start, waits in enumerate([(0.0, 0.0, 0.0), (0.2, 0.0, 0.1), (0.0, 0.2, 0.1), (0.0, 0.1)]):
+        size = len(waits)
         with ThreadPoolExecutor() as threads:
-            assert [*threads.map(meet, [start] * 2, range(2), waits)] == [f"{start}/1", f"{start}/0"]
-    with pytest.raises(torch.distributed.DistError, match="not all of 2 ranks have come"):
-        fresh(kept, 0, 2, timedelta(seconds=0.1))
+            met = [threads.submit(meet, start, size, rank, after_s) for rank, after_s in enumerate(waits)]
+        assert [one.result() for one in met] == [{f"{start}/{rank}" for rank in range(size)}] * size
+    for rank in range(2):  # alone, where both have been before
+        with pytest.raises(torch.distributed.DistError):
+            fresh(torch.distributed.TCPStore(host, kept.port, timeout=soon), rank, 2, soon)

@@ -14,11 +14,15 @@ from pathlib import Path
 import pytest
 import ranks_job
 import torch
-from tiny import write_shares
+from tiny import Regress, write_shares
 
 from hosts import ADDRESSES, CABLE, NoHosts, two_hosts
+from vitreous import platforms
 from vitreous.conversion.convert import convert
+from vitreous.jobs.verify import verify
 from vitreous.training.checkpoint import Checkpoints
+from vitreous.training.devices import World
+from vitreous.training.ranks import shards
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.trained import Trained
@@ -78,6 +82,16 @@ def weights(run: Path):
     return hashlib.sha256(next((run / "model").glob("*.safetensors")).read_bytes()).hexdigest()
 
 
+def test_weights_are_shared_where_their_state_would_fill_more_than_half_a_device(monkeypatch):
+    objective, (one, two) = Regress(), (World(0, size, torch.device("cpu")) for size in (1, 2))
+    assert not shards(objective, "auto", two, averaged=True)  # the memory of a CPU is not one rank's
+    state = 16 * sum(p.numel() for p in objective.parameters())
+    monkeypatch.setattr(platforms, "device_memory", lambda device: 2 * state)
+    found = [shards(objective, "auto", world, averaged) for world in (one, two) for averaged in (False, True)]
+    assert found == [False, False, False, True]
+    assert shards(objective, True, one, averaged=False) and not shards(objective, False, two, averaged=True)
+
+
 @pytest.mark.parametrize("name", ["plain", "parts", "simclr", "hybrid", "dino"])
 def test_two_ranks_learn_as_one(runs, name):
     """With stochastic depth: it is drawn from the samples' keys."""
@@ -116,6 +130,13 @@ def test_a_checkpoint_in_shares_becomes_a_plain_model(runs, tmp_path):
     left, made = own.load_model(run / "model")[0], own.load_model(tmp_path / "model")[0]
     assert left.keys() == made.keys()
     assert all(torch.equal(made[name], tensor) for name, tensor in left.items())
+
+
+def test_a_run_of_two_ranks_is_verified_by_one(runs):
+    """From what they saved in shares."""
+    checks = verify(runs / "2" / "sharded_resumed", resume=True)
+    assert all(check.holds for check in checks), checks
+    assert checks[-1].found.startswith("steps 21 to 28, without a stop and with one after 24: losses and all state eq")
 
 
 def test_every_rank_saves_its_rows(runs):
@@ -248,7 +269,7 @@ def test_a_run_goes_on_at_any_number_of_ranks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "within"), [("compiled", 1e-4), ("half", 2e-2)])
+@pytest.mark.parametrize(("name", "within"), [("compiled", 1e-4), ("half", 2e-2), ("together", 2e-2)])
 def test_two_compiled_or_narrow_ranks_learn_as_one(tmp_path, name, within):
     """In bfloat16 gathered norms are rounded, too."""
     names = [name, f"sharded_{name}"]

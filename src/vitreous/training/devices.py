@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import hashlib
 import os
 import time
 import uuid
@@ -166,24 +165,25 @@ def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """A part of torchrun's store for this start alone. torchrun keeps one store from restart to restart, and who reads
     there where another rank is found may be told where it was before (github.com/pytorch/pytorch/issues/135712).
 
-    Each rank says that it is here, by a word that was never said before; the first says which words it found; and when
-    all have found their own among these, they name the part.
+    Each rank says that it is here, by a word that was never said before. To every such word the first rank replies with
+    the name of the part, until all ranks have heard it. It alone asks more than once.
     """
     kept, mine = dist.PrefixStore("vitreous", kept), uuid.uuid4().hex  # type: ignore[attr-defined]
+    if rank > 0:
+        kept.set(f"here/{rank}", mine)
+        part = kept.get(f"reply/{mine}").decode()  # once it is there
+        kept.set(f"heard/{part}/{rank}", "yes")
+        return dist.PrefixStore(part, kept)  # type: ignore[attr-defined]
+    others, replied = range(1, size), set[bytes]()
     deadline = time.monotonic() + timeout.total_seconds()
-    kept.set(f"here/{rank}", mine)
-    while True:
-        if rank == 0:
-            kept.set("found", " ".join(kept.get(f"here/{one}").decode() for one in range(size)))
-        found = kept.get("found")
-        part = hashlib.sha256(found).hexdigest()
-        if mine in found.decode():
-            kept.set(f"{part}/{rank}", "")
-            if kept.check([f"{part}/{one}" for one in range(size)]):
-                return dist.PrefixStore(part, kept)  # type: ignore[attr-defined]
+    while not kept.check([f"heard/{mine}/{other}" for other in others]):
         if time.monotonic() > deadline:
             raise dist.DistStoreError(f"not all of {size} ranks have come")
+        for word in set(kept.multi_get([f"here/{other}" for other in others])) - replied:
+            kept.set(f"reply/{word.decode()}", mine)
+            replied.add(word)
         time.sleep(LOOK_S)
+    return dist.PrefixStore(mine, kept)  # type: ignore[attr-defined]
 
 
 def _leave() -> None:
