@@ -3,10 +3,11 @@
     VITREOUS_DATA=... python benchmarks/files.py --out docs/results/files.json
 
 Photographs of Imagenette, brought to 500 x 375 and stored at quality 90, are decoded, cropped at random, resized to
-224 px and flipped. Ours is what a reader process does (`read_picture`, `View.cut_pictures`; flipping belongs to the
-batch, and is timed too); theirs is RandomResizedCrop, flip and ToTensor, as in torchvision's reference training, and
-once more without ToTensor, since ours are uint8 too. Before anything is timed both are given the same boxes and flips,
-and have to give the same pixels but for two levels. One thread each; the processor's own time, in turn.
+224 px and flipped. Ours is what a reader process does (`read_picture`, `View.cut_pictures`) and what the loader does
+with the batch (another layout, flips). Theirs is RandomResizedCrop, flip and ToTensor, as in torchvision's reference
+training, and once more without ToTensor, since ours are uint8 too. Before anything is timed both are given the same
+boxes and flips, and have to give the same pixels but for two levels. One thread each; the processor's own time, in
+turn.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from vitreous import keys as K
 from vitreous.cli import one_line_errors
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.images import read_picture
+from vitreous.data.readers import room_for
 from vitreous.data.resample import draw_boxes, draw_crops, flip
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
@@ -62,11 +64,11 @@ class Ours:
 
     def __call__(self, data: list[bytes]) -> torch.Tensor:
         """(B, 3, h, w) uint8."""
-        out = torch.empty(len(data), 3, SIDE, SIDE, dtype=torch.uint8)
+        out = room_for(len(data), self.view.preprocessing)
         for start in range(0, len(data), BATCH):
             part = slice(start, start + BATCH)
             self.view.cut_pictures([read_picture(one) for one in data[part]], self.keys[part], out[part])
-        return flip(out, self.flips)
+        return flip(out.contiguous(), self.flips)
 
 
 def theirs(to_tensor: Callable[[Any], Any]) -> Callable[[list[bytes]], list[Any]]:

@@ -166,7 +166,7 @@ class TrainLoader:
         if self._needs_geometry:
             packed, *rest = rest
             geometry = Geometry.unpacked(packed, self.views[0].preprocessing.size_px)
-        cut, large = rest[: len(self.views)], rest[len(self.views) :]
+        cut, large = [part.contiguous() for part in rest[: len(self.views)]], rest[len(self.views) :]
         extent = None if geometry is None else self.views[0].extent(geometry)
         return _Seen(size, geometry, extent, cut, dict(zip(self._targets.large, large, strict=True)))
 
@@ -220,7 +220,7 @@ class EvalLoader:
         for (_, sides, *_), (ids, size, images, *large) in on_their_way:
             extent = self.preprocessing.extents(sides.tolist())
             yield Batch(
-                views=(self.preprocessing.normalised(images),),
+                views=(self.preprocessing.normalised(images.contiguous()),),
                 targets=source.targets.judged(
                     self._targets_of(ids, sides), dict(zip(source.targets.large, large, strict=True))
                 ),

@@ -45,7 +45,7 @@ class TrainSteps(Dataset[Any]):
     def __getitem__(self, step: int) -> tuple[Tensor | Reasons, ...] | UserError:
         drawn, keys = self.order(step)
         ids, size = drawn.clone(), torch.empty(len(drawn), 2, dtype=torch.int64)
-        cut = [torch.empty(len(ids), 3, *view.preprocessing.size_px, dtype=torch.uint8) for view in self.views]
+        cut = [room_for(len(ids), view.preprocessing) for view in self.views]
         geometries: list[Tensor] = []
         large: list[dict[str, Tensor]] = []
         reasons: Reasons = {}
@@ -93,7 +93,7 @@ class EvalSteps(Dataset[Any]):
         reasons: Reasons = {}
         start = step * self.batch_size
         candidates = range(start, min(start + self.batch_size, len(self.source)))
-        images = torch.empty(len(candidates), 3, *self.preprocessing.size_px, dtype=torch.uint8)
+        images = room_for(len(candidates), self.preprocessing)
         for index in candidates:
             try:
                 sample = self.source.sample(index)
@@ -109,6 +109,12 @@ class EvalSteps(Dataset[Any]):
         padded = [_padded([one[name] for one in large], beyond) for name in self.source.targets.large]
         found, size = (torch.tensor(one, dtype=torch.int64) for one in (ids, sizes))
         return found, size.view(-1, 2), images[: len(ids)], *padded, reasons
+
+
+def room_for(num: int, preprocessing: Preprocessing) -> Tensor:
+    """(B, 3, h, w) uint8, laid out as pictures come out of files and resizing, a pixel's levels side by side: copying
+    to any other layout takes half as long as resizing. The loader does that once, on the device."""
+    return torch.empty(num, *preprocessing.size_px, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
 
 
 def _padded(targets: list[np.ndarray], beyond: int) -> Tensor:
