@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Generic, Self, TypeVar
 
@@ -111,6 +112,17 @@ class ByPictureFit(TaskFit[NoAccount]):
     """Of a task that is measured as it predicts, picture by picture (`jobs.by_picture`)."""
 
     account = NoAccount
+
+    @cached_property
+    def said(self) -> dict[str, Said | None]:
+        """Of the validation part, by candidate."""
+        return {}
+
+    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
+        """Once: a first model is scored as it is made, and again among the others."""
+        if name not in self.said:
+            self.said[name] = super().seen(name, model, recipe)
+        return self.said[name]
 
     def evaluated(self, kept: Kept, begun: Begun) -> Measured[NoAccount]:
         splits, predictor = self.job.scored(begun.plan), self.predictor(kept.model, begun.plan.recipe)

@@ -1,12 +1,10 @@
 """What models that find objects bring to a fit: of boxes, a first model. Scores are calibrated as they are measured."""
 
 from dataclasses import replace
-from functools import cached_property
 
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.box_first import centre_head
-from vitreous.fitting.candidates import Said
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
 from vitreous.fitting.instance_drafts import InstanceDrafts
@@ -19,16 +17,6 @@ from vitreous.weights.trained import Trained
 
 class BoxFit(ByPictureFit):
     drafts = BoxDrafts
-
-    @cached_property
-    def said(self) -> dict[str, Said | None]:
-        """Of the validation part, by candidate."""
-        return {}
-
-    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
-        if name not in self.said:
-            self.said[name] = super().seen(name, model, recipe)
-        return self.said[name]
 
     def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
         drafts, out = self.drafts(self.job.problem), self.job.out

@@ -1,10 +1,8 @@
 """What segmenters bring to a fit: a first model of patches."""
 
 from dataclasses import replace
-from functools import cached_property
 
 from vitreous.fitting.base import ByPictureFit
-from vitreous.fitting.candidates import Said
 from vitreous.fitting.choices import Plan, usual_steps
 from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
 from vitreous.fitting.pixel_drafts import PixelDrafts
@@ -13,23 +11,12 @@ from vitreous.fitting.transfer import Start
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.pixel_metric import PixelMetric
 from vitreous.tasks.segment import SegmentSettings
-from vitreous.weights.trained import Trained
 
 FEW_STEPS = 500  # of training: a new decoder would not come as far as the first model is
 
 
 class PixelFit(ByPictureFit):
     drafts = PixelDrafts
-
-    @cached_property
-    def said(self) -> dict[str, Said | None]:
-        """Of the validation part, by candidate."""
-        return {}
-
-    def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
-        if name not in self.said:
-            self.said[name] = super().seen(name, model, recipe)
-        return self.said[name]
 
     def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
         splits, out = self.job.parts.of(draft), self.job.out

@@ -1,4 +1,5 @@
-"""One file per verb. Each has HELP, `add(parser)` and `run(options)`, parses and prints, and holds no logic.
+"""One file per verb (and `recipes`, which several share). Each has HELP, `add(parser)` and `run(options)`, parses and
+prints, and holds no logic.
 
 torch is imported inside `run`, so that every `--help` is quick. A verb whose `TAKES_SETTINGS` is true is also handed
 the dotted settings it was given, as text: `run(options, changes)`, and prints its own help (`options.help`).

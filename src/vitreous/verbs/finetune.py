@@ -4,7 +4,8 @@ import argparse
 
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
-from vitreous.verbs.train import SETTINGS_HELP, print_fields, train_and_report
+from vitreous.verbs.recipes import SETTINGS_HELP, print_fields
+from vitreous.verbs.train import train_and_report
 
 HELP = "Fine-tune a run on data, at a higher resolution (paper 3.2)."
 TAKES_SETTINGS = True

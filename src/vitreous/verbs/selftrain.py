@@ -3,8 +3,8 @@
 import argparse
 
 from vitreous.errors import UserError
-from vitreous.verbs import add_device, add_quiet, with_device
-from vitreous.verbs.train import SETTINGS_HELP, print_recipe
+from vitreous.verbs import add_device, add_quiet
+from vitreous.verbs.recipes import SETTINGS_HELP, add_recipe, named_recipe
 
 HELP = "Learn from few labels and many pictures, by rounds of teacher and noised student (Noisy Student); resumes."
 TAKES_SETTINGS = True
@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Teacher, labels and students are saved in --out; more --rounds may follow later. Without --unlabelled, the "
         f"training pictures beyond --data.train_limit are used without their labels. {SETTINGS_HELP}"
     )
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
+    add_recipe(parser, "the student's recipe")
     parser.add_argument("--unlabelled", metavar="DATA", help="pictures without labels: a folder, or any data set")
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="rounds of labelling and learning (default: 3)"
@@ -48,25 +48,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
-    if options.recipe is None:
-        if not options.help:
-            raise UserError("selftrain needs the recipe of the student; `vitreous list recipes` shows them")
-        options.parser.print_help()
-        return
-    changes = with_device(changes, options)
-    if options.help:
-        print_recipe(options.recipe, changes)
+    recipe = named_recipe(options, changes, what="selftrain needs the student's recipe")
+    if recipe is None:
         return
     if options.rounds < 1:
         raise UserError(f"--rounds is {options.rounds}: it must be at least 1")
     from vitreous.jobs.selftrain import selftrain
-    from vitreous.recipes import find_recipe
     from vitreous.teaching.pseudo import PseudoSettings
     from vitreous.terminal import quietly
     from vitreous.training.devices import World
     from vitreous.verbs.evaluate import scores_line
 
-    recipe = find_recipe(options.recipe, changes)
     out = options.out or f"runs/{recipe.name}-rounds"
     pseudo = PseudoSettings(
         labels=options.labels, confidence=options.confidence, per_class=options.per_class, ratio=options.ratio

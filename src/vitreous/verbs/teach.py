@@ -3,8 +3,8 @@
 import argparse
 
 from vitreous.errors import UserError
-from vitreous.verbs import add_device, add_quiet, with_device
-from vitreous.verbs.train import SETTINGS_HELP, print_recipe
+from vitreous.verbs import add_device, add_quiet
+from vitreous.verbs.recipes import SETTINGS_HELP, add_recipe, named_recipe
 
 HELP = "Ask a recipe's teacher about every view once, and store its predictions; the same command again continues."
 TAKES_SETTINGS = True
@@ -12,7 +12,7 @@ TAKES_SETTINGS = True
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Students learn from them with --objective.stored DIR. {SETTINGS_HELP}"
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="the student's recipe, or the recipe.json of a run")
+    add_recipe(parser, "the student's recipe")
     parser.add_argument(
         "--epochs", type=int, metavar="N", help="how many epochs of views (default: all of the recipe's)"
     )
@@ -22,23 +22,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
-    if options.recipe is None:
-        if not options.help:
-            raise UserError("teach needs the recipe of the student; `vitreous list recipes` shows them")
-        options.parser.print_help()
-        return
-    changes = with_device(changes, options)
-    if options.help:
-        print_recipe(options.recipe, changes)
+    recipe = named_recipe(options, changes, what="teach needs the student's recipe")
+    if recipe is None:
         return
     if options.epochs is not None and options.epochs < 1:
         raise UserError(f"--epochs is {options.epochs}: it must be at least 1")
     from vitreous.jobs.teach import teach
-    from vitreous.recipes import find_recipe
     from vitreous.terminal import quietly
     from vitreous.training.devices import World
 
-    recipe = find_recipe(options.recipe, changes)
     out = options.out or f"runs/{recipe.name}-taught"
     with quietly(options.quiet):
         stored = teach(recipe, out, options.epochs)
