@@ -31,18 +31,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from detr_step import noted, timed
-from one_step import step_on
+from one_step import Step, plain_step
+from side_by_side import equal, noted, our_step, parser_of, prediction, report, timed
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
-from vitreous.models.flops import num_parameters
 from vitreous.tasks.image_text import ImageText
-from vitreous.training.environment import environment
-from vitreous.training.graph import GraphedStep
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
-VARIANTS = ("ours", "theirs_eager", "theirs_compiled")
 WISHED = {"train": 1.2, "texts": 0.9}  # how many times as fast ours should be as the faster of theirs
 B32 = (
     512,
@@ -90,15 +86,12 @@ def cut(ids: Tensor) -> Tensor:
 
 
 def check_equal(ours: ImageText, theirs: Any, images: Tensor, ids: Tensor) -> dict[str, float]:
-    counts = [num_parameters(ours), sum(p.numel() for p in theirs.parameters())]
-    assert counts[0] == counts[1], counts
     loss = imported("open_clip", "open_clip.loss").ClipLoss()
     with torch.no_grad():
         mine = ours.eval()(_batch(images, cut(ids)), torch.zeros((), device=images.device))["loss"]
         other = loss(*theirs.eval()(images, ids))
     ours.train(), theirs.train()
-    assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (float(mine), float(other))
-    return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
+    return equal(ours, sum(p.numel() for p in theirs.parameters()), (mine, other))
 
 
 def _batch(images: Tensor, ids: Tensor) -> Batch:
@@ -110,101 +103,62 @@ def _batch(images: Tensor, ids: Tensor) -> Batch:
 # ---- what is timed
 
 
-def our_step(model: ImageText, images: Tensor, ids: Tensor, compiled: bool, graph: bool) -> Callable[[], None]:
-    step = step_on(model, _batch(images, cut(ids)), compiled)
-    return GraphedStep(step) if graph else step
-
-
-def their_step(model: Any, images: Tensor, ids: Tensor, compiled: bool) -> Callable[[], None]:
+def their_step(model: Any, images: Tensor, ids: Tensor, compiled: bool) -> Step:
     """As open_clip's own training does it."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    forward = torch.compile(model, dynamic=False) if compiled else model
     loss = imported("open_clip", "open_clip.loss").ClipLoss(cache_labels=True)
 
-    def step() -> None:
-        with torch.autocast(images.device.type, dtype=torch.bfloat16):
-            total = loss(*forward(images, ids))
-        total.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            model.logit_scale.clamp_(0, math.log(100))
+    @torch.no_grad()
+    def keep_scale() -> None:
+        model.logit_scale.clamp_(0, math.log(100))
 
-    return step
+    return plain_step(
+        model, lambda forward: loss(*forward(images, ids)), images.device, compiled=compiled, after=keep_scale
+    )
 
 
-def embedding(embed: Callable[[Tensor], Tensor], ids: Tensor, compiled: bool, graph: bool) -> Callable[[], None]:
-    embed = torch.compile(embed, dynamic=False) if compiled else embed
-    found: list[Tensor] = []
-
-    def run() -> None:
-        with torch.no_grad(), torch.autocast(ids.device.type, dtype=torch.bfloat16):
-            found[:] = [embed(ids)]
-
-    return GraphedStep(run) if graph else run
-
-
-def compare(what: str, kind: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    torch.compiler.reset()
+def compare(what: str, texts: str, batch_size: int, *, options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
     theirs, config = their_model(options.tiny)
-    theirs, ours = theirs.to(device), our_model(theirs, config).to(device)
+    theirs, ours = theirs.to(on), our_model(theirs, config).to(on)
     text, px = config["model_cfg"]["text_cfg"], config["model_cfg"]["vision_cfg"]["image_size"]
-    images = torch.randn(options.batch, 3, px, px, device=device)
-    ids, graph = rows(kind, options.batch, text, device), device.type == "cuda"
-    result: dict[str, Any] = {"what": what, "texts": kind, "batch_size": options.batch, "tokens": cut(ids).shape[1]}
+    images, ids = torch.randn(batch_size, 3, px, px, device=on), rows(texts, batch_size, text, on)
+    result: dict[str, Any] = {"tokens": cut(ids).shape[1]}
     with noted(result, "unequal"):
         result |= check_equal(ours, theirs, images[:8], ids[:8])
+    makers: dict[str, Callable[[], Step]]
     if what == "train":
         makers = {
-            "ours": lambda: our_step(ours, images, ids, not options.eager, graph),
+            "ours": lambda: our_step(ours, _batch(images, cut(ids)), not options.eager),
             "theirs_eager": lambda: their_step(copy.deepcopy(theirs), images, ids, False),
             "theirs_compiled": lambda: their_step(copy.deepcopy(theirs), images, ids, True),
         }
     else:
         ours.eval(), theirs.eval()
+
+        def embedded(x: Tensor) -> Tensor:
+            found: Tensor = theirs.encode_text(x, normalize=True)
+            return found
+
+        graph = on.type == "cuda"
         makers = {
-            "ours": lambda: embedding(ours.embed_texts, cut(ids), not options.eager, graph),
-            "theirs_eager": lambda: embedding(lambda x: theirs.encode_text(x, normalize=True), ids, False, False),
-            "theirs_compiled": lambda: embedding(lambda x: theirs.encode_text(x, normalize=True), ids, True, False),
+            "ours": lambda: prediction(ours.embed_texts, cut(ids), compiled=not options.eager, graph=graph),
+            "theirs_eager": lambda: prediction(embedded, ids),
+            "theirs_compiled": lambda: prediction(embedded, ids, compiled=True),
         }
-    wanted = {name: make for name, make in makers.items() if name in options.variants}
-    found = timed(wanted, options.rounds, options.times, device)
-    ms = found["ms"]
-    found["per_second"] = {name: round(1000 * options.batch / value) for name, value in ms.items()}
-    others = [value for name, value in ms.items() if name.startswith("theirs")]
-    if "ours" in ms and others:
-        ratio = min(others) / ms["ours"]  # above 1: ours is faster
-        found |= {"ratio_to_the_faster": round(ratio, 3), "wished": WISHED[what], "holds": ratio >= WISHED[what]}
-    if graph:
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
-        torch.cuda.empty_cache()
-    return result | found
+    result |= timed(makers, options, on)
+    result["per_second"] = {name: round(1000 * batch_size / ms) for name, ms in result["ms"].items()}
+    ratio = result["ratio_to_the_faster"].get("ours")
+    return result | ({} if ratio is None else {"wished": WISHED[what], "holds": ratio >= WISHED[what]})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--what", nargs="+", default=["train", "texts"], choices=["train", "texts"])
     parser.add_argument("--texts", nargs="+", default=["captions", "full"], choices=["captions", "full"])
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--eager", action="store_true", help="compile nothing of ours")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--times", type=int, default=6, help="steps per round")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the script")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    results: list[dict[str, Any]] = []
-    for what in options.what:
-        for kind in options.texts:
-            found: dict[str, Any] = {"what": what, "texts": kind}
-            with noted(found, "failed"):
-                found = compare(what, kind, options, device)
-            results.append(found)
-            print(json.dumps(found), flush=True)
-            if options.out:
-                document = {"environment": environment(), "results": results}
-                options.out.write_text(json.dumps(document, indent=2) + "\n")
+    size = min(8, options.batch) if options.tiny else options.batch
+    cells = [{"what": what, "texts": kind, "batch_size": size} for what in options.what for kind in options.texts]
+    report(cells, compare, options)
 
 
 if __name__ == "__main__":

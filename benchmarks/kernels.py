@@ -8,6 +8,7 @@ read and write if it touched every value once. `--choices` tries other divisions
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def milliseconds(work: Work) -> float:
     work()
     found = []
     for _ in range(TIMES):
+        if not torch.cuda.is_available():
+            start = time.perf_counter()
+            work()
+            found.append(1000 * (time.perf_counter() - start))
+            continue
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         work()

@@ -13,32 +13,24 @@ size, ours bits of every pixel, as its loader has them. What fails is reported i
 
 import argparse
 import copy
-import gc
-import json
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from detr_step import VARIANTS, noted, timed
-from one_step import step_on
+from one_step import Step, plain_step
+from side_by_side import equal, noted, our_step, parser_of, prediction, read_back, report, timed
 from vitreous.batch import IGNORED, Batch
 from vitreous.cli import one_line_errors
 from vitreous.data.targets.instances import packed
-from vitreous.models.flops import num_parameters
 from vitreous.tasks.mask_loss import Points, query_losses
 from vitreous.tasks.mask_queries import MaskQueries
 from vitreous.tasks.mask_targets import ObjectMasks
-from vitreous.training.environment import environment
-from vitreous.training.graph import GraphedStep
 from vitreous.weights.peers import imported
-from vitreous.weights.trained import Trained
 
 NUM_CLASSES, SLOTS = 80, 20  # objects per picture at most
 STAGES = {"out_features": ["stage1", "stage2", "stage3", "stage4"], "model_type": "swin", "drop_path_rate": 0.0}
@@ -99,9 +91,7 @@ def their_model(tiny: bool) -> Any:
 
 
 def our_model(theirs: Any, px: int) -> MaskQueries:
-    with tempfile.TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        task = Trained.load(folder, picture_px=px).task()
+    task = read_back(theirs, px)
     assert isinstance(task, MaskQueries)
     task.settings = replace(task.settings, output="instances")  # what the files do not tell
     return task
@@ -139,9 +129,6 @@ def dealt(points: Points, counts: Tensor) -> Iterator[None]:
 
 def check_equal(ours: MaskQueries, theirs: Any, work: Work) -> dict[str, float]:
     """In float32."""
-    theirs_count = sum(p.numel() for name, p in theirs.named_parameters() if not name.startswith(UNUSED))
-    counts = [num_parameters(ours), theirs_count]
-    assert counts[0] == counts[1], counts
     points = inner(Points.drawn(work.batch.keys, ours.settings.points), work.batch.images.shape[-1])
     numbers = torch.tensor([len(one) for one in work.classes], device=work.batch.keys.device)
     flags = torch.backends.cudnn.flags(allow_tf32=False)
@@ -152,119 +139,52 @@ def check_equal(ours: MaskQueries, theirs: Any, work: Work) -> dict[str, float]:
         targets = ObjectMasks(classes.clamp(min=0), classes != IGNORED, work.maps)
         mine = query_losses(said, targets, points, ours.settings.weights)["loss"]
     ours.train(), theirs.train()
-    assert abs(float(mine - other)) < 1e-3 * abs(float(other)), (float(mine), float(other))
-    return {"parameters": counts[0], "our_loss": float(mine), "their_loss": float(other)}
+    used = sum(p.numel() for name, p in theirs.named_parameters() if not name.startswith(UNUSED))
+    return equal(ours, used, (mine, other))
 
 
-# ---- what is timed
+def their_step(model: Any, work: Work, compiled: bool) -> Step:
+    images, labels = work.batch.images, {"mask_labels": work.masks, "class_labels": work.classes}
+    return plain_step(model, lambda forward: forward(images, **labels).loss, images.device, compiled=compiled)
 
 
-def our_step(model: MaskQueries, work: Work, compiled: bool, graph: bool) -> Callable[[], None]:
-    step = step_on(model, work.batch, compiled)
-    return GraphedStep(step) if graph else step
-
-
-def their_step(model: Any, work: Work, compiled: bool) -> Callable[[], None]:
-    """As their users would write it."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    forward = torch.compile(model, dynamic=False) if compiled else model
-    images = work.batch.images
-
-    def step() -> None:
-        with torch.autocast(images.device.type, dtype=torch.bfloat16):
-            loss = forward(images, mask_labels=work.masks, class_labels=work.classes).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def our_prediction(model: MaskQueries, work: Work, compiled: bool, graph: bool) -> Callable[[], None]:
-    predict = torch.compile(model.predict, dynamic=False) if compiled else model.predict
-    images = work.batch.images
-    found: list[Any] = []
-
-    def run() -> None:
-        with torch.no_grad(), torch.autocast(images.device.type, dtype=torch.bfloat16):
-            found[:] = [predict(images)]
-
-    return GraphedStep(run) if graph else run
-
-
-def their_prediction(model: Any, work: Work, compiled: bool) -> Callable[[], None]:
-    forward = torch.compile(model, dynamic=False) if compiled else model
-    images = work.batch.images
-
-    def run() -> None:
-        with torch.no_grad(), torch.autocast(images.device.type, dtype=torch.bfloat16):
-            forward(images)
-
-    return run
-
-
-def compare(what: str, batch_size: int, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    torch.compiler.reset()
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    px = 64 if options.tiny else options.px
-    result: dict[str, Any] = {"model": "mask2former swin_t", "what": what, "batch_size": batch_size, "px": px}
-    theirs = their_model(options.tiny).to(device)
-    ours, work = our_model(theirs, px).to(device), work_of(batch_size, px, device)
+def compare(what: str, batch_size: int, px: int, *, options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
+    theirs = their_model(options.tiny).to(on)
+    ours, work = our_model(theirs, px).to(on), work_of(batch_size, px, on)
+    result: dict[str, Any] = {"model": "mask2former swin_t"}
     with noted(result, "unequal"):
-        result |= check_equal(ours, theirs, work_of(2, px, device))
-    graph, eager = device.type == "cuda", options.eager
-    makers: dict[str, Callable[[], Callable[[], None]]]
+        result |= check_equal(ours, theirs, work_of(2, px, on))
+    makers: dict[str, Callable[[], Step]]
     if what == "train":
         makers = {
-            "ours": lambda: our_step(ours, work, not eager, graph),
+            "ours": lambda: our_step(ours, work.batch, not options.eager),
             "theirs_eager": lambda: their_step(copy.deepcopy(theirs), work, False),
             "theirs_compiled": lambda: their_step(copy.deepcopy(theirs), work, True),
         }
     else:
         ours.eval(), theirs.eval()
+        images, graph = work.batch.images, on.type == "cuda"
         makers = {
-            "ours": lambda: our_prediction(ours, work, not eager, graph),
-            "theirs_eager": lambda: their_prediction(theirs, work, False),
-            "theirs_compiled": lambda: their_prediction(copy.deepcopy(theirs), work, True),
+            "ours": lambda: prediction(ours.predict, images, compiled=not options.eager, graph=graph),
+            "theirs_eager": lambda: prediction(theirs, images),
+            "theirs_compiled": lambda: prediction(copy.deepcopy(theirs), images, compiled=True),
         }
-    wanted = {name: make for name, make in makers.items() if name in options.variants}
-    found = timed(wanted, options.rounds, options.times, device)
-    ms = found["ms"]
-    others = [value for name, value in ms.items() if name.startswith("theirs")]
-    if "ours" in ms and others:
-        found["ratio_to_the_faster"] = round(min(others) / ms["ours"], 3)  # above 1: ours is faster
-    if device.type == "cuda":
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
-    return result | found
+    return result | timed(makers, options, on)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--train", nargs="*", type=int, default=[8], help="batch sizes")
     parser.add_argument("--predict", nargs="*", type=int, default=[8], help="batch sizes")
     parser.add_argument("--px", type=int, default=512)
-    parser.add_argument("--eager", action="store_true", help="compile nothing of ours")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--times", type=int, default=6, help="steps per round")
-    parser.add_argument("--tiny", action="store_true", help="tiny models, to try the script")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    results: list[dict[str, Any]] = []
-    for what, sizes in (("train", options.train), ("predict", options.predict)):
-        for batch_size in sizes:
-            found: dict[str, Any] = {"what": what, "batch_size": batch_size}
-            with noted(found, "failed"):
-                found = compare(what, batch_size, options, device)
-            results.append(found)
-            print(json.dumps(found), flush=True)
-            if options.out:
-                document = {"environment": environment(), "results": results}
-                options.out.write_text(json.dumps(document, indent=2) + "\n")
+    px = 64 if options.tiny else options.px
+    cells = [
+        {"what": what, "batch_size": min(2, size) if options.tiny else size, "px": px}
+        for what in ("train", "predict")
+        for size in getattr(options, what)
+    ]
+    report(cells, compare, options)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ import argparse
 import copy
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from one_step import loop_on
+from one_step import Step, loop_on, plain_step
 from train_step import in_turn
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
@@ -30,6 +28,9 @@ from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.simclr import SimCLRSettings
 from vitreous.training.environment import environment
+from vitreous.weights.peers import imported
+
+timm = imported("timm")
 
 BATCHES = {"mae": 256, "simclr": 128, "dino": 32}
 LOCAL_PX, NUM_LOCAL = 96, 8
@@ -132,21 +133,9 @@ def plain(name: str, objective: Objective, sizes: dict[str, Any]) -> nn.Module:
     return PlainDINO(encoder, nn.Sequential(*layers, Unit(), last))
 
 
-def plain_step(module: nn.Module, views: tuple[Tensor, ...], compiled: bool) -> Callable[[], None]:
-    learned = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learned, lr=1e-4, weight_decay=0.1, fused=True)
-    loss_of = torch.compile(module, dynamic=False) if compiled else module
-
-    def step() -> None:
-        with torch.autocast(views[0].device.type, dtype=torch.bfloat16):
-            loss = loss_of(*views)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if isinstance(module, PlainDINO):
-            module.follow()
-
-    return step
+def their_step(module: nn.Module, views: tuple[Tensor, ...], compiled: bool) -> Step:
+    after = module.follow if isinstance(module, PlainDINO) else None
+    return plain_step(module, lambda forward: forward(*views), views[0].device, compiled=compiled, after=after)
 
 
 def compare(name: str, device: torch.device, *, tiny: bool, rounds: int, times: int, compiled: bool) -> dict[str, Any]:
@@ -166,12 +155,10 @@ def compare(name: str, device: torch.device, *, tiny: bool, rounds: int, times: 
     assert abs(counts[0] - counts[1]) <= 2e-4 * counts[1], counts
     row: dict[str, Any] = {"objective": name, "batch_size": batch_size, "parameters": counts}
     batch = Batch(views=views, targets={}, ids=ids, keys=ids)
-    steps: dict[str, Callable[[], None]] = {
-        "ours": loop_on(objective, batch, compiled, graph=device.type == "cuda").run_step
-    }
-    steps["plain"] = plain_step(copy.deepcopy(module), views, False)
+    steps: dict[str, Step] = {"ours": loop_on(objective, batch, compiled, graph=device.type == "cuda").run_step}
+    steps["plain"] = their_step(copy.deepcopy(module), views, False)
     if compiled:
-        steps["plain, compiled"] = plain_step(copy.deepcopy(module), views, True)
+        steps["plain, compiled"] = their_step(copy.deepcopy(module), views, True)
     in_turn(steps, 1, 5, device)  # compilation, warm-up, capture
     medians = in_turn(steps, rounds, times, device)
     row |= {f"{who}, ms": round(1000 * median, 2) for who, median in medians.items()}

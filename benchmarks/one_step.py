@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,8 @@ from vitreous.training.graph import Graph
 from vitreous.training.loop import Loop, TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
+
+Step = Callable[[], None]
 
 
 class SameBatch:
@@ -32,15 +35,13 @@ class SameBatch:
         return self.batch
 
 
-def step_of(
-    objective: Objective, images: Tensor, labels: Tensor, compiled: bool, graph: Graph = False
-) -> Callable[[], None]:
+def step_of(objective: Objective, images: Tensor, labels: Tensor, compiled: bool, graph: Graph = False) -> Step:
     ids = torch.arange(len(images), device=images.device)
     batch = Batch(views=(images,), targets={"label": labels}, ids=ids, keys=ids)
     return loop_on(objective, batch, compiled, graph=graph).run_step
 
 
-def step_on(objective: Objective, batch: Batch, compiled: bool) -> Callable[[], None]:
+def step_on(objective: Objective, batch: Batch, compiled: bool) -> Step:
     return loop_on(objective, batch, compiled).step
 
 
@@ -72,26 +73,42 @@ def loop_on(
     return loop
 
 
-def their_step(
-    model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool, mode: str | None = None
-) -> Callable[[], None]:
-    """The same of a plain module, as its users would write it. mode: of torch.compile."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+def their_step(model: torch.nn.Module, images: Tensor, labels: Tensor, compiled: bool, mode: str | None = None) -> Step:
+    return plain_step(
+        model, lambda forward: F.cross_entropy(forward(images), labels), images.device, compiled=compiled, mode=mode
+    )
+
+
+def plain_step(
+    model: torch.nn.Module,
+    loss_of: Callable[[Any], Tensor],
+    device: torch.device,
+    *,
+    compiled: bool = False,
+    mode: str | None = None,
+    after: Callable[[], object] | None = None,
+) -> Step:
+    """A step of any module, as its users would write it. `loss_of` is given what to call, the module or its compiled
+    form; mode: of torch.compile; `after`: what follows each step."""
+    learned = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=1e-4, weight_decay=0.1, fused=True)
     forward = torch.compile(model, dynamic=False, mode=mode) if compiled else model
 
     def step() -> None:
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
-        with torch.autocast(images.device.type, dtype=torch.bfloat16):
-            loss = F.cross_entropy(forward(images), labels)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = loss_of(forward)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if after is not None:
+            after()
 
     return step
 
 
-def seconds(step: Callable[[], None], times: int, device: torch.device) -> float:
+def seconds(step: Step, times: int, device: torch.device) -> float:
     """Of one step, the mean of several."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     wait()

@@ -4,6 +4,7 @@
 
 Attention from the product that makes queries, keys and values to the one that follows, GELU with the gradient of the
 bias before it, and AdamW with clip and average. `--choices` tries other divisions of the work than the ones we chose.
+Rows are written kernel by kernel. `TRITON_INTERPRET=1 ... --tiny` tries it out on any machine.
 """
 
 import argparse
@@ -27,6 +28,12 @@ from vitreous.nn.packed_attention import attend
 from vitreous.training.environment import environment
 
 SHAPES = ((256, 197, 768, 12), (512, 65, 256, 8), (256, 197, 384, 6), (256, 197, 1024, 16), (256, 50, 1024, 16))
+TINY = ((1, 17, 32, 2), (1, 5, 64, 2))
+ON = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# Triton's interpreter has no bfloat16, and torch's CPU has one way to attend.
+DTYPE = torch.bfloat16 if ON.type == "cuda" else torch.float32
+PEERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION] if ON.type == "cuda" else [SDPBackend.MATH]
+Shapes = tuple[tuple[int, int, int, int], ...]  # batch, tokens, width, heads
 
 
 def both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> dict[str, float]:
@@ -46,41 +53,41 @@ def by_torch(packed: Tensor, heads: int, backend: SDPBackend) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-def attention(choices: bool) -> list[dict[str, Any]]:
+def attention(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
     rows = []
     sizes = [(64, 4, 2)]
     sizes += [(64, 4, 3), (64, 4, 1), (64, 8, 2), (128, 8, 2), (32, 4, 2)] if choices else []
-    for B, N, D, heads in SHAPES:
-        packed = torch.randn(B, N, 3 * D, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        bias = torch.zeros(3 * D, device="cuda", requires_grad=True)
+    for B, N, D, heads in shapes:
+        packed = torch.randn(B, N, 3 * D, device=ON, dtype=DTYPE, requires_grad=True)
+        bias = torch.zeros(3 * D, device=ON, requires_grad=True)
         of = {"what": "attention", "shape": (B, N, D, heads)}
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        for backend in PEERS:
             found = both_ways(partial(by_torch, heads=heads, backend=backend), packed)
             rows.append(of | {"by": backend.name, **found})
         rows.append(
             of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, packed, (0, 1)))}
         )
-        for block, warps, stages in sizes if (B, N, D, heads) == SHAPES[0] else sizes[:1]:
+        for block, warps, stages in sizes if (B, N, D, heads) == shapes[0] else sizes[:1]:
             ours.BLOCK, ours.NUM_WARPS, ours.NUM_STAGES = block, warps, stages
             found = both_ways(lambda packed, bias, heads=heads: attend(packed, bias, heads)[0], packed, bias)
             rows.append(of | {"by": f"ours {block, warps, stages}", **found})
     return rows
 
 
-def gelu(choices: bool) -> list[dict[str, Any]]:
+def gelu(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
     rows = []
     sizes = [(4096, 16, 256, 8)]
     sizes += [(2048, 16, 256, 8), (8192, 8, 256, 4), (4096, 32, 128, 8), (4096, 8, 512, 8)] if choices else []
-    for B, N, D, _ in SHAPES[:2]:
-        x = torch.randn(B, N, 4 * D, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        bias = torch.zeros(4 * D, device="cuda", requires_grad=True)
+    for B, N, D, _ in shapes[:2]:
+        x = torch.randn(B, N, 4 * D, device=ON, dtype=DTYPE, requires_grad=True)
+        bias = torch.zeros(4 * D, device=ON, requires_grad=True)
         of = {"what": "gelu", "shape": (B, N, 4 * D)}
         for kind in ("none", "tanh"):
             rows.append(
-                of | {"by": f"torch.compile, {kind}", **both_ways(torch.compile(partial(F.gelu, approximate=kind)), x)}
+                of | {"by": f"torch.compile, {kind}", **both_ways(compiled(partial(F.gelu, approximate=kind)), x)}
             )
         rows.append(of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, x, (0, 1)))})
-        for chosen in sizes if SHAPES[0][2] == D else sizes[:1]:
+        for chosen in sizes if shapes[0][2] == D else sizes[:1]:
             gelu_kernels.BLOCK, gelu_kernels.ROWS, gelu_kernels.COLUMNS, gelu_kernels.NUM_WARPS = chosen
             found = both_ways(biased_gelu, x, bias)
             moved = 2 * x.numel() * 2 / found["forward_ms"] / 1e9, 3 * x.numel() * 2 / found["backward_ms"] / 1e9
@@ -89,8 +96,12 @@ def gelu(choices: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def adamw() -> list[dict[str, Any]]:
-    """A step of ViT-B/16's parameters, with clip and average."""
+def compiled(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(call) if ON.type == "cuda" else call
+
+
+def adamw(name: str) -> list[dict[str, Any]]:
+    """A step of a model's parameters, with clip and average."""
     from vitreous import create_model
     from vitreous.nn import kernels
     from vitreous.training.averages import AverageSettings
@@ -98,10 +109,10 @@ def adamw() -> list[dict[str, Any]]:
     from vitreous.training.optim import AdamWSettings
 
     rows = []
-    bad = torch.zeros((), device="cuda", dtype=torch.bool)
-    for is_ours in (False, True):
+    bad = torch.zeros((), device=ON, dtype=torch.bool)
+    for is_ours in (False, True) if ON.type == "cuda" else (False,):
         kernels.PAY["adamw"] = is_ours
-        objective = create_model("vit_b16", num_classes=1000).cuda()
+        objective = create_model(name, num_classes=1000).to(ON)
         optimizer, average = AdamWSettings().build(objective), AverageSettings(kind="ema").build(objective)
         for p in objective.parameters():
             p.grad = torch.randn_like(p)
@@ -127,6 +138,8 @@ def adamw() -> list[dict[str, Any]]:
 
 def captured(step: Callable[[], None]) -> float:
     """Milliseconds of a step as a CUDA graph, so that launches do not count."""
+    if ON.type == "cpu":
+        return milliseconds(step)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -140,10 +153,16 @@ def captured(step: Callable[[], None]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--choices", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="small shapes, to try the script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    shapes = TINY if options.tiny else SHAPES
     rows: list[dict[str, Any]] = []
-    for part in (lambda: attention(options.choices), lambda: gelu(options.choices), adamw):
+    for part in (
+        lambda: attention(shapes, options.choices),
+        lambda: gelu(shapes, options.choices),
+        lambda: adamw("vit_ti16" if options.tiny else "vit_b16"),
+    ):
         rows += part()
         if options.out:
             options.out.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")

@@ -1,7 +1,8 @@
 """A whole training step, ours against timm's, side by side in one process on one GPU; and what each lever gives.
 
     python benchmarks/train_step.py --out docs/results/train_step.json
-    python benchmarks/train_step.py --levers --seconds 540 --out docs/results/train_step_levers.json
+    python benchmarks/train_step.py --levers --out levers.json
+    python benchmarks/train_step.py --chosen levers.json --out docs/results/train_step.json
 
 First both are checked to have equal parameters and, on the same weights and pictures, equal loss. Then each takes
 steps in turn (forward, backward, fused AdamW; bf16, torch.compile), and the medians of the rounds are compared: timm as
@@ -9,10 +10,10 @@ it is compiled by default, and with mode="reduce-overhead", which launches CUDA 
 training loop as one CUDA graph, with its gradient norm and its watch for NaN. Beside each stands its share of what one
 large matrix product reaches in the same run.
 
-`--levers` first takes ViT-B/16 at batch 256 without any lever, and then with each by itself, in turn with the step
-without it; those that gain, all together, are what the rows after it have. Rows come in the order of what we want to
-know most, until the time is up; every row is written at once. A lever that fails, or changes loss or gradient beyond
-what bf16 does, says so and is left out.
+`--levers` takes ViT-B/16 at batch 256 without any lever, and then with each by itself, in turn with the step without
+it; a lever that fails, or changes loss or gradient beyond what bf16 does, says so. `--chosen` has the rows against timm
+take those that gained. Rows come in the order of what we want to know most, until the time is up; every row is written
+at once, and the same command on the same commit goes on with the rows that are missing.
 """
 
 import argparse
@@ -26,7 +27,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -43,6 +43,7 @@ from vitreous.training.environment import environment
 from vitreous.training.graph import WARM_UP_STEPS
 from vitreous.weights import formats
 from vitreous.weights.formats import Given
+from vitreous.weights.peers import imported
 from vitreous.weights.timm import Timm
 
 PAIRS = {"vit_b16": "vit_base_patch16_224", "vit_l16": "vit_large_patch16_224", "vit_s16": "vit_small_patch16_224"}
@@ -52,6 +53,8 @@ ROWS = (
     *(("vit_b16", 8), ("vit_s16", 8), ("vit_b16", 16), ("vit_s16", 64), ("vit_s16", 16)),
     *(("vit_l16", 32), ("vit_l16", 8), ("vit_l16", 64), ("vit_l16", 16)),
 )
+TINY = {"embed_dim": 192, "num_heads": 3}
+OUR_TINY = {"width": 192, "heads": 3, "mlp_width": 768}
 PEERS = {"timm": None, "timm reduce-overhead": "reduce-overhead"}
 LEVERS = ("gelu", "attention", "gelu+attention", "cudnn", "graph", "adamw", "fp8", "fp8+gelu+attention", "autotune")
 GAIN = 1.003  # from which a lever counts as one: rounds differ by less
@@ -67,12 +70,12 @@ def labelled(batch_size: int, device: torch.device) -> Batch:
     )
 
 
-def pair(name: str, device: torch.device) -> tuple[Classify, torch.nn.Module]:
+def pair(name: str, device: torch.device, tiny: bool = False) -> tuple[Classify, torch.nn.Module]:
     """Ours and timm's, with the same weights."""
     torch.manual_seed(0)
-    theirs = timm.create_model(PAIRS[name], num_classes=1000)
+    theirs = imported("timm").create_model(PAIRS[name], num_classes=1000, **(TINY if tiny else {}))
     torch.nn.init.normal_(theirs.head.weight, std=0.02)
-    ours = create_model(name, num_classes=1000)
+    ours = create_model(name, num_classes=1000, **(OUR_TINY if tiny else {}))
     _, weights, report = formats.read(Given(theirs.state_dict(), {}, PAIRS[name]), Timm())
     assert report.is_exact, report.mismatch()
     ours.load_state_dict(weights)
@@ -173,9 +176,9 @@ def sides_of(lever: str) -> tuple[set[str], set[str]]:
     return set(lever.split("+")), set()
 
 
-def lever_rows(rounds: int, until: float, device: torch.device, times: int) -> Iterator[dict[str, Any]]:
-    objective, _ = pair("vit_b16", device)
-    batch = labelled(256, device)
+def lever_rows(options: argparse.Namespace, until: float, device: torch.device) -> Iterator[dict[str, Any]]:
+    objective, _ = pair("vit_b16", device, options.tiny)
+    batch = labelled(4 if options.tiny else 256, device)
     plain: dict[str, Step] = {}
     longest = 0.0
     for lever in LEVERS:
@@ -189,10 +192,10 @@ def lever_rows(rounds: int, until: float, device: torch.device, times: int) -> I
             if not row["changes_by"] < CLOSE and "fp8" not in lever:
                 raise AssertionError(f"loss or gradient differ by {row['changes_by']:.1%}")
             named = "+".join(sorted(others))
-            plain.setdefault(named, step_with(others, objective, batch))
-            medians = in_turn(
-                {"with": step_with(levers, objective, batch), "without": plain[named]}, rounds, times, device
-            )
+            if named not in plain:
+                plain[named] = step_with(others, objective, batch, not options.eager)
+            sides = {"with": step_with(levers, objective, batch, not options.eager), "without": plain[named]}
+            medians = in_turn(sides, options.rounds, options.times, device)
             row |= {f"{side}_ms": round(1000 * median, 3) for side, median in medians.items()}
             row["gain"] = round(medians["without"] / medians["with"], 4)
         except Exception as error:  # the others are still to be measured
@@ -200,6 +203,16 @@ def lever_rows(rounds: int, until: float, device: torch.device, times: int) -> I
         row["took_s"] = round(time.monotonic() - began, 1)
         longest = max(longest, row["took_s"])
         yield row
+
+
+def gaining(found: Path) -> set[str]:
+    """Of the levers that stand for a kernel, those that paid for themselves."""
+    gains = {row["lever"]: row.get("gain", 0.0) for row in json.loads(found.read_text())["levers"]}
+    return {name for name in kernels.PAY if gains.get(name, 0.0) > GAIN}
+
+
+def switched_on() -> set[str]:
+    return {name for name, is_on in kernels.PAY.items() if is_on}
 
 
 def in_turn(steps: dict[str, Step], rounds: int, times: int, device: torch.device) -> dict[str, float]:
@@ -215,12 +228,13 @@ def in_turn(steps: dict[str, Step], rounds: int, times: int, device: torch.devic
 
 
 def compare(
-    name: str, batch_size: int, levers: set[str], *, rounds: int, times: int, ceiling: float | None, compiled: bool
+    name: str, batch_size: int, levers: set[str], options: argparse.Namespace, ceiling: float | None
 ) -> dict[str, Any]:
+    rounds, times, compiled = options.rounds, options.times, not options.eager
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gc.collect()
     torch.cuda.empty_cache()
-    ours, theirs = pair(name, device)
+    ours, theirs = pair(name, device, options.tiny)
     batch = labelled(batch_size, device)
     row: dict[str, Any] = {"model": name, "batch_size": batch_size, "levers": sorted(levers), "compiled": compiled}
     row |= check_equal(ours, theirs, batch)
@@ -244,16 +258,29 @@ def compare(
     return row
 
 
+def before(out: Path | None, where: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier call, of the same code on the same machine."""
+    if out is None or not out.is_file():
+        return []
+    found = json.loads(out.read_text())
+    is_same = all(
+        found["environment"][key] == where[key] for key in ("commit", "uncommitted_changes", "gpus", "versions")
+    )
+    return found["rows"] if is_same else []
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(PAIRS), default=list(PAIRS))
     parser.add_argument("--batch-size", type=int, nargs="+", help="these alone")
-    parser.add_argument("--levers", action="store_true", help="each by itself first")
-    parser.add_argument("--on", nargs="+", default=[], help="levers that the rows have: gelu, attention, fp8 ...")
+    parser.add_argument("--levers", action="store_true", help="each by itself, and not against timm")
+    parser.add_argument("--chosen", type=Path, help="what --levers wrote: those that gain are on")
+    parser.add_argument("--on", nargs="+", default=[], help="levers that are on: gelu, attention, fp8 ...")
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no row begins")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--rounds", type=int, default=5, help="0: only fill the compiler's cache")
     parser.add_argument("--times", type=int, default=6, help="steps of a round, at least")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -270,24 +297,26 @@ def main() -> None:
         if options.out:
             options.out.write_text(json.dumps(found, indent=2) + "\n")
 
-    levers = set(options.on) or {name for name, is_on in kernels.PAY.items() if is_on}
     if options.levers:
-        for row in lever_rows(options.rounds, began + 0.6 * options.seconds, device, options.times):
+        for row in lever_rows(options, until, device):
             keep("levers", row)
-        gains = {row["lever"]: row.get("gain", 0.0) for row in found["levers"]}
-        levers = {name for name in kernels.PAY if gains.get(name, 0.0) > GAIN}
-        print(f"rows have: {', '.join(sorted(levers)) or 'no lever'}", flush=True)
+        return
+    levers = set(options.on) or (gaining(options.chosen) if options.chosen else switched_on())
+    print(f"rows have: {', '.join(sorted(levers)) or 'no lever'}", flush=True)
     sizes = [row for row in ROWS if row[0] in options.models]
     if options.batch_size:
         sizes = [(name, size) for name in options.models for size in options.batch_size]
-    longest = 0.0
+    for row in before(options.out, found["environment"]):
+        if set(row["levers"]) == levers:
+            keep("rows", row)
+    done, longest = {(row["model"], row["batch_size"]) for row in found["rows"]}, 0.0
     for name, size in sizes:
+        if (name, size) in done:
+            continue
         if time.monotonic() + longest > until:
             break
         start = time.monotonic()
-        row = compare(
-            name, size, levers, rounds=options.rounds, times=options.times, ceiling=ceiling, compiled=not options.eager
-        )
+        row = compare(name, size, levers, options, ceiling)
         longest = max(longest, time.monotonic() - start)
         keep("rows", row | {"took_s": round(time.monotonic() - start, 1)})
 

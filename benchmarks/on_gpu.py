@@ -1,0 +1,242 @@
+"""Every measurement that wants a GPU, by one command, the most wanted first (benchmarks/measurements.py).
+
+    python benchmarks/on_gpu.py --list
+    python benchmarks/on_gpu.py --seconds 580 --out measured
+    python benchmarks/on_gpu.py --only levers train_step --out measured
+    python benchmarks/on_gpu.py --tiny --out tried
+
+GPUs are lent by the minute. An entry begins where its expected time is left, and gets a SIGTERM where it takes half as
+long again, or as the time ends: what it has written stays. The same command again skips what is done, and goes on with
+what goes on where it was; what failed, or began in vain, runs again where --only names it. Entries of a group run side
+by side. One that fails leaves the others as they are.
+
+--out has the results and the log of every entry, and summary.json: state, seconds, commit, hardware, versions. To go on
+on another machine take it along, and --runs, where trainings lie. Data is looked for in the folder that VITREOUS_DATA
+names (tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in seconds or a
+minute each, to see that they work.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from measurements import ENTRIES, STAND_INS, Entry
+from vitreous.cli import one_line_errors
+from vitreous.errors import UserError, did_you_mean
+from vitreous.storage import atomic
+from vitreous.terminal import table
+from vitreous.training.environment import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+GRACE_S = 15.0  # from SIGTERM to SIGKILL: saving takes a second or two
+LEAST_S = 60.0  # of what goes on where it was: in less it would only compile
+LATE = 1.5  # times the expected seconds, and an entry is stopped
+TINY_S = 400.0
+TOLD = ("results.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
+
+
+# ---- commands
+
+
+def command_of(entry: Entry, options: argparse.Namespace) -> list[str]:
+    names = STAND_INS if options.tiny else {name: name for name in STAND_INS}
+    words = shlex.split(entry.command.format(out=options.out, runs=options.runs, **names))
+    words += shlex.split(entry.tiny) if options.tiny else []
+    match words[0]:
+        case "tests":
+            return [sys.executable, "-m", "pytest", *gpu_tests(words[1:]), *(["--co"] if options.tiny else [])]
+        case "vitreous":
+            return [sys.executable, "-m", *words, "--out", str(options.runs / entry.name)]
+        case script:
+            out = str(options.out / f"{entry.name}{entry.ending}")
+            return [sys.executable, str(ROOT / "benchmarks" / script), *words[1:], "--out", out]
+
+
+def gpu_tests(folders: Sequence[str]) -> list[str]:
+    """Without pyproject.toml and conftest.py, which name libraries that a lent machine may not have."""
+    files = sorted(path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py"))
+    marked = [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
+    return ["-c", os.devnull, "--noconftest", "-p", "no:cacheprovider", "-q", "-m", "gpu", *marked]
+
+
+def environment_of(entry: Entry, options: argparse.Namespace) -> dict[str, str]:
+    paths = [ROOT / "src"]
+    if entry.command.startswith("tests"):  # they share modules
+        paths += [ROOT / "tests" / folder for folder in ("", "nn", "training")]
+    found = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    found["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    # Kernels that were written for a GPU are tried in Triton's interpreter.
+    return found | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"} if options.tiny else found
+
+
+# ---- one call
+
+
+class Call:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.ends = options, time.monotonic() + options.seconds
+        self.path = options.out / "summary.json"
+        self.summary: dict[str, Any] = atomic.read_json(self.path) if self.path.is_file() else {}
+        where = environment()
+        self.where = {key: where[key] for key in ("commit", "uncommitted_changes", "gpus", "cpu", "versions")}
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.lock = threading.Lock()
+
+    def run(self, entries: Sequence[Entry]) -> None:
+        for _, group in groupby(entries, lambda entry: entry.group or entry.name):
+            begun = [entry for entry in group if self._begins(entry)]
+            if begun:
+                with ThreadPoolExecutor(1 if self.options.tiny else len(begun)) as pool:
+                    list(pool.map(self._measure, begun))
+
+    def stop(self, *_: Any) -> None:
+        """What runs is asked to end, and nothing else begins."""
+        self.ends = 0.0
+        for process in list(self.running):
+            signalled(process, signal.SIGTERM)
+
+    def _left(self) -> float:
+        return self.ends - GRACE_S - time.monotonic()
+
+    def _begins(self, entry: Entry) -> bool:
+        why_not = self._settled(entry) or self._impossible(entry)
+        if why_not:
+            print(f"{entry.name}: {why_not}", flush=True)
+        return not why_not
+
+    def _settled(self, entry: Entry) -> str:
+        state = self.summary.get(entry.name, {}).get("state")
+        if state == "done":
+            return "done before"
+        if state is None or (state == "stopped" and entry.goes_on) or entry.name in (self.options.only or ()):
+            return ""
+        return f"{state} before; --only {entry.name} runs it again"
+
+    def _impossible(self, entry: Entry) -> str:
+        shared = Path(os.environ.get("VITREOUS_DATA", ""))
+        missing = [] if self.options.tiny else [name for name in entry.data if not (shared / name).exists()]
+        if missing:
+            return f"not run: {', '.join(missing)} is not in the folder that VITREOUS_DATA names"
+        needed = min(LEAST_S, entry.seconds) if entry.goes_on or self.options.tiny else entry.seconds
+        return "" if needed <= self._left() else f"not run: it needs {needed:.0f} s"
+
+    def _measure(self, entry: Entry) -> None:
+        began, log = time.monotonic(), self.options.out / f"{entry.name}.log"
+        command, env = command_of(entry, self.options), environment_of(entry, self.options)
+        limit = TINY_S if self.options.tiny else LATE * entry.seconds
+        with log.open("ab") as file:
+            process = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
+            self.running.add(process)
+            state = ended(process, min(limit, self._left()))
+            self.running.discard(process)
+        if entry.command.startswith("vitreous"):
+            take(self.options.runs / entry.name, self.options.out, entry.name)
+        with self.lock:
+            spent = self.summary.get(entry.name, {}).get("seconds", 0.0) + time.monotonic() - began
+            found = {"state": state, "seconds": round(spent, 1), "command": shlex.join(command[1:]), **self.where}
+            self.summary[entry.name] = found
+            atomic.write_json(self.summary, self.path)
+        print(f"{entry.name}: {state} after {spent:.0f} s: {last_line(log)}", flush=True)
+
+
+def ended(process: "subprocess.Popen[bytes]", limit: float) -> str:
+    try:
+        code = process.wait(max(0.0, limit))
+        return "done" if code == 0 else "stopped" if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else "failed"
+    except subprocess.TimeoutExpired:
+        signalled(process, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        return "stopped"
+    finally:
+        signalled(process, signal.SIGKILL)  # and what it has left running
+        process.wait()
+
+
+def signalled(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """It, and what it has begun."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def take(run: Path, out: Path, name: str) -> None:
+    for told in TOLD:
+        if (run / told).is_file():
+            shutil.copy(run / told, out / f"{name}.{told}")
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+@contextmanager
+def signals_stop(call: Call) -> Iterator[None]:
+    before = {number: signal.signal(number, call.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---- the command
+
+
+def chosen(names: Sequence[str] | None) -> list[Entry]:
+    known = [entry.name for entry in ENTRIES]
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--only {name}: there is no such entry.{did_you_mean(name, known)} --list shows all")
+    return [entry for entry in ENTRIES if names is None or entry.name in names]
+
+
+def listed(entries: Sequence[Entry]) -> str:
+    rows = [(e.name, f"{e.seconds:,.0f}", e.group, ", ".join(e.data), e.page, e.answers) for e in entries]
+    return table(rows, ("entry", "seconds", "side by side", "data", "docs/results", "answers"))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="the entries, and what each answers")
+    parser.add_argument("--only", nargs="+", metavar="ENTRY")
+    parser.add_argument("--seconds", type=float, default=1e9, help="that this call may take")
+    parser.add_argument("--tiny", action="store_true", help="try the commands on a CPU")
+    parser.add_argument("--runs", type=Path, help="where trainings lie (default: runs/, in --out)")
+    parser.add_argument("--out", type=Path, default=Path("runs/on_gpu"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parsed()
+    options.runs = options.runs or options.out / "runs"
+    entries = chosen(options.only)
+    if options.list:
+        print(listed(entries))
+        return
+    for folder in (options.out, options.runs):
+        folder.mkdir(parents=True, exist_ok=True)
+    call = Call(options)
+    if not options.tiny and not call.where["gpus"]:
+        raise UserError("there is no GPU here: --tiny tries the commands on a CPU")
+    with signals_stop(call):
+        call.run(entries)
+    if any(call.summary.get(entry.name, {}).get("state") == "failed" for entry in entries):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()
