@@ -150,7 +150,7 @@ def test_flickr8k_as_it_is_published(tmp_path):
     assert found["test"].targets.of_picture(0) == ["caption 0 of 2 .", "caption 1 of 2 ."]
     assert any("lost.jpg" in note for note in found["test"].notes)
     (tmp_path / "Flickr8k.token.txt").write_text("no captions")
-    with pytest.raises(UserError, match="line 1: not a picture's name"):
+    with pytest.raises(UserError, match="line 1: expected a name"):
         open_sources(str(tmp_path))
 
 

@@ -77,7 +77,7 @@ def test_the_summary_has_a_line_for_each(messy):
         "unreadable, skipped: 1 (train/50 (cut short))",
         "duplicates within a part: 1 exact, 1 near (train/4 and train/10, ...)",
         "pictures under two classes: 1 (train/21 and train/30)",
-        "pictures in two parts: 4 (train/100 in train is test/4 in test); left out of train 3, of test none",
+        "pictures in two parts: 4 (train/100 in train is test/4 in test); left out: 3 of train, none of test",
         "pictures of one colour: 1 (train/60)",
         "pictures below 16 px: 1 (train/61)",
     ):

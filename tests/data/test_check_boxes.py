@@ -55,14 +55,14 @@ def test_every_problem_is_one_line_counted_and_named(splits):
         "boxes of train: cat 3, dog 3; 1.2 per picture, at most 2",
         "classes without boxes in train: 1 (eel)",
         "classes without boxes in test: 2 (cat, dog)",
-        "crowds and difficult objects of train, neither learned nor counted: 1",
+        "crowds and difficult objects of train, neither trained on nor scored: 1",
         "train: pictures without objects, kept as such: 1 (train/3)",
         "test: pictures without objects, kept as such: 1 (test/1)",
-        "train: boxes outside of their pictures, left out: 1 (train/1)",
+        "train: boxes outside their pictures, left out: 1 (train/1)",
         "train: boxes without an area, left out: 1 (train/2)",
-        "train: boxes given twice, left out once: 1 (train/2)",
-        "train: boxes with swapped corners, put in order: 1 (train/4)",
-        "train: boxes that reach beyond their pictures, cut off there: 1 (train/4)",
+        "train: duplicate boxes, kept once: 1 (train/2)",
+        "train: boxes with swapped corners, corrected: 1 (train/4)",
+        "train: boxes that extend beyond their pictures, clipped: 1 (train/4)",
     ):
         assert line in lines, lines
     assert not [line for line in lines if "another size" in line or "two sets" in line]
@@ -70,7 +70,7 @@ def test_every_problem_is_one_line_counted_and_named(splits):
 
 def test_sizes_that_are_not_those_of_the_pictures(splits):
     splits.train = Boxed(0, [[(FINE, 0)], [(OTHER, 1)]], "train", size=(60, 80))
-    what = "train: pictures of another size than the data set says, their boxes misplaced: 2 (train/0, train/1)"
+    what = "train: pictures whose size is not what the data set says, their boxes misplaced: 2 (train/0, train/1)"
     assert what in check(splits).summary()
 
 
@@ -79,7 +79,7 @@ def test_pictures_in_two_parts_and_with_two_sets_of_boxes(splits):
     report = check(splits)
     assert report.left_out == (0,)
     lines = report.summary()
-    assert "pictures in two parts: 1 (train/0 in train is test/0 in test); left out of train 1, of test none" in lines
+    assert "pictures in two parts: 1 (train/0 in train is test/0 in test); left out: 1 of train, none of test" in lines
     assert "pictures with two sets of boxes: 1 (train/0 and test/0)" in lines
 
 
@@ -90,7 +90,7 @@ def test_boxes_that_nearly_repeat_another_are_told_and_kept():
     )
     report = check(Splits(train, None, None))
     assert report.parts[0].boxes.total == 5
-    assert "train: boxes that nearly repeat another of their class, kept: 1 (train/0)" in report.summary()
+    assert "train: near-duplicates of other boxes of their class, kept: 1 (train/0)" in report.summary()
 
 
 def test_many_are_counted_and_the_first_are_named():
@@ -109,4 +109,4 @@ def test_a_moved_box_is_noticed(splits):
     before = fingerprint(splits)
     assert difference(before, fingerprint(splits)) is None
     splits.test = Boxed(50, [[(OTHER, 2)], []], "test")
-    assert difference(before, fingerprint(splits)) == "some to test on have other names, labels or sizes"
+    assert difference(before, fingerprint(splits)) == "some to test on have different names, labels or sizes"

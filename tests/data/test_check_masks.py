@@ -45,7 +45,7 @@ def test_pixels_and_pictures_of_each_class(splits):
     lines = report.summary()
     assert "pixels of train: sky 44.44%, road 44.44%, car 11.11%; 25.0% of all ignored" in lines
     assert "classes that occur in no training mask: train" in lines
-    assert "pictures of train of which no pixel counts: 1 (train/2)" in lines
+    assert "pictures of train in which every pixel is ignored: 1 (train/2)" in lines
     assert report.num_two_labels == 0
 
 
@@ -66,4 +66,4 @@ def test_a_changed_mask_is_noticed(splits, tmp_path):
     before = fingerprint(splits)
     assert difference(before, fingerprint(splits)) is None
     splits.train.targets = PixelLabels(HeldMasks([half(0, 1)] * 6))
-    assert difference(before, fingerprint(splits)) == "some to train on have other names, labels or sizes"
+    assert difference(before, fingerprint(splits)) == "some to train on have different names, labels or sizes"

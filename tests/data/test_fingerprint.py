@@ -47,8 +47,8 @@ def add_a_class(folder):
     ("change", "words"),
     [
         (add, "12 to train on there, 13 here"),
-        (move, "some to train on have other names, labels or sizes"),
-        (exchange, "some to test on have other names, labels or sizes"),
+        (move, "some to train on have different names, labels or sizes"),
+        (exchange, "some to test on have different names, labels or sizes"),
         (rename_a_class, "the class 'cat' is only there"),
         (add_a_class, "the class 'ant' is only here"),
     ],

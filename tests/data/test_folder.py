@@ -85,7 +85,7 @@ def test_what_is_no_picture_is_passed_over_with_a_note(tmp_path):
         f"{tmp_path}: class folders without pictures skipped: empty",
         f"{tmp_path}: pipes, sockets and devices skipped: {tmp_path}/b/pipe.png",
         f"{tmp_path}: linked folders skipped: {tmp_path}/a/again",
-        f"{tmp_path}: pictures outside of the class folders skipped: 1",
+        f"{tmp_path}: pictures outside the class folders skipped: 1",
     )
 
 
@@ -94,7 +94,7 @@ def test_folders_beside_the_splits_are_named(tmp_path):
         write_folder(tmp_path / split, {"a": 1, "b": 1})
     (tmp_path / "val" / "a" / "x.heic.bak").write_bytes(b"")
     sources = open_folder(tmp_path, Layout())
-    beside = f"{tmp_path}: folders beside those of the splits skipped: extra"
+    beside = f"{tmp_path}: folders that belong to no split skipped: extra"
     assert sources["train"].notes == (beside,)
     assert sources["val"].notes == (f"{tmp_path}/val: files that are not read: 1 .bak", beside)
 
@@ -137,19 +137,19 @@ def test_labels_in_file_names_of_splits(tmp_path):
         (tmp_path / name).write_bytes(png(0))
     sources = open_folder(tmp_path, Layout(label_pattern=r"(.+)_\d+"))
     assert sources["train"].classes == ("a", "b") and sources["test"].classes == ("b",)
-    with pytest.raises(UserError, match=r"'\(\.\)_1' finds no label in 1 of 1 files, the first is b_2\.png"):
+    with pytest.raises(UserError, match=r"'\(\.\)_1' finds no label in 1 of 1 files, such as b_2\.png"):
         open_folder(tmp_path, Layout(label_pattern="(.)_1"))
 
 
 def test_a_missing_label_is_no_class(tmp_path):
-    with pytest.raises(UserError, match="2 pictures have the label 'NaN', which stands for a missing one"):
+    with pytest.raises(UserError, match="2 pictures have the label 'NaN', which means that it is missing"):
         open_folder(write_folder(tmp_path, {"a": 3, "NaN": 2}), Layout())
 
 
 def test_several_labels_are_named(tmp_path):
     write_folder(tmp_path, {"pizza,yellow": 2, "pizza": 1, "red; round": 1})
     assert open_folder(tmp_path, Layout())["all"].notes == (
-        f"{tmp_path}: 3 pictures have labels such as 'pizza,yellow', each taken as one class; several labels per "
+        f"{tmp_path}: 3 pictures have labels such as 'pizza,yellow', each read as one class; several labels per "
         "picture are read from a labels.json, or from a table with --data.layout.label_separator",
     )
     (tmp_path / "classes.json").write_text(json.dumps(["pizza,yellow", "pizza", "red; round"]))

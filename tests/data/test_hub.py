@@ -118,7 +118,7 @@ def test_a_column_of_masks(library):
     with pytest.raises(BadPicture, match="its mask: no picture in this row"):
         val.targets.read(3)
     assert open_hub("someone/scenes", Layout(label_column="kind"))["train"].classes == ("x", "y")
-    with pytest.raises(UserError, match="hf:someone/scenes: column 'kind' holds no pictures, and so no masks"):
+    with pytest.raises(UserError, match="hf:someone/scenes: column 'kind' holds no pictures, so it cannot hold masks"):
         open_hub("someone/scenes", Layout(mask_column="kind"))
 
 

@@ -233,7 +233,7 @@ def test_shapes_are_read_where_they_are_asked_for(tmp_path):
     assert plain.targets.task == "detect" and not plain.targets.large
     (source,) = open_sources(str(root), Layout(targets="instances")).values()
     assert source.targets.task == "instances"
-    assert any("their box taken for their shape: 5 of 6" in note for note in source.notes)
+    assert any("whose box is used as their shape: 5 of 6" in note for note in source.notes)
     assert [shape.sum() for shape in source.targets.shapes(0)] == [240, 30 * 38]
     with pytest.raises(UserError, match="no outlines"):
         open_sources(str(write_coco(tmp_path / "none")), Layout(targets="instances"))

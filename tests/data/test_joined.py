@@ -75,7 +75,7 @@ def test_a_model_is_not_judged_by_its_own_word(sets, tmp_path):
     document = json.loads((tmp_path / "set" / ABOUT).read_text())
     document["labelled"] = settings.to_json(whole)
     (tmp_path / "set" / ABOUT).write_text(json.dumps(document))
-    with pytest.raises(UserError, match="is not to be judged by these: set --data"):
+    with pytest.raises(UserError, match="which cannot judge models: set --data"):
         DataSettings(where=str(tmp_path / "set"), val_fraction=0.1).build()
     assert DataSettings(where=str(tmp_path / "set"), val_fraction=0.0).build().val is None
 
@@ -90,7 +90,7 @@ def test_damage_and_other_pictures_are_noticed(sets, tmp_path):
     (folder / LABELS).write_bytes(content)
     document = json.loads((folder / ABOUT).read_text())
     (folder / ABOUT).write_text(json.dumps(document | {"pictures": 299}))
-    with pytest.raises(UserError, match="have changed; label them anew"):
+    with pytest.raises(UserError, match="have changed; label them again"):
         DataSettings(where=str(folder), val_fraction=0.0).build()
 
 

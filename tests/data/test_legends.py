@@ -23,7 +23,7 @@ def table(tmp_path, classes):
 def test_numbers_that_occur_are_classes():
     legend, notes = found([[0, 2], [7, 255]])
     assert (legend.classes, legend.values, legend.ignored) == (("0", "2", "7"), ((0,), (2,), (7,)), (255,))
-    assert notes == ("set: no classes.json, so classes are called by their numbers: 0, 2, 7, 255 ignored",)
+    assert notes == ("set: no classes.json, so classes are named by their numbers: 0, 2, 7, 255 ignored",)
 
 
 def test_colours_that_occur_are_classes():
@@ -39,7 +39,7 @@ def test_black_and_white_masks_have_two_classes():
     assert not legend.ignored
     legend, notes = found([[0, 255], [0, 0]], numbered_entries(["ground", "cell"]))
     assert legend.values == ((0,), (1, 255))
-    assert notes == ("set: 255 in masks is taken as cell, since they hold 0 and 255",)
+    assert notes == ("set: 255 in masks is read as cell, since they hold 0 and 255",)
     assert found([[0, 1, 255]], numbered_entries(["ground", "cell"]))[0].ignored == (255,)
 
 
@@ -49,7 +49,7 @@ def test_what_is_ignored():
     assert found([[0, 1]], numbered_entries(["void", "road"]), ignored="0")[0].classes == ("road",)
     with pytest.raises(UserError, match=r"--data.layout.ignored: 'black' is not a number"):
         found([[0, 1]], ignored="black")
-    with pytest.raises(UserError, match="not one mask has a pixel that counts"):
+    with pytest.raises(UserError, match="every pixel of every mask is ignored"):
         found([[0, 0]], ignored="0")
 
 
@@ -98,7 +98,7 @@ def test_several_values_of_one_class(tmp_path):
 
 
 def test_colours_without_names_for_them():
-    with pytest.raises(UserError, match=r"masks hold colours, but its classes are known by number. Write classes.json"):
+    with pytest.raises(UserError, match=r"masks hold colours, but its classes are given by number. Write classes.json"):
         found([[[128, 64, 128]]], numbered_entries(["road"]))
     with pytest.raises(UserError, match="the class 'sky' has no colour"):
         found([[[128, 64, 128]]], [Entry("road", None, 0x804080), Entry("sky", 1)])
@@ -106,7 +106,7 @@ def test_colours_without_names_for_them():
 
 def test_masks_that_hold_no_classes():
     soft = np.arange(3 * 300, dtype=np.uint16).reshape(3, 300)
-    with pytest.raises(UserError, match="masks hold more than 256 different values, so these are no classes"):
+    with pytest.raises(UserError, match="masks hold more than 256 different values, too many for classes"):
         found([mask_png(soft)])
 
 
@@ -122,9 +122,9 @@ def test_bad_masks_are_left_to_whoever_reads_them():
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ({"99999999999": "a", "0": "b"}, "the class 'a' has the number 99999999999; they go from 0 to 65,535"),
+        ({"99999999999": "a", "0": "b"}, "the class 'a' has the number 99999999999; numbers go from 0 to 65,535"),
         ([{"name": "a", "label": -1}], "has the number -1"),
-        ([f"class {number}" for number in range(40_000)], "40,000 classes in masks; there must be 1 to 32,767"),
+        ([f"class {number}" for number in range(40_000)], "40,000 classes in masks; there must be from 1 to 32,767"),
         ([None], "0 classes in masks"),
         ('[{"name": "a", "label": Infinity}]', "not a list of class names"),
         ("[" * 200_000, "not a list of class names"),

@@ -245,7 +245,7 @@ def test_too_many_bad_pictures_stop_the_run(workers: int):
 def test_when_nothing_can_be_read_and_all_of_it_is_accepted_it_still_ends():
     source = Made(20, bad=range(20))
     source.bad = BadFiles("made", 20, 20)
-    with pytest.raises(UserError, match="made: not one picture can be read"):
+    with pytest.raises(UserError, match="made: none of its pictures can be read"):
         list(train_loader(source).batches(0, 1))
 
 

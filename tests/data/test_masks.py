@@ -62,7 +62,7 @@ def test_sixteen_bits_are_not_scaled():
 @pytest.mark.parametrize("value", [-1, 70_000, 2**31 - 1])
 def test_numbers_that_are_no_classes(value):
     wide = saved(Image.fromarray(np.array([[0, value]], dtype=np.int32)), "TIFF")
-    with pytest.raises(BadPicture, match=r"values from .* which are no classes: these go to 65535"):
+    with pytest.raises(BadPicture, match=r"values from .* but classes go from 0 to 65535"):
         read_values(wide, coloured=False)
 
 
@@ -84,7 +84,7 @@ def test_colours_where_numbers_are_expected():
     grey = np.repeat(NUMBERS[..., None], 3, axis=2)
     assert (read_values(saved(Image.fromarray(grey)), coloured=False) == NUMBERS).all()  # numbers saved as RGB
     grey[1, 2] = (128, 64, 128)
-    with pytest.raises(ColouredMask, match=r"^of colours such as #804080, but classes are known by number"):
+    with pytest.raises(ColouredMask, match=r"^in colours such as #804080, but classes are given by number"):
         read_values(saved(Image.fromarray(grey)), coloured=False)
 
 
@@ -104,7 +104,7 @@ def test_a_mask_is_turned_by_its_own_exif():
 def test_unknown_values_are_named():
     values = NUMBERS.copy()
     values[0, 0], values[0, 1], values[1, 1] = 37, 255, 200
-    with pytest.raises(BadPicture, match=r"^the value 37 \(and 1 more\), which is no class and not ignored"):
+    with pytest.raises(BadPicture, match=r"^the value 37 \(and 1 more\), which is neither a class nor ignored"):
         TEN.read(saved(Image.fromarray(values)))
     colours = Legend(("road",), ((0x804080,),), ignored=(0,), coloured=True)
     picture = np.array([[[128, 64, 128], [0, 0, 0], [1, 2, 3]]], dtype=np.uint8)

@@ -153,7 +153,7 @@ def test_other_names_in_both_folders(tmp_path):
     for folder, name in (("images", "a.png"), ("masks", "b.png")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(noise_png(0))
-    assert "no file in one has the name of a file in the other" in find_pairs(tmp_path).refused
+    assert "no file in one has the same name as a file in the other" in find_pairs(tmp_path).refused
 
 
 def test_folders_of_classes_are_none_of_this(tmp_path):

@@ -101,7 +101,7 @@ def test_label_errors(tmp_path, labels, names, message):
 def test_several_labels_and_missing_ones(tmp_path):
     path = tmp_path / "x.parquet"
     for labels, message in (
-        ([[["pizza"]], [["yellow"]]], r"holds list<.*>: labels are names or numbers, or lists of them"),
+        ([[["pizza"]], [["yellow"]]], r"holds list<.*>: labels must be names or numbers, or lists of them"),
         ([["pizza", None], ["pizza"]], "has lists with an empty label"),
         (["nan", "a"], "1 pictures have the label 'nan'"),
         (["", "a"], "1 pictures have the label ''"),

@@ -81,9 +81,9 @@ def test_wrong_masks_are_counted_and_named(tmp_path):
     reasons = {where.rpartition("/")[2]: reason for where, reason in splits.train.bad.reasons.items()}
     assert reasons["0001.png"] == "it has no mask"
     assert reasons["0002.png"] == "its mask has 9 x 4 px, the picture 6 x 5 px"
-    assert reasons["0003.png"] == "its mask 0003.png: the value 77, which is no class and not ignored"
+    assert reasons["0003.png"] == "its mask 0003.png: the value 77, which is neither a class nor ignored"
     assert reasons["0004.png"].startswith("its mask 0004.png: ")
-    assert reasons["0005.png"] == "its mask 0005.png: of colours such as #010203, but classes are known by number"
+    assert reasons["0005.png"] == "its mask 0005.png: in colours such as #010203, but classes are given by number"
     assert "not a picture" in reasons["0006.png"]
 
 
@@ -118,7 +118,7 @@ def test_two_classes_called_images_and_masks(tmp_path):
     assert source.classes == ("images", "masks")
     assert isinstance(source.targets, ClassLabels)
     (note,) = source.notes
-    assert "not read as pictures with masks, since 0.png has" in note
+    assert "not read as pictures with masks, because 0.png has" in note
 
 
 def test_a_pattern_for_labels_wins_over_masks(tmp_path):
@@ -290,7 +290,7 @@ def test_pets():
 def test_sets_by_name_without_their_folder(monkeypatch):
     monkeypatch.delenv("VITREOUS_DATA", raising=False)
     for name in ("camvid", "pets_trimaps"):
-        with pytest.raises(UserError, match=f"{name} is looked for in the folder that the variable VITREOUS_DATA"):
+        with pytest.raises(UserError, match=f"{name} is expected in the folder that the variable VITREOUS_DATA"):
             open_sources(name)
 
 

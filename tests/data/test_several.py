@@ -122,7 +122,7 @@ def test_without_a_separator_a_list_is_one_class_and_a_note_says_so(tmp_path):
     (tmp_path / "x.csv").write_text("path,label\n0.png,a|b\n1.png,a\n2.png,a|b\n3.png,b")
     source = opened(tmp_path / "x.csv")
     assert isinstance(source.targets, ClassLabels) and source.classes == ("a", "a|b", "b")
-    assert "2 pictures have labels such as 'a|b', each taken as one class" in source.notes[0]
+    assert "2 pictures have labels such as 'a|b', each read as one class" in source.notes[0]
     assert "--data.layout.label_separator" in source.notes[0]
 
 
@@ -139,19 +139,19 @@ def test_splits_of_a_folder_share_a_json(tmp_path):
     (tmp_path / "labels.json").write_text(json.dumps(named | {"train/9.png": []}))
     found = open_sources(str(tmp_path))
     assert [part.targets.labels.astype(int).tolist() for part in (found["train"], found["val"])] == [ROWS, ROWS]
-    assert any(note.endswith("names files that are not there: train/9.png") for note in found["train"].notes)
+    assert any(note.endswith("names files that do not exist: train/9.png") for note in found["train"].notes)
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"0.png": ["cat"]}, r"says nothing of 3 of 4 pictures \(1.png, 2.png, 3.png\). Name them, with \[\]"),
+        ({"0.png": ["cat"]}, r"does not mention 3 of 4 pictures \(1.png, 2.png, 3.png\). Add them, with \[\]"),
         (["cat"], "expected labels by file, such as"),
         ({"0.png": [""], "1.png": [], "2.png": [], "3.png": []}, "expected labels by file, such as"),
-        ({f"{n}.png": [] for n in range(4)}, "not one picture has a label"),
+        ({f"{n}.png": [] for n in range(4)}, "none of the pictures has a label"),
         (
             {f"{n}.png": ["a"] for n in range(9)},
-            r"5 of the files that it names are not there \(4.png, 5.png, 6.png and 2",
+            r"5 of the files that it names do not exist \(4.png, 5.png, 6.png and 2",
         ),
         ("no JSON", "cannot be read as JSON"),
     ],
@@ -166,7 +166,7 @@ def test_a_json_that_does_not_fit_is_refused(document, message, tmp_path):
 
 def test_columns_of_anything_but_0_and_1_are_refused(tmp_path):
     path, _ = table(tmp_path, "path,cat,dog\n0.png,1,0\n1.png,-1,1\n2.png,0,1\n3.png,0,0")
-    with pytest.raises(UserError, match=r"column 'cat' holds '-1'. Where each label has a column of its own"):
+    with pytest.raises(UserError, match=r"column 'cat' holds '-1'. If each label has a column of its own"):
         opened(path, label_column="cat,dog")
     with pytest.raises(UserError, match="no column 'cow' among path, cat, dog"):
         opened(path, label_column="cat,cow")
@@ -183,7 +183,7 @@ def test_numbers_beyond_the_names_are_refused(tmp_path):
     path, _ = numbered_in_parquet(tmp_path)
     found = pq.read_table(path)
     pq.write_table(found.set_column(1, "labels", pa.array([[0], [3], [], [1]])), path)
-    with pytest.raises(UserError, match="a label 3, but there are 3 class names, from 0 on"):
+    with pytest.raises(UserError, match="a label 3, but there are only 3 class names, numbered from 0"):
         opened(path)
 
 

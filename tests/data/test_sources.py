@@ -103,14 +103,14 @@ def test_a_class_without_training_pictures(tmp_path):
     write_folder(tmp_path / "train", {"a": 5, "b": 5})
     write_folder(tmp_path / "test", {"a": 5, "c": 5})
     (tmp_path / "classes.json").write_text('["a", "b", "c"]')
-    with pytest.raises(UserError, match=r"'c', of which .* has no picture"):
+    with pytest.raises(UserError, match=r"'c', but .* has no picture of it"):
         DataSettings(where=str(tmp_path)).build()
 
 
 def test_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VITREOUS_DATA", raising=False)
-    with pytest.raises(UserError, match=r"cifar10 .*VITREOUS_DATA names; which is not set"):
+    with pytest.raises(UserError, match=r"cifar10 .*VITREOUS_DATA names; this variable is not set"):
         DataSettings(where="cifar10").build()
     with pytest.raises(UserError, match="Did you mean fashion"):
         DataSettings(where="fashoin").build()
@@ -122,7 +122,7 @@ def test_names(tmp_path, monkeypatch):
     assert DataSettings(where="cifar10").build().train.classes == ("x", "y")
     write_folder(tmp_path / "cifar10", {"p": 10, "q": 10})
     assert DataSettings(where="cifar10").build().train.classes == ("p", "q"), "a local folder comes first"
-    with pytest.raises(UserError, match=r"names .*there, where it is not"):
+    with pytest.raises(UserError, match=r"names; it is not in .*there"):
         DataSettings(where="oxford_pets").build()
 
 
@@ -179,7 +179,7 @@ def test_settings_survive_json_and_the_command_line():
         ({"train_limit": 0}, "--data.train_limit is 0; it must be at least 1"),
         ({"keep_gb": float("nan")}, "--data.keep_gb is nan"),
         ({"max_unreadable": -1}, "--data.max_unreadable is -1"),
-        ({"test_split": "vla"}, "'vla', which is none of train, val, test. Did you mean val"),
+        ({"test_split": "vla"}, "'vla', which is not one of train, val, test. Did you mean val"),
         ({"leave_out": "1,x"}, "'x' is no number"),
         ({"layout": LayoutSettings(label_pattern="(")}, "not a regular expression"),
         ({"layout": LayoutSettings(label_pattern=".+_")}, "into parentheses"),

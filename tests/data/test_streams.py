@@ -94,10 +94,10 @@ def test_epochs_and_seeds_differ_and_steps_do_not_depend_on_each_other():
     ("given", "world", "words"),
     [
         ({}, 3, "streams is 4, which 3 processes cannot share evenly: train with 2 processes"),
-        ({"streams": 6}, 1, "batch_size is 8, of which 6 streams cannot give equal parts"),
+        ({"streams": 6}, 1, "batch_size is 8, to which 6 streams cannot contribute equally"),
         ({"streams": -1}, 1, "order.streams is -1; it must be at least 0"),
         ({"window": 0}, 1, "order.window is 0; it must be at least 1"),
-        ({"balance": True}, 1, "whatever their classes, and cannot balance these"),
+        ({"balance": True}, 1, "so it cannot balance classes"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(given, world, words):

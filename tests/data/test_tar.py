@@ -80,7 +80,7 @@ def test_labels_in_member_names(tmp_path):
     members = [("train/a_1.png", png(0)), ("train/b_1.png", png(1)), ("test/x/b_2.png", png(2))]
     sources = open_tar(write(tmp_path / "x.tar", members), Layout(label_pattern=r"(.+)_\d"))
     assert sources["train"].classes == ("a", "b") and sources["test"].classes == ("b",)
-    with pytest.raises(UserError, match=r"finds no label in 1 of 2 files, the first is b_1.png"):
+    with pytest.raises(UserError, match=r"finds no label in 1 of 2 files, such as b_1.png"):
         open_tar(tmp_path / "x.tar", Layout(label_pattern="(a)_"))
 
 
@@ -188,7 +188,7 @@ def test_splits_of_masks_inside_one_file(tmp_path):
 def test_classes_that_are_called_images_and_masks_are_classes(tmp_path):
     members = [(f"{name}/{n}.png", noise_png(n)) for n in range(3) for name in ("images", "masks")]
     source = open_tar(write(tmp_path / "x.tar", members), Layout())["all"]
-    assert source.classes == ("images", "masks") and "not read as pictures with masks, since" in source.notes[-1]
+    assert source.classes == ("images", "masks") and "not read as pictures with masks, because" in source.notes[-1]
 
 
 def test_a_damaged_mask_and_a_file_without_masks_are_named(tmp_path):
@@ -197,5 +197,5 @@ def test_a_damaged_mask_and_a_file_without_masks_are_named(tmp_path):
     with pytest.raises(BadPicture, match=r"its mask 3_mask\.png: "):
         open_tar(tmp_path, Layout())["all"].targets.read(3)
     write(tmp_path / "train-1.tar", [("cats/1.png", png(1))])
-    with pytest.raises(UserError, match=r"train-1\.tar: no masks in it, as there are in other files. Leave it out\.$"):
+    with pytest.raises(UserError, match=r"train-1\.tar: no masks in it, unlike other files. Leave it out\.$"):
         open_tar(tmp_path, Layout())

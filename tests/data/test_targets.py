@@ -177,7 +177,7 @@ def test_what_masks_cannot_follow_is_refused(change, message):
 
 def test_masks_have_one_view():
     view = Augmentation().build(SIZE)
-    with pytest.raises(UserError, match="scenes: its targets have places in the pictures, and so one view only"):
+    with pytest.raises(UserError, match="scenes: its targets have places in the pictures, which allows only one view"):
         TrainLoader(Scenes(24), [view, view], batch_size=8, seed=3)
 
 

@@ -83,7 +83,7 @@ def test_none_of_a_kind():
     [
         ({"mix": MixSettings(mixup=0.8)}, "mixup and cutmix mix the labels of one view"),
         ({"mix": MixSettings(cutmix=1.0)}, "mixup and cutmix mix the labels of one view"),
-        ({"crop": CropSettings(method="zoom")}, "leaves padding, which one view may have"),
+        ({"crop": CropSettings(method="zoom")}, "leaves padding, which only a single view may have"),
     ],
 )
 def test_what_one_view_may_have_is_refused_of_several(change, message):

@@ -97,7 +97,7 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder,
     assert again.plan == run.plan and again.data == run.data
     assert again.evaluation.to_json() == run.evaluation.to_json()
     assert (run.out / "model" / "model.safetensors").read_bytes() == before
-    with pytest.raises(UserError, match=r"holds another fit \(minutes None there, 3 here\)"):
+    with pytest.raises(UserError, match=r"holds a different fit \(minutes None there, 3 here\)"):
         fit(str(folder), run.out, minutes=3, changes=TINY)
 
 
@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):
     ours, again = Trained.load(run.out).weights, Trained.load(tmp_path).weights
     assert all(torch.equal(ours[name], again[name]) for name in ours)
     assert resumed.evaluation.to_json() == run.evaluation.to_json() and resumed.candidates == run.candidates
-    assert "0:07 since it went on" in ending(resumed, 7.0)
+    assert "0:07 since it was resumed" in ending(resumed, 7.0)
     assert "since" not in ending(run, 7.0)
 
 
@@ -251,7 +251,7 @@ test_is_train.__test__ = False
         (lambda root: (root / "a").mkdir(), "no pictures in it; class folders without pictures skipped: a"),
         (one_class, "one class only"),
         (all_broken, "pictures cannot be read"),
-        (one_picture_each, "nothing is left to test on"),
+        (one_picture_each, "no pictures are left to test a model on"),
         (test_only, "no training pictures, only test"),
         (test_is_train, "also appear in the validation or test part"),
     ],

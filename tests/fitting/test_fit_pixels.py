@@ -60,7 +60,7 @@ def test_the_layout_is_recognised_and_said(fitted):
 def test_the_same_call_again_goes_on(fitted, folder):
     again = fit(str(folder), fitted.out, start="none", changes=TINY)
     assert again.resumed and again.evaluation == fitted.evaluation and again.plan.recipe == fitted.plan.recipe
-    with pytest.raises(UserError, match="another fit"):
+    with pytest.raises(UserError, match="a different fit"):
         fit(str(folder), fitted.out, start="none", changes=TINY | {"model.width": "16"})
 
 

@@ -69,7 +69,7 @@ def test_a_first_process_that_is_stopped_while_it_works_alone_is_not_waited_for(
     )
     try:
         for line in first.stdout:
-            if "A first model" in line:
+            if "a first model" in line:
                 break
         first.send_signal(signal.SIGSTOP)
         said = second.communicate(timeout=100)[0]

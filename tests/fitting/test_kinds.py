@@ -19,7 +19,7 @@ def test_what_can_be_fitted_can_be_reported_and_measured():
 
 def test_a_task_that_is_not_in_the_table_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.delitem(kinds.KINDS, "segment")
-    with pytest.raises(UserError, match=r"boxes: `fit` knows no task 'segment', only .*; train a recipe on these"):
+    with pytest.raises(UserError, match=r"boxes: `fit` has no task 'segment', only .*; train a recipe on these"):
         fit(str(write_boxes(tmp_path / "boxes", 8)), tmp_path / "run")
 
 

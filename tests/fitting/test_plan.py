@@ -144,7 +144,7 @@ def test_where_nothing_is_trained_it_says_what_takes_the_time():
         return length.reason
 
     assert "8 steps would take 81 s" in why(Pace(step_s=10.0, start_s=1.0, picture_s=0.001))
-    assert "with 50 ms per picture, its evaluation would take" in why(Pace(step_s=0.1, start_s=1.0, picture_s=0.05))
+    assert "at 50 ms per picture, its evaluation would take" in why(Pace(step_s=0.1, start_s=1.0, picture_s=0.05))
     assert "60 s are used up" in why(Pace(step_s=0.1, start_s=1.0, picture_s=0.001), gone_s=58.0)
 
 
@@ -211,7 +211,7 @@ def test_imbalance_is_named_and_handled_above_a_ratio():
     even, uneven = report(counts=(300, 100)), report(counts=(301, 100))
     assert not planned(even).recipe.data.order.balance
     assert planned(uneven).recipe.data.order.balance
-    assert "3.0 times the pictures of the smallest, more than 3" in planned(uneven).choices[-1].reason
+    assert "3.0 times as many pictures as the smallest, more than 3" in planned(uneven).choices[-1].reason
     assert not planned(uneven, balance="none").recipe.data.order.balance
     assert planned(even, balance="sampling").recipe.data.order.balance
 

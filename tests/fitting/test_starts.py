@@ -104,7 +104,7 @@ def test_too_little_time_to_download(monkeypatch):
     monkeypatch.setattr("vitreous.weights.hub.in_cache", lambda where: None)
     monkeypatch.setattr("vitreous.weights.hub.is_offline", lambda: False)
     found = best_start(replace(work(10, 10), gmacs=74.0), say=pytest.fail)
-    assert found == Found(None, "no start from the hub: 10 s are too few to download one")
+    assert found == Found(None, "no start from the hub: 10 s are too short to download one")
 
 
 def test_a_busy_machine_is_measured(monkeypatch):
@@ -185,10 +185,10 @@ def test_silence_is_given_up(play, chosen):
 def test_a_slow_download_does_not_take_the_budget(play, chosen):
     play.silent = "body"
     where, why, _ = chosen(12, 4, constants={"PATIENCE_S": 60, "DOWNLOAD_MB_S": 1000})
-    assert where is None and why == f"no start from the hub: {SMALL}: not here after 1 s"
+    assert where is None and why == f"no start from the hub: {SMALL}: not downloaded within 1 s"
 
 
 def test_offline_without_a_cache(play, chosen):
     where, why, said = chosen(1000, 240, HF_HUB_OFFLINE="1")
     assert (where, said) == (None, []) and not play.asked
-    assert why == "no start from the hub: HF_HUB_OFFLINE is set, and none is in the cache"
+    assert why == "no start from the hub: HF_HUB_OFFLINE is set, and the cache has none"

@@ -56,7 +56,8 @@ def test_what_was_made_of_them_is_said(run, root):
     assert lesson.shown == 80 and 20 <= lesson.learned_from <= 80
     assert run.candidates[-1].name == STUDENT and run.candidates[-1].is_kept
     (choice,) = [one for one in run.plan.choices if one.name == "unlabelled pictures"]
-    assert choice.value == f"{lesson.learned_from} of 90 used" and "10 stand in the validation or test" in choice.reason
+    assert choice.value == f"{lesson.learned_from} of 90 used"
+    assert "10 also in the validation or test part were left out" in choice.reason
     page = (run.out / "report.html").read_text()
     assert "Pictures without labels" in page
     assert "10 pictures of them, or near duplicates, are in the validation or test part too" in page
@@ -123,7 +124,7 @@ def test_within_the_time(root, tmp_path, capsys):
 def test_mistakes_are_one_clear_line(root, tmp_path):
     with pytest.raises(UserError, match="no such file or folder"):
         fit(str(root / "labelled"), tmp_path / "a", unlabelled=str(root / "nowhere"), changes=TINY)
-    with pytest.raises(UserError, match="holds another fit"):
+    with pytest.raises(UserError, match="holds a different fit"):
         shutil.copytree(root, tmp_path / "root")
         out = tmp_path / "b"
         fit(str(root / "labelled"), out, changes={**TINY, "training.steps": "2"})

@@ -140,7 +140,7 @@ def test_other_data_is_read_as_its_settings_say(run, tmp_path):
 
 def test_settings_that_would_mix_test_and_training_pictures_are_refused(run):
     for changes in ({"data.test_fraction": 0.5}, {"data.split_seed": 1}):
-        with pytest.raises(UserError, match=r"--data\.\w+ is for other data"):
+        with pytest.raises(UserError, match=r"--data\.\w+ is only for other"):
             evaluate(run, "fashion", changes=changes)
     with pytest.raises(UserError, match=r"--optimizer\.lr: only data settings"):
         evaluate(run, "fashion", changes={"optimizer.lr": 1})

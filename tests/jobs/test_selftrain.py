@@ -99,9 +99,9 @@ def test_the_same_after_a_kill(rounds, tmp_path):
 def test_more_rounds_may_follow_and_another_thing_is_refused(rounds):
     out, results = rounds
     assert selftrain(recipe(), out, rounds=2, pseudo=LOW, open_data=OPEN) == results  # nothing is trained again
-    with pytest.raises(UserError, match="started with another pseudo; give the same, or another --out"):
+    with pytest.raises(UserError, match="started with a different pseudo; give the same"):
         selftrain(recipe(), out, rounds=2, pseudo=PseudoSettings(confidence=0.06), open_data=OPEN)
-    with pytest.raises(UserError, match="started with another recipe"):
+    with pytest.raises(UserError, match="started with a different recipe"):
         selftrain(recipe(steps=7), out, rounds=2, pseudo=LOW, open_data=OPEN)
     with pytest.raises(UserError, match="is not confident enough about any of"):
         selftrain(recipe(), out.parent / "sure", rounds=1, pseudo=PseudoSettings(confidence=1.0), open_data=OPEN)

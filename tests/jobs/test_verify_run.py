@@ -62,7 +62,7 @@ def test_a_whole_run_and_exact_resume(run, capsys):
         *("recipe", "checkpoints", "model", "results", "log", "pictures", "resume")
     ]
     assert all(check["holds"] for check in found)
-    assert found[1]["found"] == "whole, after step 11, 12"
+    assert found[1]["found"] == "intact, after step 11, 12"
     assert found[-1]["found"].startswith("steps 1 to 8, without a stop and with one after 4")
     assert content(run) == before
 
@@ -75,13 +75,6 @@ def of_towers(folder):
     objective = replace(recipe.objective, tokenizer=str(folder / "words.json"))
     train(replace(recipe, objective=objective), folder / "run", read_test=False)
     (folder / "words.json").unlink()
-
-
-def of_shares(folder):
-    """Each rank, here the only one, with its rows."""
-    data = write_scenes(folder / "pictures", {"dark": 30, "light": 30}, size=(28, 28))
-    changes = {**CHANGES, "data.where": str(data), "training.memory.shard": "true", "optimizer.kind": "AdamW"}
-    train(find_recipe("fashion_vit", changes), folder / "run", read_test=False)
 
 
 def of_segmentation(folder):
@@ -101,7 +94,7 @@ def of_a_fit(folder):
     main(["fit", str(folder / "pictures"), *words, "--training.steps", "12", "--out", str(folder / "run")])
 
 
-SLOW = (of_shares, of_segmentation, of_a_fit)
+SLOW = (of_segmentation, of_a_fit)
 ALL = [of_towers, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)]
 
 
@@ -132,7 +125,7 @@ def test_what_is_wrong_is_named(run, capsys):
         ("results.json", "{", "results: .*damaged; the same command repeats the end"),
         ("model/model.json", "{}", "model: .*model.json: damaged"),
         ("metrics.jsonl", '{"step": 2}\n', "log: .*ends at step 2, but there is a checkpoint of step 12"),
-        ("pictures.json", "{}", r"pictures: .*have changed \(they were split in another way\)"),
+        ("pictures.json", "{}", r"pictures: .*have changed \(they were split differently\)"),
     ],
 )
 def test_a_changed_file(run, file, content, message):

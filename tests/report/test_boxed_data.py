@@ -28,7 +28,7 @@ def test_the_section_shows_counts_sizes_places_problems_and_pictures(splits):
     figures = [attrs["aria-label"] for _, attrs in tags if attrs.get("role") == "img"]
     assert figures == ["Sizes of boxes", "Aspect ratios of boxes", "Boxes per picture", "Places of boxes"]
     assert sum(tag == "img" for tag, _ in tags) == 12
-    assert "train: boxes that reach beyond their pictures, cut off there: 1" in markup
+    assert "train: boxes that extend beyond their pictures, clipped: 1" in markup
     assert "train: pictures without objects, kept as such: " in markup and "Classes without boxes in test: " in markup
     assert "Pictures with two sets of boxes: 0" in markup
 

@@ -24,7 +24,7 @@ def test_what_was_measured_is_read_back(reported):
 
 
 def test_only_finished_fits_have_one(reported, tmp_path):
-    with pytest.raises(UserError, match="not the run of a fit"):
+    with pytest.raises(UserError, match="not a run of `vitreous fit`"):
         stored(tmp_path)
     shutil.copytree(reported.result.out, tmp_path / "run", ignore=shutil.ignore_patterns("fit.json"))
     with pytest.raises(UserError, match="has not finished"):

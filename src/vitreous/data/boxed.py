@@ -20,10 +20,10 @@ def open_boxed(folder: Path, layout: Layout) -> tuple[dict[str, Source], tuple[s
     if not found and voc_folders(folder):
         masks = find_pairs(folder) if layout.targets is None else None
         if masks is not None and masks.splits:
-            return {}, (f"{folder}: has boxes too, which are read with --data.layout.targets boxes",)
+            return {}, (f"{folder}: also has boxes; --data.layout.targets boxes reads them",)
         found = open_voc(folder, layout.max_unreadable)
     if not found and layout.targets == "boxes":
-        raise UserError(f"{folder}: no boxes in it: neither COCO's JSON, a data.yaml with its labels, nor XML files.")
+        raise UserError(f"{folder}: no boxes in it: neither COCO JSON, a data.yaml with its labels, nor XML files.")
     return found, ()
 
 
@@ -38,7 +38,7 @@ def read_shapes(found: Mapping[str, Source], where: str) -> None:
     for source in found.values():
         targets = source.targets
         if not isinstance(targets, Boxes):
-            raise UserError(f"{where}: its pictures have no objects, and so no shapes of them.")
+            raise UserError(f"{where}: its pictures have no objects, so there are no shapes.")
         used = targets.objects.chosen(targets.objects.are_used)
         known += 0 if targets.outlines is None else int(targets.outlines.are_known(used.outline).sum())
         total += len(used)
@@ -46,6 +46,6 @@ def read_shapes(found: Mapping[str, Source], where: str) -> None:
     if not known:
         raise UserError(f"{where}: its objects have no outlines; read their boxes with --data.layout.targets boxes")
     if known < total:
-        note = f"{where}: objects without an outline, their box taken for their shape: {total - known:,} of {total:,}"
+        note = f"{where}: objects without an outline, whose box is used as their shape: {total - known:,} of {total:,}"
         for source in found.values():
             source.notes += (note,)

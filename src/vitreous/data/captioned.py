@@ -40,9 +40,13 @@ def with_captions(source: Source, captions: Sequence[Sequence[str]]) -> Source:
     source.targets, source.classes = Captions.of(captions), ()
     kept = np.flatnonzero([len(some) > 0 for some in captions])
     if not len(kept):
-        raise UserError(f"{source.name}: not one picture has a caption.")
+        raise UserError(f"{source.name}: none of its pictures has a caption.")
     note = f"{source.name}: read as pictures with captions ({sum(map(len, captions)):,} of {len(kept):,} pictures)"
     left = len(captions) - len(kept)
     found = Subset(source, kept, source.name) if left else source
-    found.notes = (*source.notes, note, *((f"{source.name}: without a caption, left out: {left:,}",) if left else ()))
+    found.notes = (
+        *source.notes,
+        note,
+        *((f"{source.name}: left out for lack of a caption: {left:,}",) if left else ()),
+    )
     return found

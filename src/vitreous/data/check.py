@@ -180,7 +180,7 @@ class DataReport:
         for part in self.parts:
             if part.pixels is not None and part.pixels.num_blank:
                 blank = f"{part.pixels.num_blank:,} ({listed(part.pixels.blank)})"
-                lines.append(f"pictures of {part.name} of which no pixel counts: {blank}")
+                lines.append(f"pictures of {part.name} in which every pixel is ignored: {blank}")
         return lines
 
     def _leaks(self) -> str:
@@ -188,7 +188,7 @@ class DataReport:
             return "pictures in two parts: none"
         first = self.leaks[0]
         example = f"{first.picture} in {first.part} is {first.twin} in {first.also_in}"
-        dropped = f"left out of train {len(self.left_out):,}, of test none"
+        dropped = f"left out: {len(self.left_out):,} of train, none of test"
         return f"pictures in two parts: {len(self.leaks):,} ({example}); {dropped}"
 
 
@@ -246,7 +246,7 @@ def check(splits: Splits, where: str = "") -> DataReport:
     given = {"train": splits.train, "val": splits.val, "test": splits.test}
     parts = [Seen(name, source) for name, source in given.items() if source is not None]
     if not len(parts[0].places):
-        raise UserError(f"{splits.train.name}: not one picture can be read")
+        raise UserError(f"{splits.train.name}: none of its pictures can be read")
     together = _Together(parts)
     leaks, left_out = together.leaks()
     looks = [one for part in parts for one in part.looks]

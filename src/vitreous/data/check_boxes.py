@@ -16,11 +16,11 @@ EXAMPLES = 3  # that a line names
 NAMED_CLASSES = 12  # of which the number of boxes is told in a line, at most
 # In the order in which they are told: what is wrong, and what becomes of it.
 FAULTS = {
-    Fault.OUTSIDE: "boxes outside of their pictures, left out",
+    Fault.OUTSIDE: "boxes outside their pictures, left out",
     Fault.EMPTY: "boxes without an area, left out",
-    Fault.REPEATED: "boxes given twice, left out once",
-    Fault.SWAPPED: "boxes with swapped corners, put in order",
-    Fault.CUT: "boxes that reach beyond their pictures, cut off there",
+    Fault.REPEATED: "duplicate boxes, kept once",
+    Fault.SWAPPED: "boxes with swapped corners, corrected",
+    Fault.CUT: "boxes that extend beyond their pictures, clipped",
 }
 
 
@@ -62,9 +62,9 @@ def count_boxes(source: Source, places: Numbers, sizes: Numbers) -> BoxCounts | 
     problems = [
         names.problem(what, targets.objects.owner[targets.objects.faults == fault]) for fault, what in FAULTS.items()
     ]
-    problems.append(names.problem("boxes that nearly repeat another of their class, kept", _near_repeats(used)))
+    problems.append(names.problem("near-duplicates of other boxes of their class, kept", _near_repeats(used)))
     other = np.flatnonzero((targets.sizes != sizes).any(axis=1))
-    problems.append(names.problem("pictures of another size than the data set says, their boxes misplaced", other))
+    problems.append(names.problem("pictures whose size is not what the data set says, their boxes misplaced", other))
     return BoxCounts(
         counts=tuple(np.bincount(used.classes, minlength=len(source.classes)).tolist()),
         crowd=int(used.crowd.sum()),
@@ -121,7 +121,7 @@ def box_lines(classes: Sequence[str], parts: Sequence[tuple[str, BoxCounts]]) ->
             lines.append(f"classes without boxes in {name}: {len(missing):,} ({listed(missing)})")
     for name, part in parts:
         if part.crowd:
-            lines.append(f"crowds and difficult objects of {name}, neither learned nor counted: {part.crowd:,}")
+            lines.append(f"crowds and difficult objects of {name}, neither trained on nor scored: {part.crowd:,}")
         for one in (part.negatives, *part.problems):
             if one.num:
                 more = ", ..." if len(one.pictures) > EXAMPLES else ""

@@ -83,7 +83,7 @@ def _sizes(name: str, annotated: Annotated, shapes: Sequence[Shape | BadPicture]
                 resized.append(f"{picture} {shape.width} x {shape.height}, not {told[1]} x {told[0]}")
     notes = []
     if resized:
-        what = "pictures of another size than their annotations say, their boxes scaled"
+        what = "pictures whose size is not what their annotations say, their boxes scaled"
         notes.append(f"{name}: {what}: {len(resized):,} ({listed(resized, 3)})")
     if turned:
         what = "pictures annotated before they were turned upright, their boxes turned too"

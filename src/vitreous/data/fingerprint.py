@@ -42,7 +42,7 @@ def fingerprint(splits: Splits) -> dict[str, Any]:
 def difference(there: Any, here: dict[str, Any]) -> str | None:
     """What has changed from one fingerprint to another, in words; None where nothing has."""
     if not isinstance(there, dict) or there.keys() != here.keys():
-        return "they were split in another way"
+        return "they were split differently"
     for name, now in here.items():
         match there[name]:
             case {"pictures": int(num), "classes": list(classes), "digest": str(digest)}:
@@ -51,9 +51,9 @@ def difference(there: Any, here: dict[str, Any]) -> str | None:
                 if num != now["pictures"]:
                     return f"{num:,} to {_VERBS[name]} there, {now['pictures']:,} here"
                 if digest != now["digest"]:
-                    return f"some to {_VERBS[name]} have other names, labels or sizes"
+                    return f"some to {_VERBS[name]} have different names, labels or sizes"
             case _:
-                return "what is written there cannot be read"
+                return "the record of them cannot be read"
     return None
 
 
@@ -65,4 +65,4 @@ def _difference_of_classes(there: Sequence[Any], here: Sequence[Any]) -> str:
         gone = [name for name in one if name not in other]
         if gone:
             return f"the class {gone[0]!r} is only {side}"
-    return "the classes come in another order"
+    return "the classes are in a different order"

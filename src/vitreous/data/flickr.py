@@ -33,9 +33,9 @@ def open_flickr(folder: Path) -> dict[str, Source]:
     for split, names in splits.items():
         there = [name for name in names if name in paths]
         if not there:
-            raise UserError(f"{folder}: not one picture of its {split} part is there; {names[:1]} was looked for.")
+            raise UserError(f"{folder}: none of the pictures of its {split} part exists, such as {names[0]!r}.")
         missing = [name for name in names if name not in paths]
-        notes = (f"{folder}: pictures that are not there, skipped: {len(missing):,} ({listed(missing)})",)
+        notes = (f"{folder}: missing pictures, skipped: {len(missing):,} ({listed(missing)})",)
         name = folder.name if split == ALL else f"{folder.name} {split}"
         source = FileSource(name, [paths[one] for one in there], NoTargets(len(there)), (), notes if missing else ())
         found[split] = with_captions(source, [captions.get(one, []) for one in there])
@@ -61,7 +61,7 @@ def _captions(path: Path) -> dict[str, list[str]]:
     for number, line in enumerate(lines, start=1):
         match = LINE.fullmatch(line)
         if match is None and line.strip():
-            raise UserError(f"{path}, line {number}: not a picture's name, a number and a caption (a.jpg#0<tab>A dog).")
+            raise UserError(f"{path}, line {number}: expected a name, a number and a caption (a.jpg#0<tab>A dog).")
         if match is not None and match[2].strip():
             found.setdefault(match[1], []).append(match[2].strip())
     return found

@@ -88,8 +88,8 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
     class_folders = subfolders(folder, skipped)
     if not class_folders:
         raise UserError(
-            f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or name "
-            "the labels of each file in a labels.json; or, where the files' names hold them, say how with "
+            f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or list "
+            "the labels of each file in a labels.json; or, if the file names contain them, give "
             "--data.layout.label_pattern."
         )
     for class_folder in class_folders:

@@ -120,7 +120,7 @@ def _mask_column(name: str, rows: Any, layout: Layout) -> str | None:
     if layout.mask_column is not None:
         given = column(rows.column_names, layout.mask_column, (), "mask", f"hf:{name}")
         if not isinstance(rows.features[given], datasets.Image):
-            raise UserError(f"hf:{name}: column {given!r} holds no pictures, and so no masks.")
+            raise UserError(f"hf:{name}: column {given!r} holds no pictures, so it cannot hold masks.")
         return given
     if layout.label_column is not None:
         return None
@@ -136,7 +136,7 @@ def _labels(name: str, rows: Any, layout: Layout) -> Numbered:
     if any(mark is None or mark == -1 for mark in marks):
         raise UserError(f"{name}: some pictures have no {label}.")
     if any(isinstance(mark, dict) for mark in marks):
-        raise UserError(f"{name}: column {label!r} holds records: labels are names or numbers, or lists of them.")
+        raise UserError(f"{name}: column {label!r} holds records: labels must be names or numbers, or lists of them.")
     if any(isinstance(mark, list) for mark in marks):
         names = getattr(getattr(rows.features[label], "feature", None), "names", None)
         return several_by_number(marks, names, name) if names else several(_texts(marks), Path(), name)

@@ -126,13 +126,13 @@ def read_joined(folder: Path) -> tuple[About, Labels, NDArray[np.float16]]:
     try:
         about = About(**document)
     except TypeError:
-        raise UserError(f"{path}: not what `vitreous selftrain` or `fit --unlabelled` writes") from None
+        raise UserError(f"{path}: not written by `vitreous selftrain` or `fit --unlabelled`") from None
     if about.format != FORMAT:
-        raise UserError(f"{path}: of format {about.format}; this version reads format {FORMAT}")
+        raise UserError(f"{path}: has format {about.format}, but this version reads format {FORMAT}")
     try:
         content = (folder / LABELS).read_bytes()
         if hashlib.sha256(content).hexdigest() != about.sha256:
-            raise UserError(f"{folder / LABELS}: damaged, or of another set; remove {folder} and label anew")
+            raise UserError(f"{folder / LABELS}: damaged, or of another data set; remove {folder} and label again")
         tensors = load(content)
         return about, tensors["taken"], tensors["probabilities"]
     except (OSError, SafetensorError, KeyError) as error:
@@ -144,7 +144,7 @@ def open_joined(folder: Path, open_set: OpenSet) -> dict[str, Source]:
     path = str(folder / ABOUT)
     splits, unlabelled = open_set(about.labelled, path), open_set(about.unlabelled, path).train
     if splits.train.classes != tuple(about.classes) or len(unlabelled) != about.pictures:
-        raise UserError(f"{folder}: the pictures that it was made of have changed; label them anew in another folder")
+        raise UserError(f"{folder}: the pictures it was made from have changed; label them again, in another folder")
     found: dict[str, Source] = {"train": joined(splits.train, Subset(unlabelled, taken), probabilities, about.ratio)}
     found["train"].bad = BadFiles(folder.name, len(found["train"]))
     if splits.val is not None:

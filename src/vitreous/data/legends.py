@@ -79,7 +79,7 @@ def _named(
     are_coloured = 2 * sum(probe is None for probe in probes) > len(probes)
     if are_coloured and not have_colours:
         raise UserError(
-            f"{where}: masks hold colours, but its classes are known by number. Write classes.json as "
+            f"{where}: masks hold colours, but classes are given by number. Write classes.json as "
             '{"#804080": "road", ...}.'
         )
     coloured = have_colours and (are_coloured or not have_numbers)
@@ -90,20 +90,20 @@ def _named(
         if value is None:
             raise UserError(f"{where}: the class {entry.name!r} has no {'colour' if coloured else 'number'}.")
         if not coloured and not 0 <= value <= MOST:
-            raise UserError(f"{where}: the class {entry.name!r} has the number {value}; they go from 0 to {MOST:,}.")
+            raise UserError(f"{where}: the class {entry.name!r} has the number {value}; numbers go from 0 to {MOST:,}.")
         if entry.name is None or value in skipped:
             skipped.add(value)
         else:
             values.setdefault(entry.name, []).append(value)
     if not 0 < len(values) <= MOST_CLASSES:
-        raise UserError(f"{where}: {len(values):,} classes in masks; there must be 1 to {MOST_CLASSES:,}.")
+        raise UserError(f"{where}: {len(values):,} classes in masks; there must be from 1 to {MOST_CLASSES:,}.")
     present = set().union(*(probe for probe in probes if probe is not None))
     notes: tuple[str, ...] = ()
     is_binary = not coloured and [*values.values()] == [[0], [1]] and 1 not in present
     if is_binary and IGNORED_VALUE in present and IGNORED_VALUE not in skipped:
         _, second = values
         values[second].append(IGNORED_VALUE)
-        notes = (f"{where}: {IGNORED_VALUE} in masks is taken as {second}, since they hold 0 and {IGNORED_VALUE}",)
+        notes = (f"{where}: {IGNORED_VALUE} in masks is read as {second}, since they hold 0 and {IGNORED_VALUE}",)
     taken = {value for own in values.values() for value in own}
     if ignored is None and not coloured and IGNORED_VALUE not in taken:
         skipped.add(IGNORED_VALUE)
@@ -119,20 +119,20 @@ def _unnamed(
         found |= set() if isinstance(result, BadPicture) else result
         if len(found) > MOST_FOUND:
             raise UserError(
-                f"{where}: masks hold more than {MOST_FOUND} different {'colours' if coloured else 'values'}, so these "
-                "are no classes. Save masks without soft edges and instances; name the classes in classes.json."
+                f"{where}: masks hold more than {MOST_FOUND} different {'colours' if coloured else 'values'}, too "
+                "many for classes. Save masks without soft edges or instances, or name the classes in classes.json."
             )
     skipped = _parsed(ignored, coloured)
     if ignored is None and not coloured and len(found - {IGNORED_VALUE}) > 1:  # 0 and 255 alone are two classes
         skipped = {IGNORED_VALUE}
     values = sorted(found - skipped)
     if not values:
-        raise UserError(f"{where}: not one mask has a pixel that counts.")
+        raise UserError(f"{where}: every pixel of every mask is ignored.")
     names = tuple(colour_name(value) if coloured else str(value) for value in values)
     what = "colours" if coloured else "numbers"
     gone = sorted(found & skipped)
     left = f", {listed([_spelled(value, coloured) for value in gone])} ignored" if gone else ""
-    notes = (f"{where}: no classes.json, so classes are called by their {what}: {listed(names)}{left}",)
+    notes = (f"{where}: no classes.json, so classes are named by their {what}: {listed(names)}{left}",)
     return Legend(names, tuple((value,) for value in values), tuple(sorted(skipped)), coloured), notes
 
 
@@ -148,7 +148,7 @@ def _parsed(ignored: str | None, coloured: bool) -> set[int]:
         value = parsed_colour(text) if coloured else int(text) if text.isdecimal() else None
         if text and value is None:
             kind = "a colour such as #000000" if coloured else "a number"
-            raise UserError(f"--data.layout.ignored: {text!r} is not {kind}, and masks here hold these.")
+            raise UserError(f"--data.layout.ignored: {text!r} is not {kind}, which these masks need.")
         if value is not None:
             found.add(value)
     return found

@@ -39,7 +39,7 @@ def _numbers(image: Image.Image) -> Values:
         return values.astype(np.uint8) // scale
     if image.mode.startswith("I"):
         if values.min() < 0 or values.max() > MOST:
-            raise BadPicture(f"values from {values.min()} to {values.max()}, which are no classes: these go to {MOST}")
+            raise BadPicture(f"values from {values.min()} to {values.max()}, but classes go from 0 to {MOST}")
         return values.astype(np.int32)
     if image.mode in ("LA", "PA"):
         return values[..., 0]
@@ -49,7 +49,7 @@ def _numbers(image: Image.Image) -> Values:
     differs = (red != green) | (green != blue)
     if differs.any():
         example = colour_name(int(_packed(values[differs][:1])[0]))
-        raise ColouredMask(f"of colours such as {example}, but classes are known by number")
+        raise ColouredMask(f"in colours such as {example}, but classes are given by number")
     return red
 
 
@@ -63,7 +63,7 @@ def _raw_mode(image: Image.Image) -> str:
 def _colours(image: Image.Image) -> Values:
     image.load()
     if image.mode not in ("1", "L", "P", "LA", "PA", "RGB", "RGBA"):
-        raise BadPicture(f"in the colour mode {image.mode}, but classes are known by colour")
+        raise BadPicture(f"in the colour mode {image.mode}, but classes are given by colour")
     return _packed(np.asarray(image.convert("RGB")))
 
 
@@ -111,7 +111,7 @@ class Legend:
         if unknown.any():
             found = np.unique(values[unknown])
             more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
-            raise BadPicture(f"{self.spelled(int(found[0]))}{more}, which is no class and not ignored")
+            raise BadPicture(f"{self.spelled(int(found[0]))}{more}, which is neither a class nor ignored")
         return mask
 
     def spelled(self, value: int) -> str:

@@ -127,8 +127,8 @@ def numbered(marks: Sequence[str] | Sequence[int] | Indices, folder: Path, where
     for number, mark in enumerate(map(str, unique)):
         if is_missing(mark):
             raise UserError(
-                f"{where}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which stands for a "
-                "missing one. Fill in their labels, or remove them."
+                f"{where}: {int((labels == number).sum()):,} pictures have the label {mark!r}, which means "
+                "that it is missing. Fill in their labels, or remove them."
             )
     if unique.tolist() == [UNLABELLED]:
         return unlabelled(len(labels))
@@ -162,7 +162,7 @@ def _several_labels(labels: Indices, classes: Sequence[str], where: str) -> tupl
         return ()
     num = int(np.isin(labels, joined).sum())
     return (
-        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each taken as one class; several "
+        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each read as one class; several "
         "labels per picture are read from a labels.json, or from a table with --data.layout.label_separator",
     )
 
@@ -182,7 +182,7 @@ def label_pattern(text: str) -> re.Pattern[str]:
         raise UserError(f"--data.layout.label_pattern {text!r}: not a regular expression ({error}).") from None
     if pattern.groups != 1:
         raise UserError(
-            f"--data.layout.label_pattern {text!r}: put the part that is the label, and no other, into parentheses, "
+            f"--data.layout.label_pattern {text!r}: put the part that is the label, and only that, into parentheses, "
             r"as in '(.+)_\d+'."
         )
     return pattern
@@ -197,7 +197,7 @@ def matched(text: str, paths: Sequence[str], where: Path) -> list[str]:
     if misses:
         raise UserError(
             f"{where}: --data.layout.label_pattern {text!r} finds no label in {len(misses):,} of {len(paths):,} files, "
-            f"the first is {misses[0]}."
+            f"such as {misses[0]}."
         )
     return [match[1] for match in found if match is not None]
 

@@ -89,7 +89,9 @@ def _open_files(path: Path, layout: Layout) -> dict[str, Source]:
     found = open_flickr(path) if layout.targets in (None, "captions") and layout.label_pattern is None else {}
     notes: tuple[str, ...] = ()
     if not found and layout.targets == "captions":
-        raise UserError(f"{path}: no captions in it: no list such as Flickr8k.token.txt; a table can hold them (.csv).")
+        raise UserError(
+            f"{path}: no captions in it (no list such as Flickr8k.token.txt); a .csv table can hold them too."
+        )
     if not found and layout.targets in (None, "boxes") and layout.label_pattern is None:
         found, notes = open_boxed(path, layout)
     if not found and layout.targets in (None, "masks"):
@@ -144,8 +146,8 @@ def found_at(where: str, asked: str = "") -> Path:
     if shared and exists(Path(shared) / where):
         return Path(shared) / where
     if where in SHARED:
-        state = f"it names {shared}, where it is not" if shared else "which is not set"
-        raise UserError(f"{asked or where} is looked for in the folder that the variable VITREOUS_DATA names; {state}.")
+        state = f"it is not in {shared}" if shared else "this variable is not set"
+        raise UserError(f"{asked or where} is expected in the folder that the variable VITREOUS_DATA names; {state}.")
     beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     raise UserError(
         f"{where}: no such file or folder, and no data set of that name."

@@ -33,8 +33,8 @@ class OrderSettings:
                 raise UserError(f"--data.order.{name} is {getattr(self, name)}; it must be at least {least}.")
         if self.streams and self.balance:
             raise UserError(
-                "--data.order.streams reads ranges of pictures, whatever their classes, and cannot balance these: set "
-                "--data.order.balance false, or --data.order.streams 0."
+                "--data.order.streams reads ranges of pictures, so it cannot balance classes: set --data.order.balance "
+                "false, or --data.order.streams 0."
             )
 
     def build(self, num: int, batch_size: int, seed: int, world: int, shares: Shares | None) -> "Order":
@@ -43,11 +43,11 @@ class OrderSettings:
         if self.streams % world:
             raise UserError(
                 f"--data.order.streams is {self.streams:,}, which {world:,} processes cannot share evenly: train with "
-                f"{_nearest(self.streams, world):,} processes, or with as many as divide it."
+                f"{_nearest(self.streams, world):,} processes, or another number that divides it."
             )
         if self.streams and batch_size % self.streams:
             raise UserError(
-                f"batch_size is {batch_size:,}, of which {self.streams:,} streams cannot give equal parts: set "
+                f"batch_size is {batch_size:,}, to which {self.streams:,} streams cannot contribute equally: set "
                 "--training.batch_size to a multiple of --data.order.streams."
             )
         return Order(self._epochs(num, batch_size, seed, shares), num, batch_size, seed)

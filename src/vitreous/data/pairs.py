@@ -78,7 +78,7 @@ def recognised(folder: Path, named: Mapping[str, tuple[Path, Path]], tree: Tree,
     found = {split: pairs for split, both in named.items() if len(pairs := _paired(*both, tree))}
     both = " and ".join(path.relative_to(folder).as_posix() for path in named.get("train", next(iter(named.values()))))
     if not any(mask for pairs in found.values() for mask in pairs.masks):
-        return Recognised({}, f"no file in one has the name of a file in the other ({both})")
+        return Recognised({}, f"no file in one has the same name as a file in the other ({both})")
     refused = refused_as_masks([mask for pairs in found.values() for mask in pairs.masks if mask], tree)
     if refused:
         return Recognised({}, f"{refused} ({both})")

@@ -275,7 +275,7 @@ def _read_several(rows: Rows, name: str, columns: Sequence[pa.ChunkedArray], lay
         return separated(cells, layout.label_separator, rows.folder, where)
     inner = getattr(kind, "value_type", pa.null())
     if not (pa.types.is_integer(inner) or pa.types.is_string(inner) or pa.types.is_large_string(inner)):
-        raise UserError(f"{where}: column {name!r} holds {kind}: labels are names or numbers, or lists of them.")
+        raise UserError(f"{where}: column {name!r} holds {kind}: labels must be names or numbers, or lists of them.")
     if any(label is None for cell in cells for label in cell):
         raise UserError(f"{where}: column {name!r} has lists with an empty label. Fill them in, or leave them out.")
     names = _names_inside(rows.schema, name)

@@ -78,7 +78,7 @@ def read_objects(
     outlines = WrittenOutlines(found.outlines, sizes[owner], turns) if any(found.outlines) else None
     notes = [f"{where}: read as pictures with boxes (the column {COLUMN}; {how})"]
     if len(labelled) < len(rows):
-        notes.append(f"{where}: never labelled, left out: {len(rows) - len(labelled):,} pictures ({COLUMN} is null)")
+        notes.append(f"{where}: unlabelled pictures left out: {len(rows) - len(labelled):,} ({COLUMN} is null)")
     category_ids = _listed_in(schema, b"coco_category_ids", int)
     numbers_of = category_ids if category_ids is not None and len(category_ids) == len(classes) else None
     targets = Boxes(objects, sizes, outlines, ids=columns.get("image_id"), category_ids=numbers_of)
@@ -203,5 +203,5 @@ def _format(boxes: NDArray[np.float64], sizes: NDArray[np.int64], schema: pa.Sch
     fits_xyxy = bool((boxes[:, 2:] >= boxes[:, :2]).all())
     fits_xywh = bool((boxes[:, :2] + boxes[:, 2:] <= edge).all())
     if fits_xyxy and not fits_xywh:
-        return "xyxy", "boxes are taken as xyxy: as xywh they would leave their pictures"
-    return "xywh", "boxes are taken as xywh"
+        return "xyxy", "boxes are read as xyxy: as xywh they would extend beyond their pictures"
+    return "xywh", "boxes are read as xywh"

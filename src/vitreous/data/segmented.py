@@ -55,7 +55,7 @@ def open_segmented(folder: Path, layout: Layout) -> tuple[dict[str, Source], tup
     if found is None:
         return {}, ()
     if found.refused:
-        return {}, (f"{folder}: not read as pictures with masks, since {found.refused}",)
+        return {}, (f"{folder}: not read as pictures with masks, because {found.refused}",)
     return with_masks(folder.name, found.splits, entries_of(folder), layout.ignored), ()
 
 

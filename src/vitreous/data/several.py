@@ -24,7 +24,7 @@ def several(rows: Rows, folder: Path, where: str) -> Numbered:
     """Labels by name, through classes.json where it is in the folder, else sorted. A picture may have none."""
     marks = {label for row in rows for label in row}
     if not marks:
-        raise UserError(f"{where}: not one picture has a label.")
+        raise UserError(f"{where}: none of the pictures has a label.")
     # As numbers, where they are: 10 comes after 9.
     unique = sorted(marks, key=int) if all(mark.isdecimal() for mark in marks) else sorted(marks)
     numbers, classes = named(unique, folder)
@@ -36,7 +36,7 @@ def several_by_number(rows: Sequence[Collection[int]], classes: Sequence[str], w
     """Labels by their number among known classes."""
     worst = next((number for row in rows for number in row if not 0 <= number < len(classes)), None)
     if worst is not None:
-        raise UserError(f"{where}: a label {worst}, but there are {len(classes)} class names, from 0 on.")
+        raise UserError(f"{where}: a label {worst}, but there are only {len(classes)} class names, numbered from 0.")
     return _many(rows, classes, where)
 
 
@@ -81,7 +81,7 @@ def from_flags(columns: Mapping[str, Sequence[str]], where: str) -> Numbered:
         wrong = next((cell for cell in cells if not is_flag(cell)), None)
         if wrong is not None:
             raise UserError(
-                f"{where}: column {name!r} holds {shown(wrong)}. Where each label has a column of its own, these "
+                f"{where}: column {name!r} holds {shown(wrong)}. If each label has a column of its own, it must "
                 "hold 0 or 1 for every picture."
             )
     flags = np.array([[FLAGS[cell.lower()] for cell in cells] for cells in columns.values()], dtype=np.bool_)
@@ -113,8 +113,8 @@ def from_file(path: Path, pictures: Sequence[str], root: Path, layout: Layout) -
     unnamed = [file for file in files if file not in document]
     if unnamed:
         raise UserError(
-            f"{path}: says nothing of {len(unnamed):,} of {len(files):,} pictures ({listed(unnamed, 3)}). Name them, "
-            "with [] where no label applies, or remove them."
+            f"{path}: does not mention {len(unnamed):,} of {len(files):,} pictures ({listed(unnamed, 3)}). Add "
+            "them, with [] if no label applies, or remove them."
         )
     found = [document[file] for file in files]
     if all(isinstance(labels, str) for labels in found):
@@ -136,5 +136,5 @@ def _absent(path: Path, document: Mapping[str, object], files: Sequence[str], la
     present = set(files)
     absent = [name for name in document if name not in present and not (path.parent / name).is_file()]
     if len(absent) > BadFiles(path.name, len(files), layout.max_unreadable).limit:
-        raise UserError(f"{path}: {len(absent):,} of the files that it names are not there ({listed(absent, 3)}).")
-    return (f"{path}: names files that are not there: {listed(absent)}",) if absent else ()
+        raise UserError(f"{path}: {len(absent):,} of the files that it names do not exist ({listed(absent, 3)}).")
+    return (f"{path}: names files that do not exist: {listed(absent)}",) if absent else ()

@@ -47,10 +47,10 @@ class Skipped:
             (suffixes, "files that are not read"),
             (hidden, "hidden files and folders skipped"),
             (self.empty, "class folders without pictures skipped"),
-            (self.beside, "folders beside those of the splits skipped"),
+            (self.beside, "folders that belong to no split skipped"),
             (self.special, "pipes, sockets and devices skipped"),
             (self.linked, "linked folders skipped"),
-            ([f"{self.loose:,}"] if self.loose else [], "pictures outside of the class folders skipped"),
+            ([f"{self.loose:,}"] if self.loose else [], "pictures outside the class folders skipped"),
         )
         return [f"{what}: {listed(found)}" for found, what in kinds if found]
 

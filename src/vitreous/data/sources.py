@@ -115,7 +115,7 @@ class DataSettings:
                 raise UserError(f"--data.{name} is {value}; it must be at least {least}.")
         if self.test_split not in SPLITS:
             raise UserError(
-                f"--data.test_split is {self.test_split!r}, which is none of {', '.join(SPLITS)}."
+                f"--data.test_split is {self.test_split!r}, which is not one of {', '.join(SPLITS)}."
                 f"{did_you_mean(self.test_split, SPLITS)}"
             )
         self.order.check()
@@ -124,7 +124,7 @@ class DataSettings:
         if self.layout.label_pattern is not None:
             label_pattern(self.layout.label_pattern)
             if self.layout.label_column is not None:
-                raise UserError("labels stand in a column or in file names: leave out label_column or label_pattern.")
+                raise UserError("labels are in a column or in file names: leave out label_column or label_pattern.")
 
     def _layout(self) -> Layout:
         given = {part.name: getattr(self.layout, part.name) for part in fields(self.layout)}
@@ -165,8 +165,8 @@ class DataSettings:
             train = _limited(train, self.examples, self.split_seed, f"examples is {self.examples}")
         if val is None and self.val_fraction and not train.targets.are_known:
             raise UserError(
-                f"{self.where}: a model labelled some of its pictures, and is not to be judged by these: set "
-                "--data.val_fraction 0, or hold out a part of what people labelled before."
+                f"{self.where}: a model labelled some of its pictures, which cannot judge models: set "
+                "--data.val_fraction 0, or hold out a part of what people labelled beforehand."
             )
         if val is None:
             train, val = carve(train, self.val_fraction, self.split_seed, "val")
@@ -179,14 +179,14 @@ class DataSettings:
 
 def check_classes(train: Source) -> None:
     if isinstance(train.targets, NoTargets):
-        raise UserError(f"{train.name}: its pictures have no labels, which this needs. Name others that have.")
+        raise UserError(f"{train.name}: its pictures have no labels, as this requires. Give others that have.")
     counts = train.targets.counts(len(train.classes))
     present = np.arange(len(train.classes)) if counts is None else np.flatnonzero(counts)
     if len(present) < train.targets.least_classes:
         if not len(present):
-            raise UserError(f"{train.name}: not one of its pictures has an object to learn from.")
+            raise UserError(f"{train.name}: none of its pictures has an object to learn from.")
         name = train.classes[present[0]]
-        raise UserError(f"{train.name}: one class only ({name}). What learns from labels needs two or more.")
+        raise UserError(f"{train.name}: only one class ({name}). Learning from labels needs at least two.")
 
 
 def without(train: Source, numbers: Iterable[int]) -> Source:
@@ -196,7 +196,7 @@ def without(train: Source, numbers: Iterable[int]) -> Source:
     gone = np.setdiff1d(_occurring(train.targets, num_classes), _occurring(train.targets.take(stay), num_classes))
     if len(gone) and not train.targets.may_miss_classes:
         raise UserError(
-            f"{train.name}: all pictures of the class {train.classes[gone[0]]!r} would be left out. Add others to it."
+            f"{train.name}: all pictures of the class {train.classes[gone[0]]!r} would be left out. Add others."
         )
     return Subset(train, stay)
 
@@ -207,7 +207,7 @@ def parse_numbers(text: str) -> list[int]:
     for word in text.split(","):
         first, _, last = word.strip().partition("-")
         if not (first.isdecimal() and (last or first).isdecimal()):
-            raise UserError(f"leave_out: {word!r} is no number, nor a range such as 20-25")
+            raise UserError(f"leave_out: {word!r} is neither a number nor a range such as 20-25")
         found += range(int(first), int(last or first) + 1)
     return found
 
@@ -259,7 +259,7 @@ def _check_covered(part: Source, train: Source) -> None:
     unknown = np.setdiff1d(_occurring(part.targets, num_classes), _occurring(train.targets, num_classes))
     if len(unknown):
         raise UserError(
-            f"{part.name} has the class {train.classes[unknown[0]]!r}, of which {train.name} has no picture. "
+            f"{part.name} has the class {train.classes[unknown[0]]!r}, but {train.name} has no picture of it. "
             f"Add some to the training set, or remove the class."
         )
 

@@ -96,7 +96,7 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
 def _split(path: Path, line: int, word: str) -> str:
     name = split_of(word) if word else ALL
     if name is None:
-        raise UserError(f"{path}, line {line}: split {word!r} is none of train, val and test.")
+        raise UserError(f"{path}, line {line}: split {word!r} is not train, val or test.")
     return "train" if name == "trainval" else name
 
 
@@ -117,7 +117,7 @@ def _check_files(table: Path, files: Sequence[str], layout: Layout) -> None:
     missing = [file for file in files if not is_regular(table.parent / file)]
     if len(missing) > BadFiles(table.name, len(files), layout.max_unreadable).limit:
         raise UserError(
-            f"{table}: {len(missing):,} of its {len(files):,} files do not exist or are no regular files, the first is "
+            f"{table}: {len(missing):,} of its {len(files):,} files do not exist or are not regular files, such as "
             f"{missing[0]}. Paths are relative to {table.parent}."
         )
 

@@ -103,5 +103,5 @@ def _mark(shard: Shard, member: str, folders: Sequence[str], layout: Layout) -> 
     key = key_of(PurePosixPath(member))
     mark = shard.labels.get(key, folders[0] if folders else "" if layout.need_labels else UNLABELLED)
     if not mark:
-        raise UserError(f"{shard.path}:{member}: no class: neither a folder nor a member {key}.cls says it.")
+        raise UserError(f"{shard.path}:{member}: no class: neither a folder nor a member {key}.cls names one.")
     return mark

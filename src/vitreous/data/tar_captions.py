@@ -47,9 +47,9 @@ def open_captioned(
         for inner, rows in parts.items():
             kept = [row for row in rows if row[2]]
             if not kept:
-                raise UserError(f"{shards[0].path}: not one picture has a caption (name.txt or name.json beside it).")
+                raise UserError(f"{shards[0].path}: no picture has a caption (name.txt or name.json beside it).")
             left = len(rows) - len(kept)
-            notes = (f"{shards[0].path}: without a caption, left out: {left:,} pictures",) if left else ()
+            notes = (f"{shards[0].path}: left out for lack of a caption: {left:,}",) if left else ()
             members = Members([shard.path for shard in shards], [(number, member) for number, member, _ in kept])
             found[split, inner] = members, (Captions.of([texts for *_, texts in kept]), (), notes)
     return found
@@ -60,7 +60,7 @@ def _texts(shard: Shard, member: Member) -> list[str]:
     if beside is None:
         return []
     if beside.size > MAX_BYTES:
-        raise UserError(f"{shard.path}:{beside.name}: {beside.size:,} bytes are no caption.")
+        raise UserError(f"{shard.path}:{beside.name}: {beside.size:,} bytes are too many for a caption.")
     try:
         text = read_member(shard.path, beside.offset, beside.size).decode("utf-8-sig")
         return texts_in(json.loads(text) if beside.name.endswith(".json") else text)

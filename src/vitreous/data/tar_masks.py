@@ -56,14 +56,14 @@ def open_masked(
     of_masks = [pairs for *_, pairs in found if pairs is not None and pairs.splits]
     if not of_masks:
         refused = [pairs.refused for *_, pairs in found if pairs is not None]
-        return {}, tuple(f"{base}: not read as pictures with masks, since {reason}" for reason in refused[:1])
+        return {}, tuple(f"{base}: not read as pictures with masks, because {reason}" for reason in refused[:1])
     pictures: dict[tuple[str, str], list[tuple[int, Member]]] = {}
     masks: dict[tuple[str, str], list[tuple[int, Member]]] = {}
     for split, number, pairs in found:
         shard = opened[split][number]
         if pairs is None or not pairs.splits:
             why = f" ({pairs.refused})" if pairs is not None else ""
-            raise UserError(f"{shard.path}: no masks in it{why}, as there are in other files. Leave it out.")
+            raise UserError(f"{shard.path}: no masks in it{why}, unlike other files. Leave it out.")
         by_name = {one.name: one for one in shard.pictures} | {"": NONE}
         for inner, both in pairs.splits.items():
             place = (split, inner)

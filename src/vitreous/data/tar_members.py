@@ -115,7 +115,7 @@ def open_shard(shard: Path, skipped: Skipped) -> Shard:
                     skipped.special.append(member.name)
                 elif path.suffix == ".cls":
                     if member.size > MAX_LABEL_BYTES:
-                        raise UserError(f"{shard}:{member.name}: {member.size:,} bytes are no label.")
+                        raise UserError(f"{shard}:{member.name}: {member.size:,} bytes are too many for a label.")
                     labels[key_of(path)] = _read_at(shard, member.offset_data, member.size).decode().strip()
                 elif path.suffix in (".txt", ".json"):
                     found = Member(member.name, member.offset_data, member.size)

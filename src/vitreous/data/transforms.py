@@ -36,12 +36,12 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if not all(type(side) is int and 1 <= side <= MAX_SIDE for side in self.size_px):
-            raise UserError(f"size_px is {shown(self.size_px)}: sides go from 1 to {MAX_SIDE} px")
+            raise UserError(f"size_px is {shown(self.size_px)}: each side must be from 1 to {MAX_SIDE} px")
         if not LEAST_FRACTION <= self.crop_fraction <= 1:
-            raise UserError(f"crop_fraction is {self.crop_fraction}: it goes from {LEAST_FRACTION} to 1")
+            raise UserError(f"crop_fraction is {self.crop_fraction}: it must be from {LEAST_FRACTION} to 1")
         if not _are_three_numbers(self.mean) or not _are_three_numbers(self.std) or min(self.std) <= 0:
             raise UserError(
-                f"mean is {shown(self.mean)}, std {shown(self.std)}: each has three numbers, those of std above 0"
+                f"mean is {shown(self.mean)}, std {shown(self.std)}: each needs three numbers, those of std above 0"
             )
 
     @property

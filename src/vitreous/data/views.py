@@ -30,7 +30,9 @@ def build_views(first: Augmentation, more: tuple[ViewSettings, ...], preprocessi
     if len(views) > 1 and any(view.augmentation.mix.is_on for view in views):
         raise UserError("mixup and cutmix mix the labels of one view: set both to 0 where pictures have several views")
     if len(views) > 1 and any(view.leaves_room for view in views):
-        raise UserError("crop.method zoom leaves padding, which one view may have: take another for several views")
+        raise UserError(
+            "crop.method zoom leaves padding, which only a single view may have: choose another for several views"
+        )
     return views
 
 
@@ -38,7 +40,9 @@ def check_places(views: Sequence[View], name: str) -> None:
     """That what has a place in the pictures of the source `name` can go where their pixels go."""
     augmentation = views[0].augmentation
     if len(views) > 1:
-        raise UserError(f"{name}: its targets have places in the pictures, and so one view only: leave out more_views")
+        raise UserError(
+            f"{name}: its targets have places in the pictures, which allows only one view: leave out more_views"
+        )
     if augmentation.warp.ops:
         raise UserError(f"{name}: its targets have places, which RandAugment would move: set --augmentation.warp.ops 0")
     if augmentation.mix.is_on:

@@ -1,4 +1,4 @@
-"""After training, for every kind of task: which test pictures are scored, what a prediction costs, a look inside."""
+"""After training, for every kind of task: the test pictures to score, the cost of a prediction, a look inside."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from vitreous.training.devices import World
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-NUM_INSPECTED = 128  # pictures over which attention distances are means, as in the paper's figure 7,
-INSPECTED_PX = 128  # of this side: of larger ones fewer, at the same cost, which grows with the square of their area
+NUM_INSPECTED = 128  # pictures to average attention distances over, as in the paper's figure 7,
+INSPECTED_PX = 128  # of this side; fewer of larger ones: the cost, which grows with the square of the area, is the same
 NUM_SHOWN = 8  # pictures whose attention is kept
 
 
 def scored_part(splits: Splits, num: int | None, seed: int) -> Splits:
-    """With so many of the test pictures, drawn from a seed; None: all. A number that was noted before any is read."""
+    """The splits with `num` test pictures, drawn from a seed; None: all. The number was recorded before any is read."""
     if splits.test is None or num is None:
         return splits
     drawn = np.random.default_rng(seed).permutation(len(splits.test))[:num]
@@ -34,7 +34,7 @@ def scored_part(splits: Splits, num: int | None, seed: int) -> Splits:
 
 
 def costs_of(model: Trained, splits: Splits) -> Costs:
-    """Of the first test picture that can be read."""
+    """Measured on the first test picture that can be read."""
     assert splits.test is not None
     return costs(TorchPredictor(model), next(_readable(splits.test)))
 
@@ -46,7 +46,7 @@ def _readable(source: Source) -> Iterator[Picture]:
 
 
 def shown_as(recipe: Recipe, card: Card) -> Recipe:
-    """The recipe with the pictures as a model takes them that need not be the one it trains."""
+    """The recipe with the preprocessing of a model, which need not be the one that it trains."""
     return replace(recipe, model=card.model, normalise=card.preprocessing)
 
 
@@ -56,8 +56,8 @@ def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings:
 
 
 def inspected(source: Source, recipe: Recipe) -> Source:
-    """The pictures that are looked into: spread evenly over the source, so that all classes are among them. The first
-    ones, which are shown, are spread evenly over these."""
+    """The pictures to look into, spread evenly over the source to include all classes. The first ones, which are shown,
+    are spread evenly over these."""
     height, width = recipe.model.picture_px
     num = min(NUM_INSPECTED, max(NUM_SHOWN, NUM_INSPECTED * INSPECTED_PX**4 // (height * width) ** 2))
     places = spread(np.arange(len(source)), num)
@@ -66,11 +66,11 @@ def inspected(source: Source, recipe: Recipe) -> Source:
 
 
 def spread(places: Labels, num: int) -> Labels:
-    """So many of them, evenly; all where they are fewer."""
+    """`num` of the places, evenly spread; all if there are fewer."""
     return places[np.unique(np.linspace(0, len(places) - 1, num).round().astype(np.int64))] if len(places) else places
 
 
 def inspected_images(source: Source, recipe: Recipe) -> torch.Tensor:
-    """(P, 3, h, w): those that can be read, as the model takes them."""
+    """(P, 3, h, w): the readable pictures, preprocessed."""
     batches = eval_batches(inspected(source, recipe), recipe, World(0, 1, torch.device("cpu")))
     return torch.cat([batch.images for batch in batches])

@@ -1,4 +1,4 @@
-"""Begun: what was asked for and what was made of it, so that the same call again goes on; and the data it is about."""
+"""Begun: what was asked for and what was decided, so that the same call can resume; and the data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from vitreous.storage import atomic
 from vitreous.training.run import RunDirectory
 
 VERSION = 2  # of plan.json
-LEAKED = 0.5  # of train: above this share of pictures that stand in val or test the split itself is wrong
+LEAKED = 0.5  # share of training pictures also in val or test, above which the split itself is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for: the same again goes on with the run."""
+    """What was asked for: the same request resumes the run."""
 
     data: str
     start: str | None = None
@@ -33,13 +33,13 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """plan.json: what was asked for, and what was made of it; measured once, so that resuming is exact."""
+    """plan.json: what was asked for and what was decided, measured only once, so that resuming is exact."""
 
     request: Request
     plan: Plan
     first_models: tuple[FirstModel, ...]  # in the order in which they were made
     candidates: tuple[Candidate, ...] = ()  # what could be kept, once that is known
-    pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split in another way
+    pictures: tuple[str, ...] = ()  # digests of names and labels by part: others would be split differently
     version: int = VERSION
 
     @classmethod
@@ -49,14 +49,14 @@ class Begun:
         version = document.get("version", 1) if isinstance(document, dict) else 1
         if version != VERSION:
             than = "an earlier" if version < VERSION else "a later"
-            raise UserError(f"{out}: begun by {than} version of fit, which cannot be gone on with; give another --out")
+            raise UserError(f"{out}: begun by {than} version of fit, so it cannot be resumed; give another --out")
         return settings.from_json(cls, document, where=str(path))
 
 
 def begun_before(out: Path, request: Request) -> Begun | None:
-    """What an earlier call left, if it was the same call."""
+    """What an earlier call recorded, if it was the same call."""
     path = out / "plan.json"
-    # A plan of which nothing was trained binds nobody: it may not even be possible.
+    # A plan that trained nothing does not bind anybody: it may not even be possible.
     there = RunDirectory(out)
     there.check_ours()
     trained = bool(there.checkpoints.paths()) or there.results() is not None
@@ -67,8 +67,8 @@ def begun_before(out: Path, request: Request) -> Begun | None:
         there, here = settings.to_json(begun.request), settings.to_json(request)
         differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
         raise UserError(
-            f"{out} holds another fit ({'; '.join(differing)}). "
-            "Give another --out, or the same options to go on with it"
+            f"{out} holds a different fit ({'; '.join(differing)}). "
+            "Choose another --out, or give the same options to resume it"
         )
     return begun
 
@@ -103,8 +103,8 @@ def data_settings(request: Request) -> DataSettings:
 def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
     if splits.test is None:
         raise UserError(
-            f"{source.where}: nothing is left to test on, so nothing could be said of the model. Give every class two "
-            "pictures or more, or a test part"
+            f"{source.where}: no pictures are left to test a model on. Give every class at least two pictures, or add "
+            "a test part"
         )
     path = out / "data.json"
     report = settings.load(DataReport, path) if resumed and path.is_file() else check(splits, source.where)

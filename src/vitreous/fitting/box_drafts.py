@@ -16,25 +16,25 @@ from vitreous.tasks.detect import DetectSettings
 from vitreous.tasks.detect_loss import LossSettings
 from vitreous.training.optim import AdamWSettings, OptimizerSettings
 
-# Queries: some to spare, as each finds one object at most; and not too few to choose from where pictures have few.
+# Queries: some to spare, as each finds at most one object; and enough to choose from even if pictures have few objects.
 QUERIES_PER_OBJECT, LEAST_QUERIES, MOST_QUERIES = 2, 30, 300
-CENTRES, LEAST_PEAKS = "centres", 100  # where every place is one
-RATES = {"cpu": 1e-3, "cuda": 7e-4}  # the wider decoder wants a lower one
-ENLARGED_PX = 256  # up to which the map of a plain ViT is enlarged: beyond, it has places enough
+CENTRES, LEAST_PEAKS = "centres", 100  # which makes every place a query
+RATES = {"cpu": 1e-3, "cuda": 7e-4}  # lower for the wider decoder
+ENLARGED_PX = 256  # picture side up to which the map of a plain ViT is enlarged: above, it is fine enough
 SIZES = {"cpu": (128, 4, 256), "cuda": (256, 8, 1024)}  # width, heads, width of the MLP
 
-# Of the first model, and of what goes on from it on a CPU.
+# For the first model, and on a CPU for the training that continues it.
 FIRST_SIDES = (96, 128, 160, 192, 224, 256, 320, 384, 448, 512)  # as in `placed_drafts`
-FINE_PX = 48  # a side of the smaller objects on the model's input: larger pictures show little more
-LOOKING = {"cpu": 0.35, "cuda": 0.1}  # share of the time for the maps of training pictures
-ENOUGH_SEEN = 500  # pictures: a head is better for larger ones than for more
-LEARNING = {"cpu": 0.25, "cuda": 0.1}  # share of the time for its head, where there is enough for training after it
-ENOUGH_TRAINED = 3.0  # epochs of training that are worth their time; else the head has it
-CALIBRATED = 3  # passes over the validation part that the first model takes alone
+FINE_PX = 48  # side of the smaller objects on the model's input: larger pictures show little more
+LOOKING = {"cpu": 0.35, "cuda": 0.1}  # share of the time for the feature maps of training pictures
+ENOUGH_SEEN = 500  # pictures: above, larger ones help a head more than further ones
+LEARNING = {"cpu": 0.25, "cuda": 0.1}  # share of the time for its head, if enough remains for training
+ENOUGH_TRAINED = 3.0  # least epochs of training that are worth their time; with fewer, the head gets it
+CALIBRATED = 3  # passes over the validation part for the first model alone
 
 
 class Times(NamedTuple):
-    """Of a first model, in seconds."""
+    """The time for a first model, in seconds."""
 
     looking_s: float
     learning_s: float
@@ -51,7 +51,7 @@ class BoxDrafts(PlacedDrafts):
     scoring_s = 0.01  # matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> ObjectiveSettings:
-        """On a GPU few layers, and boxes proposed by the encoder: a detector that has to learn in minutes."""
+        """On a GPU, few layers and boxes proposed by the encoder: the detector has to learn in minutes."""
         if self.is_by_centres:
             return self.centres(model)
         width, heads, mlp_width = SIZES[self.hardware.kind]
@@ -70,7 +70,7 @@ class BoxDrafts(PlacedDrafts):
         )
 
     def centres(self, model: ModelSettings) -> DetectSettings:
-        """No attention, and every place of the picture learns from every object near it."""
+        """No attention: every place of the picture learns from every object near it."""
         return DetectSettings(
             decoder="centres",
             queries=max(self._queries(), LEAST_PEAKS),
@@ -93,7 +93,7 @@ class BoxDrafts(PlacedDrafts):
         return self.wishes.changes.get("objective.decoder", usual) == CENTRES
 
     def sizes(self, model: ModelSettings, start: Start | None) -> list[tuple[int, int]]:
-        """The one of the first model, where training goes on from that."""
+        """That of the first model, if training continues it."""
         if start is None or not self.is_by_centres:
             return super().sizes(model, start)
         return [self.first_size(model, start)]
@@ -102,10 +102,10 @@ class BoxDrafts(PlacedDrafts):
     def why_this_size(self) -> str:
         if not self.is_by_centres:
             return super().why_this_size
-        return f"smaller objects are to have {FINE_PX} px, as far as the time allows"
+        return f"the smaller objects should be {FINE_PX} px large, as far as time allows"
 
     def first_size(self, model: ModelSettings, start: Start) -> tuple[int, int]:
-        """Large enough for the smaller objects, where the time allows."""
+        """Large enough for the smaller objects, if time allows."""
         train = self.report.parts[0].boxes
         wanted = min(LARGEST * self.own_side, FINE_PX / max(train.side if train is not None else 0.0, 0.01))
         seconds = LOOKING[self.hardware.kind] * (self.wishes.budget_s or DEFAULT_S)
@@ -115,7 +115,7 @@ class BoxDrafts(PlacedDrafts):
         return self.of_side((affordable or sides[:1])[-1], model)
 
     def first(self, draft: Recipe, start: Start, left_s: float) -> tuple[Recipe, Times]:
-        """Of the first model, with so much of the time left. `draft`: of what will be trained after it."""
+        """The recipe and times of the first model. `draft`: what will be trained after it."""
         model, kind = draft.model, self.hardware.kind
         if not self.wishes.gives("model.picture_px"):
             model = replace(model, picture_px=self.first_size(model, start))
@@ -130,7 +130,7 @@ class BoxDrafts(PlacedDrafts):
         return recipe, Times(looking_s, max(rest_s, learning_s) if is_all else learning_s)
 
     def _after_s(self, pace: Pace) -> float:
-        """What comes after a first model that is kept as it is."""
+        """The time needed after a first model that is kept as it is."""
         return 2 * FIGURES_S + pace.picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
@@ -144,7 +144,7 @@ class BoxDrafts(PlacedDrafts):
         num, most = len(self.report.classes), max(part.boxes.most for part in self.report.parts if part.boxes)
         described = f"{getattr(recipe.objective, 'decoder', '')}, {getattr(recipe.objective, 'queries', 0)} queries"
         return (
-            self.choice("task", "detection", f"the pictures have boxes, of {num} class{'es' if num > 1 else ''}"),
+            self.choice("task", "detection", f"the pictures have boxes of {num} class{'es' if num > 1 else ''}"),
             self.choice("decoder", described, f"at most {most} objects in a picture", "objective"),
         )
 
@@ -154,5 +154,5 @@ def _finest(model: ModelSettings) -> Literal[1, 2]:
 
 
 def _picture_s(start: Start, picture_px: tuple[int, int]) -> float:
-    """A pass through the encoder: by the area."""
+    """A pass through the encoder, in proportion to the area."""
     return start.picture_s * picture_px[0] * picture_px[1] / (start.picture_px[0] * start.picture_px[1])

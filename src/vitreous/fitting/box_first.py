@@ -1,7 +1,7 @@
-"""The first model of a detector: every place of a frozen encoder says what has its middle there (`nn/centres`).
+"""The first model of a detector: every place of a frozen encoder predicts the object centred there (`nn/centres`).
 
-The encoder looks at every picture once as it is, and at altered views for as long as there is time. What it makes of
-them is kept, and a small head learns from that.
+The encoder processes every picture once as it is, then augmented views while time remains. Its maps are kept, and a
+small head learns from them.
 """
 
 import math
@@ -28,29 +28,29 @@ from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-MOST_VIEWS = 8  # of every picture, altered
-MOST_SEEN = 2000  # views in all: what more would tell is learned better by training all of the model
+MOST_VIEWS = 8  # augmented views per picture
+MOST_SEEN = 2000  # views in all: beyond that, training the whole model helps more
 MOST_BYTES = 2**30  # of maps, which are kept in half precision
-RATE, DECAY, CLIP, WARM_UP = 2e-3, 0.05, 1.0, 20  # of AdamW: its rate rises for so many steps, and falls to 0
-MOST_EPOCHS = 30  # passes over what was seen: more would learn it by heart
+RATE, DECAY, CLIP, WARM_UP = 2e-3, 0.05, 1.0, 20  # of AdamW: the rate rises for WARM_UP steps, then falls to 0
+MOST_EPOCHS = 30  # passes over the views: more would overfit
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the encoder makes of views of pictures, and what is in them."""
+    """The encoder's maps of views, and the objects in them."""
 
     maps: tuple[Tensor, ...]  # (V, C, h, w) half precision each
     objects: Objects  # (V, M, ...)
     extent: Tensor | None  # (V, 2)
     pictures: int
-    picture_s: float  # a picture took
+    picture_s: float  # seconds per picture
 
     def __len__(self) -> int:
         return len(self.maps[0])
 
     @property
     def views(self) -> int:
-        """Altered ones of every picture."""
+        """Augmented views per picture."""
         return round(len(self) / self.pictures) - 1
 
 
@@ -62,7 +62,7 @@ class CentreHead:
 
 
 def centre_head(recipe: Recipe, train: Source, out: Path, *, looking_s: float, learning_s: float) -> CentreHead | None:
-    """A detector whose head learned for so long. None where the pictures have no objects."""
+    """A detector whose head learned for this time. None if the pictures have no objects."""
     world = World.join(recipe.training.device)
     task = build_objective(replace(recipe, start_head=False), train.classes).to(world.device)
     assert isinstance(task, Detect) and isinstance(task.head, Centres)
@@ -78,7 +78,7 @@ def centre_head(recipe: Recipe, train: Source, out: Path, *, looking_s: float, l
 
 @torch.no_grad()
 def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world: World) -> Seen:
-    """Pictures as they are, in an order of which any beginning is a fair part; then altered views of them."""
+    """Pictures as they are, in random order, so that any first part is a fair sample; then augmented views of them."""
     task.eval()
     began = time.monotonic()
     ends, room = began + seconds, min(MOST_SEEN, max(1, MOST_BYTES // bytes_of_maps(task)))
@@ -100,7 +100,7 @@ def looked_at(task: Detect, recipe: Recipe, train: Source, seconds: float, world
 
 
 def bytes_of_maps(task: Detect) -> int:
-    """Of one picture, in half precision."""
+    """The bytes of one picture's maps in half precision."""
     images = torch.zeros(1, 3, *task.encoder.picture_px, device=next(task.parameters()).device)
     return sum(2 * one.numel() for one in task.maps(images))
 
@@ -112,7 +112,7 @@ def _seen(task: Detect, batch: Batch, recipe: Recipe) -> tuple[tuple[Tensor, ...
 
 
 def _altered(recipe: Recipe, train: Source, most: int, world: World) -> Iterator[Batch]:
-    """Views as in training, but for colours: so many at most."""
+    """Views as in training, except colours: at most this many."""
     light = Augmentation(crop=recipe.augmentation.crop, flip=recipe.augmentation.flip)
     batch_size = min(recipe.training.batch_size, len(train))
     altered = replace(recipe, augmentation=light, training=replace(recipe.training, batch_size=batch_size))
@@ -120,7 +120,7 @@ def _altered(recipe: Recipe, train: Source, most: int, world: World) -> Iterator
 
 
 def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> float:
-    """The head learns for so long; returns the passes over what was seen. Its boxes begin at the usual size."""
+    """Train the head for this time. Returns the passes over the views. Its boxes start at the usual size."""
     head, canvas = task.head, task.encoder.picture_px
     assert isinstance(head, Centres)
     with torch.no_grad():

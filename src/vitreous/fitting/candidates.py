@@ -1,4 +1,4 @@
-"""Candidates: the models that a fit has made, and which of them is kept."""
+"""Candidates: the models that a fit has made, and which of them to keep."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from vitreous.fitting.transfer import ENOUGH_TO_LEARN
 from vitreous.weights.trained import Trained
 
 FINE_TUNED, FROM_SCRATCH = "fine-tuned", "trained from scratch"
-AHEAD = 2  # validation pictures that a model must have gained over one of another kind: fewer are chance
+AHEAD = 2  # validation pictures by which a model must beat one of another kind: fewer may be chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Candidate:
 
 
 class Said(Protocol):
-    """What a model says of the validation part, as far as models are compared by it."""
+    """A model's predictions on the validation part, as far as comparing models needs them."""
 
     def score(self) -> float: ...  # the headline
 
@@ -29,7 +29,7 @@ class Said(Protocol):
 
 @dataclass(frozen=True)
 class Scored:
-    """A headline on so many pictures."""
+    """A headline score, and the number of pictures it is from."""
 
     value: float
     pictures: int
@@ -42,16 +42,16 @@ class Scored:
 
     @property
     def worth(self) -> float:
-        """Pictures that a model is right about; of other headlines than accuracy, as many as it is worth."""
+        """The number of pictures that the model gets right, or its equivalent for headlines other than accuracy."""
         return round(self.value * self.pictures, 6)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The best of all."""
+    """The best candidate."""
 
     model: Trained
-    said: Said | None  # of the validation part
+    said: Said | None  # its predictions on the validation part
     candidates: tuple[Candidate, ...]
     name: str
     reason: str
@@ -60,14 +60,14 @@ class Kept:
 def chosen(
     scores: Mapping[str, Scored | None], floor: str | None, *, is_continued: bool, num_train: int
 ) -> tuple[str, str]:
-    """Which is kept, and why. `floor` is the best one of the first models; `is_continued`: training went on from the
-    first model's weights, so that the two are of one kind."""
+    """Which model to keep, and why. `floor`: the best of the first models; `is_continued`: training started from its
+    weights, so that both are of one kind."""
     known = {name: found for name, found in scores.items() if found is not None}
     learned = [name for name in scores if name not in (ON_PIXELS, FIRST_MODEL)]
     if not known:
         best = learned[-1] if learned and (floor is None or num_train >= ENOUGH_TO_LEARN) else floor
         assert best is not None
-        return best, "there is no validation part to compare it on with others"
+        return best, "there is no validation part to compare it with others"
     best, gained = floor, 0 if is_continued and floor == FIRST_MODEL else AHEAD - 1
     for name in learned:
         if best is None or known[name].worth > known[best].worth + gained:

@@ -21,17 +21,17 @@ class Plan:
     recipe: Recipe
     choices: tuple[Choice, ...]
     budget: Budget | None = None
-    trains: bool = True  # False: the time is enough for the first model alone
+    trains: bool = True  # False: there is only time for the first model
     most_steps: int | None = None  # more would not help, whatever the time
-    threads: int | None = None  # that torch computes with: others would round differently
+    threads: int | None = None  # number that torch uses: another would round differently
 
     @property
     def scored(self) -> int | None:
-        """Test pictures that are scored; None: all."""
+        """Test pictures to score; None: all."""
         return None if self.budget is None else self.budget.scored
 
     def with_choice(self, name: str, value: str, reason: str) -> "Plan":
-        """In its place, or as the last."""
+        """Replaces the choice of this name, or appends it."""
         new = Choice(name=name, value=value, reason=reason)
         if all(one.name != name for one in self.choices):
             return replace(self, choices=(*self.choices, new))
@@ -39,7 +39,7 @@ class Plan:
 
 
 def usual_steps(recipe: Recipe, report: DataReport) -> int:
-    """That a draft has: what suits the number of pictures, whatever the time."""
+    """The length of a draft: what suits the number of pictures, whatever the time."""
     return recipe.training.num_steps(max(1, report.num_train // recipe.training.batch_size))
 
 
@@ -49,7 +49,7 @@ def length(recipe: Recipe, report: DataReport) -> str:
     return f"{steps * batch / report.num_train:.1f} epochs, {steps:,} steps"
 
 
-# ---- that every kind of task has
+# ---- choices that every kind of task has
 
 
 def start_choice(start: Found) -> Choice:
@@ -59,21 +59,21 @@ def start_choice(start: Found) -> Choice:
 
 
 def scored_choice(report: DataReport, kept: Budget | None) -> tuple[Choice, ...]:
-    """Only where it is not the whole test part."""
+    """Only if it is not the whole test part."""
     if kept is None or kept.scored is None:
         return ()
     value = f"{kept.scored:,} of {report.size('test'):,} pictures"
-    why = "drawn at random, as scoring all would take too much of the time; `vitreous evaluate` scores all"
+    why = "drawn at random, since scoring all would take too long; `vitreous evaluate` scores all"
     return (Choice(name="test", value=value, reason=why),)
 
 
 def reason_for_length(report: DataReport, wishes: Wishes, kept: Budget | None) -> str:
     if kept is None:
         return f"the usual number of passes for {report.num_train:,} training pictures; --minutes sets a time instead"
-    usual = "" if wishes.seconds is not None else ", the usual time; --minutes sets another"
+    usual = "" if wishes.seconds is not None else " (the default; --minutes sets another)"
     student = f", {kept.student_s:.0f} s for its student" if kept.student_s else ""
     return (
-        f"about {1000 * kept.pace.step_s:.0f} ms per step: {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s are "
-        f"left{usual}, with {kept.before_s:.0f} s gone{student} and {kept.after_s - kept.student_s:.0f} s kept for "
+        f"about {1000 * kept.pace.step_s:.0f} ms per step for {max(0.0, kept.train_s):.0f} s of {kept.total_s:.0f} s"
+        f"{usual}; the rest: {kept.before_s:.0f} s already used{student} and {kept.after_s - kept.student_s:.0f} s for "
         "evaluation and report"
     )

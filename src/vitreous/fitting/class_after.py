@@ -1,5 +1,4 @@
-"""What classifiers say of pictures, with the features they say it by; and what a few pictures per class are enough
-for."""
+"""Predictions of classifiers, with the features behind them; and few-shot probes."""
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from vitreous.training.devices import World
 def seen(
     task: Task, source: Source, recipe: Recipe, classes: tuple[str, ...], features: FeatureSet | None = None
 ) -> tuple[LabelledLogits, FeatureSet]:
-    """Logits and features; with a linear head both come of one pass over the pictures, and of none where the features
-    are there already."""
+    """Logits and features. With a linear head, both come from one pass over the pictures, or from none if there are
+    features already."""
     world = World.join(recipe.training.device)
     if features is None:
         features = pooled_features(task.encoder, eval_batches(source, recipe, world), world.device)
@@ -34,8 +33,7 @@ def seen(
 
 
 def probed(task: Task, recipe: Recipe, train: Source, test: FeatureSet, num: int) -> tuple[FewShot, ...]:
-    """Few-shot accuracies from a part of train, spread evenly over each class: a rare one must not give less than it
-    has."""
+    """Few-shot accuracies from a part of train, spread evenly over each class, with all pictures of rare ones."""
     world = World.join(recipe.training.device)
     if train.targets.task != "classify":
         return ()

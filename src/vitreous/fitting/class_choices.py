@@ -9,9 +9,9 @@ from vitreous.fitting.transfer import Found
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 
-BALANCE = ("data.order.balance", "data.balance")  # as a user may name it
-IMBALANCE = 3.0  # pictures of the largest class for one of the smallest, above which `auto` balances
-STRONG_EPOCHS = 60  # from which augmentation is strong: fewer passes overfit less than they would be held up
+BALANCE = ("data.order.balance", "data.balance")  # the names it may be given by
+IMBALANCE = 3.0  # ratio of the largest class to the smallest above which `auto` balances
+STRONG_EPOCHS = 60  # from which augmentation is strong: in fewer passes it would slow learning more than help
 
 
 def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget | None) -> tuple[Choice, ...]:
@@ -22,7 +22,7 @@ def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget |
 
     return (
         *_task(report),
-        choice("hardware", hardware.name, "what is here", "training.device"),
+        choice("hardware", hardware.name, "what this machine has", "training.device"),
         start_choice(start),
         choice("model", recipe.model.describe(), _why_model(recipe, hardware, kept), "model"),
         choice("resolution", *_resolution(recipe, report), "model.picture_px"),
@@ -36,13 +36,13 @@ def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget |
         choice(
             "batch",
             f"{training.batch_size} pictures",
-            "the largest that leaves an epoch eight steps, up to what learns well",
+            "the largest with eight steps per epoch, up to what learns well",
             "training.batch_size",
         ),
         choice(
             "optimizer",
             settings.kind(type(recipe.optimizer)),
-            "gentle on the early layers of given weights"
+            "gentle on the early layers of trained weights"
             if recipe.start
             else "learns fastest from scratch on small data",
             "optimizer",
@@ -61,20 +61,20 @@ def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget |
 
 
 def _task(report: DataReport) -> tuple[Choice, ...]:
-    """Only where it is not the usual one."""
+    """Only if it is not the usual one."""
     if report.task != "label":
         return ()
-    why = "the data gives pictures any number of labels: each is decided for itself (sigmoid loss)"
+    why = "a picture may have any number of labels: each is predicted independently (sigmoid loss)"
     return (Choice(name="task", value="several labels per picture", reason=why),)
 
 
 def _resolution(recipe: Recipe, report: DataReport) -> tuple[str, str]:
     (height, width), side = recipe.model.picture_px, min(report.heights[1], report.widths[1])
-    why = f"the pictures have {side} px on their shorter side"
+    why = f"the shorter side of the pictures is {side} px"
     if side > max(width, height):
-        why += ", more would be too slow here"
+        why += "; more would be too slow here"
     elif side < min(width, height) and recipe.start:
-        why += ", and what the encoder was trained on has more"
+        why += "; the encoder was trained on larger ones"
     return f"{width} x {height} px", why + (
         f"; train is kept at {recipe.data.shrink_px} px" if recipe.data.shrink_px else ""
     )
@@ -82,20 +82,21 @@ def _resolution(recipe: Recipe, report: DataReport) -> tuple[str, str]:
 
 def _why_model(recipe: Recipe, hardware: Hardware, kept: Budget | None) -> str:
     if recipe.start:
-        return "that of the weights it starts from"
+        return "the one that the starting weights are for"
     if kept is None:
         return (
-            "learns small data in minutes on a CPU"
+            "learns small data sets in minutes on a CPU"
             if hardware.kind == "cpu"
-            else "the size that does well on small data"
+            else "the size that does well on small data sets"
         )
-    return "the largest of those tried that can see the data often enough in the time"
+    return "the largest of those tried that can see the data often enough in this time"
 
 
 def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[str, str]:
     if report.task != "classify":
-        return balance_of(recipe), "a picture of several labels counts for all of them"
-    way, ratio = balance_of(recipe), f"the largest class has {report.imbalance:.1f} times the pictures of the smallest"
+        return balance_of(recipe), "a picture with several labels counts for all of them"
+    way = balance_of(recipe)
+    ratio = f"the largest class has {report.imbalance:.1f} times as many pictures as the smallest"
     if wishes.balance != "auto" or wishes.gives(*BALANCE, "objective.class_weights"):
         return way, f"as you asked; {ratio}"
     if recipe.data.order.balance:
@@ -104,6 +105,6 @@ def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[
 
 
 def balance_of(recipe: Recipe) -> str:
-    """What it does about classes of unequal size, in words."""
+    """How the recipe handles classes of unequal size, in words."""
     ways = {"sampling": recipe.data.order.balance, "weights": bool(getattr(recipe.objective, "class_weights", ()))}
     return " and ".join(way for way, is_taken in ways.items() if is_taken) or "none"

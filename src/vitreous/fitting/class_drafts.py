@@ -1,4 +1,4 @@
-"""Drafts of classifiers: of random weights from small to large, or of trained ones."""
+"""Drafts of classifiers: from random weights, small to large, or from trained ones."""
 
 import math
 import os
@@ -26,15 +26,15 @@ from vitreous.training.optim import AdamWSettings, MuonSettings, OptimizerSettin
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
 
-SHRINK = 1.5  # times the model's picture size: what is left of large training pictures to crop from
-ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # seen before a larger model pays
+SHRINK = 1.5  # times the model's picture size: what large training pictures are shrunk to, to crop from
+ENOUGH_EPOCHS, ENOUGH_PICTURES, PLENTY_EPOCHS = 20, 250_000, 100  # to see before a larger model pays off
 
 
 class ClassDrafts(Drafts):
-    """Of one class per picture, or of several labels."""
+    """For one class per picture, or several labels."""
 
     def recipes(self, start: Start | None) -> list[Recipe]:
-        """From trained weights there is one."""
+        """There is only one from trained weights."""
         report, hardware, wishes, data = self.report, self.hardware, self.wishes, self.data()
         if start is not None:
             recipes = [_finetuning(start, report, data, hardware, wishes)]
@@ -50,7 +50,7 @@ class ClassDrafts(Drafts):
         return recipes
 
     def data(self) -> DataSettings:
-        """Balanced where that is due or asked for."""
+        """Balanced if that is due or asked for."""
         data = super().data()
         if self.wishes.gives(*BALANCE):
             return data
@@ -64,7 +64,7 @@ class ClassDrafts(Drafts):
         return pace_of(recipe, start.picture_s)
 
     def most_steps(self, usual: int, start: Start | None) -> int | None:
-        """Trained weights are spoiled by too many passes; random ones learn for as long as they are given."""
+        """Too many passes spoil trained weights; random ones keep learning."""
         return usual if self.wishes.seconds is None else 2 * usual if start is not None else None
 
     def budget(self, total_s: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
@@ -81,7 +81,8 @@ class ClassDrafts(Drafts):
 
 
 def _shrunk(data: DataSettings, model: ModelSettings, report: DataReport) -> DataSettings:
-    """Pictures much larger than the model's are kept smaller: decoded once, and cut in a fraction of the time."""
+    """Pictures much larger than the model's are kept smaller: decoded once, they are cropped in a fraction of the
+    time."""
     px, side = round(SHRINK * min(model.picture_px)), min(report.heights[1], report.widths[1])
     gb = report.num_train * 3 * px * px * max(report.aspects[1], 1 / report.aspects[1]) / 1e9
     if data.shrink_px is not None or side < SHRINK * px or gb > data.keep_gb:
@@ -90,7 +91,7 @@ def _shrunk(data: DataSettings, model: ModelSettings, report: DataReport) -> Dat
 
 
 def _new_models(report: DataReport, hardware: Hardware) -> list[ModelSettings]:
-    """From small to large. Mean pooling and no class token: better where data is small, and cheaper."""
+    """From small to large. Mean pooling and no class token: better on small data sets, and cheaper."""
     side = min(report.heights[1], report.widths[1])
     on_cpu = hardware.kind == "cpu"
     if side > SMALL_PX:
@@ -120,7 +121,7 @@ def _new_models(report: DataReport, hardware: Hardware) -> list[ModelSettings]:
 
 
 def _patch(side: int, cells: int) -> int:
-    """The patch that cuts a side into about so many, and exactly, where one does."""
+    """The patch that divides a side into about `cells`, exactly if one does."""
     near = sorted(range(1, side + 1), key=lambda patch: (abs(side / patch - cells), patch))
     exact = [patch for patch in near if side % patch == 0 and 0.75 <= side / patch / cells <= 1.5]
     return (exact or near)[0]
@@ -132,14 +133,13 @@ def _whole(side: int, patch: int) -> int:
 
 
 def _named(name: str, side: int, hardware: Hardware) -> list[ModelSettings]:
-    """For small pictures, where the time of a CPU may be too short for maps as fine as they should be, coarser ones
-    first."""
+    """Coarser maps first for small pictures, for which a CPU may be too slow for maps as fine as they should be."""
     model, px = model_settings(name), max(side, 32)
     return list(dict.fromkeys(model.for_side(px, places) for places in ((2, 4) if hardware.kind == "cpu" else (4,))))
 
 
 def most_in_batch(hardware: Hardware, *, finetunes: bool) -> int:
-    """Of fine-tuning fewer: more steps in the same time are better than fewer of more pictures."""
+    """Smaller for fine-tuning: in the same time, more steps are better than larger batches."""
     return 32 if finetunes else 128 if hardware.kind == "cpu" else 256
 
 
@@ -173,7 +173,7 @@ def _finetuning(start: Start, report: DataReport, data: DataSettings, hardware: 
         data=data,
         model=model,
         start=start.where,
-        # Not smoothed: the head that it starts from is not, and a few steps would go into making it less sure.
+        # Not smoothed: the head it starts from is not, and the first steps would only make it less confident.
         objective=replace(_objective(report, wishes), label_smoothing=0.0),
         normalise=replace(card.preprocessing, crop=_crop(report)),
         optimizer=_suited(model),
@@ -190,16 +190,17 @@ def _suited(model: ModelSettings) -> OptimizerSettings:
 
 
 def _objective(report: DataReport, wishes: Wishes) -> ClassifySettings:
-    """What the targets ask for: one class per picture, or several labels that are each decided for themselves."""
+    """What the targets ask for: one class per picture, or several labels that are predicted independently."""
     if report.task == "label":
-        share = sum(report.train_counts) / (len(report.classes) * report.parts[0].pictures)  # of labels that are there
+        share = sum(report.train_counts) / (len(report.classes) * report.parts[0].pictures)  # of labels that apply
         share = min(max(share, 1e-4), 0.5)
         return ClassifySettings(loss="sigmoid", start_bias=round(math.log(share / (1 - share)), 3))
     return ClassifySettings(label_smoothing=0.1, class_weights=_weights(report, wishes))
 
 
 def _schedule(warmup: float) -> ScheduleSettings:
-    """A constant rate that falls in the second half (Hagele et al. 2024): nothing before depends on the length."""
+    """A constant rate that falls in the second half (Hagele et al. 2024): the first half does not depend on the
+    length."""
     return ScheduleSettings(warmup_fraction=warmup, decay="constant", cooldown_fraction=COOLDOWN)
 
 
@@ -243,15 +244,15 @@ def _check_balance(recipe: Recipe, wishes: Wishes) -> None:
 
 
 def _balances(report: DataReport, wishes: Wishes, way: Literal["sampling", "weights"]) -> bool:
-    if wishes.balance == "auto":  # where weights are given, they balance
+    if wishes.balance == "auto":  # given weights balance already
         is_due = report.imbalance > IMBALANCE and not wishes.gives("objective.class_weights")
-        is_due &= report.task == "classify"  # a picture of several labels cannot be shown for one of them alone
+        is_due &= report.task == "classify"  # a picture with several labels cannot be shown for just one
         return way == "sampling" and is_due
     return wishes.balance == way
 
 
 def _weights(report: DataReport, wishes: Wishes) -> tuple[float, ...]:
-    """Every class counts the same in sum; a picture counts 1 on average."""
+    """Every class has the same total weight; the mean weight of a picture is 1."""
     if not _balances(report, wishes, "weights"):
         return ()
     counts = report.train_counts

@@ -33,14 +33,14 @@ from vitreous.weights.calibration import Calibration
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-MOST_S = 0.4  # share of the time, for the features of the training pictures: of more, some are taken
-VIEWS_SHARE = 0.05  # of the time, for altered views of the training pictures
+MOST_S = 0.4  # share of the time for the features of training pictures, which are subsampled if they take more
+VIEWS_SHARE = 0.05  # share of the time for augmented views of the training pictures
 MOST_VIEWS = 8
-LEAST_PICTURES = 64  # that are embedded whatever the time
+LEAST_PICTURES = 64  # to embed, whatever the time
 
 
 def pixel_model(regression: PixelRegression, out: Path, *, clock: Clock) -> FirstModel:
-    """A model within seconds, whatever the pictures: what is delivered until something is better."""
+    """A model within seconds, whatever the pictures: the result until there is a better one."""
     card = Card(
         model=regression.model,
         task=linear_task(has_many_labels=regression.has_many_labels),
@@ -73,9 +73,9 @@ def pixel_model(regression: PixelRegression, out: Path, *, clock: Clock) -> Firs
 def first_model(
     start: Start, recipe: Recipe, splits: Splits, out: Path, *, bar: float, seconds: float, clock: Clock
 ) -> tuple[FirstModel | None, FeatureSet | None]:
-    """Saved, and said, as soon as there is one; and again where the next head is better. With the features of the
-    validation part. None where no head could be fitted. `bar` is the score of what is delivered so far; `seconds`
-    are left of the command."""
+    """Saved and announced as soon as there is one, and again if the next head is better. Returned with the features of
+    the validation part. None if no head could be fitted. `bar`: the score of the result so far; `seconds`: what is left
+    of the command's time."""
     encoder, classes = build_encoder(recipe), splits.train.classes
     found = embed(encoder, recipe, splits, seconds, start.picture_s)
     best: FirstModel | None = None
@@ -110,24 +110,24 @@ def first_model(
 
 @dataclass(frozen=True)
 class Embedded:
-    """Features of the training and validation pictures, from an encoder that stays as it is."""
+    """Features of the training and validation pictures from a frozen encoder."""
 
     train: FeatureSet  # one view of every picture
-    views: FeatureSet | None  # altered ones
+    views: FeatureSet | None  # augmented ones
     val: FeatureSet | None
-    picture_s: float  # a picture took
+    picture_s: float  # seconds per picture
 
 
 def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, picture_s: float | None = None) -> Embedded:
-    """`seconds` are left of the command; `picture_s` is what a picture will take, where that is known: then of
-    too many training pictures some are taken, and fewer where it turns out slower than that."""
+    """`seconds`: what is left of the command's time; `picture_s`: how long a picture will take, if known: then the
+    training pictures are subsampled if they take too long, and more so if it turns out slower."""
     world = World.join(recipe.training.device)
     encoder = encoder.to(world.device)
     train, most_s = splits.train, math.inf
     if picture_s is not None:
         most_s = MOST_S * seconds
         train = spread_out(train, max(LEAST_PICTURES, len(train.classes), int(most_s / picture_s)))
-        train = Subset(train, np.random.default_rng(0).permutation(len(train)))  # so that any beginning is a fair part
+        train = Subset(train, np.random.default_rng(0).permutation(len(train)))  # so that any first part is fair
     with autocast(world.device, recipe.training.precision):
         began = time.monotonic()
         batches = beginning(eval_batches(train, recipe, world), began + most_s, least=_least(train))
@@ -144,7 +144,7 @@ def embed(encoder: Encoder, recipe: Recipe, splits: Splits, seconds: float, pict
 def beginning(
     batches: Iterable[Batch], deadline: float, *, least: int, clock: Clock = time.monotonic
 ) -> Iterator[Batch]:
-    """Batches until the clock says so, and so many pictures at least."""
+    """Batches until time is up, but at least this many pictures."""
     num = 0
     for batch in batches:
         if num >= least and clock() > deadline:
@@ -158,7 +158,7 @@ def _least(train: Source) -> int:
 
 
 def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, world: World) -> FeatureSet:
-    """Crops, shifts and flips as in training, so many passes over the pictures."""
+    """Crops, shifts and flips as in training, in this many passes over the pictures."""
     crop = recipe.augmentation.crop
     crop = CropSettings(method=crop.method, scale=crop.scale, zoom=crop.zoom, pad_px=crop.pad_px)
     light = Augmentation(crop=crop, flip=recipe.augmentation.flip)
@@ -171,7 +171,7 @@ def _altered(encoder: Encoder, recipe: Recipe, train: Source, num_views: int, wo
 def fitted_heads(
     found: Embedded, num_classes: int, class_weights: tuple[float, ...] = (), tolerance: float = LINEAR_TOLERANCE
 ) -> Iterator[FittedHead]:
-    """Least squares at once, of one label per picture; then logistic regression, where it converges."""
+    """Least squares first, for one label per picture; then logistic regression, if it converges."""
     val, weights = judges(found.val), torch.tensor(class_weights) if class_weights else None
     train = limited(found.train)
     if train.labels.ndim == 1:
@@ -195,7 +195,7 @@ def _said(head: FittedHead, features: FeatureSet, classes: tuple[str, ...]) -> L
 
 
 def card_of(recipe: Recipe, classes: tuple[str, ...]) -> Card:
-    """Of a recipe's encoder with a linear head."""
+    """The card of a recipe's encoder with a linear head."""
     task = linear_task(has_many_labels=getattr(recipe.objective, "loss", "") == "sigmoid")
     return Card(model=recipe.model, task=task, classes=classes, preprocessing=recipe.preprocessing)
 

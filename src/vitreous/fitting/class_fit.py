@@ -1,5 +1,5 @@
-"""What classifiers bring to a fit, of one class per picture or of several labels: first models on pixels and on pooled
-features, more candidates, few-shot probes."""
+"""Fits of classifiers, of one class per picture or several labels: first models on pixels and on pooled features, more
+candidates, few-shot probes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -87,7 +87,7 @@ class ClassFit(TaskFit[ClassAccount]):
 
     @cached_property
     def features(self) -> dict[str, FeatureSet]:
-        """Of the validation part, by the candidate that they are made by."""
+        """Of the validation part, by the name of the candidate that computed them."""
         return {}
 
     # ---- before training
@@ -110,7 +110,7 @@ class ClassFit(TaskFit[ClassAccount]):
         return reconsidered(start, first.val_score, pixels.val_score, self.job.report, self.job.seconds_left)
 
     def continued(self, plan: Plan, start: Start) -> Plan:
-        """Where its task is the same."""
+        """If its task is the same."""
         recipe, task = plan.recipe, plan.recipe.objective
         is_alike = isinstance(task, ClassifySettings) and task.head == "linear"
         if not is_alike or recipe.model.picture_px != start.picture_px:
@@ -136,7 +136,7 @@ class ClassFit(TaskFit[ClassAccount]):
             return
         if recipe.start_head:
             yield BETWEEN, _between(Trained.load(self.job.out / FIRST), learned)
-        # A head of its own cannot make up for random weights that have learned nothing yet, and takes long to fit.
+        # A new head takes long to fit, and cannot make up for random weights that have learned nothing yet.
         num = new_head(begun.plan, report)
         if num and (recipe.start or floor is None or _is_near(scores[FROM_SCRATCH], scores[floor.name])):
             renewed = _with_new_head(learned, recipe, splits, num)
@@ -147,7 +147,8 @@ class ClassFit(TaskFit[ClassAccount]):
                 yield NEW_HEAD, model
 
     def evaluated(self, kept: Kept, begun: Begun) -> Measured[ClassAccount]:
-        """Temperature and sets are fitted on what it says of the validation part and go into the model's card."""
+        """Temperature and prediction sets are fitted to its predictions on the validation part and stored in its
+        card."""
         val, model, splits = kept.said, kept.model, self.job.scored(begun.plan)
         assert splits.test is not None and (val is None or isinstance(val, LabelledLogits))
         shown = shown_as(begun.plan.recipe, model.card)
@@ -169,7 +170,7 @@ class ClassFit(TaskFit[ClassAccount]):
 
 
 def new_head(plan: Plan, report: DataReport) -> int:
-    """Training pictures that a head is fitted to anew when training has ended."""
+    """The number of training pictures to which a new head is fitted after training."""
     if plan.budget is None:
         return num_for_new_head(None, report, 0.0)
     return num_for_new_head(plan.budget.total_s, report, plan.budget.pace.picture_s)
@@ -188,9 +189,9 @@ def _between(first: Trained, trained: Trained) -> Trained:
 def _with_new_head(
     trained: Trained, recipe: Recipe, splits: Splits, num: int
 ) -> tuple[Trained, FeatureSet | None] | None:
-    """A linear head fitted to the features that were learned. Briefly trained, features run ahead of the head: its
-    weights are large where features are nearly alike, and follow them slowly. None where no head could be fitted: the
-    model keeps the one it has."""
+    """A linear head fitted to the learned features. In short training, features run ahead of the head: its weights are
+    large where features are nearly equal, and follow slowly. None if no head could be fitted: the model keeps its
+    own."""
     encoder, some = trained.encoder(), spread_out(splits.train, num)
     found = embed(encoder, recipe, replace(splits, train=some), seconds=0.0)
     heads = list(fitted_heads(found, len(splits.train.classes), tolerance=ROUGHLY))

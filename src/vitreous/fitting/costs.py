@@ -1,4 +1,4 @@
-"""Costs: what a prediction of a fitted model costs on this machine, and what fitting took."""
+"""Costs: of a prediction by the fitted model on this machine, and of fitting it."""
 
 import statistics
 import time
@@ -10,18 +10,18 @@ from vitreous import platforms
 from vitreous.data.images import Picture
 from vitreous.prediction.predictor import Predictor
 
-TIMED = 5  # predictions, of which the median counts
+TIMED = 5  # predictions to take the median of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     picture_s: float  # of one picture on the CPU, from pixels to probabilities
-    peak_bytes: int | None  # of this process, where the system says
+    peak_bytes: int | None  # of this process, if the system reports it
     peak_gpu_bytes: int | None = None  # None: no GPU
 
 
 def costs(predictor: Predictor, picture: Picture) -> Costs:
-    predictor(picture)  # the first one is slower
+    predictor(picture)  # the first is slower
     times = []
     for _ in range(TIMED):
         began = time.perf_counter()

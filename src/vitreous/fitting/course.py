@@ -1,8 +1,8 @@
-"""Course: where a run with a time budget ends, aimed anew while it runs, by the pace it really has.
+"""Course: the end of a run with a time budget, adjusted while it runs, by its measured pace.
 
-The rate is constant, then falls to 0; when it begins to fall, and how fast, depends on the time that is left. Every
-change is recorded in the recipe before the next step is taken, and leaves what was done as it was: so the recipe, as it
-stands at the end, describes the whole run.
+The rate is constant, then falls to 0; when it begins to fall, and how fast, depends on the time left. Every change is
+recorded in the recipe before the next step, and does not alter what was done: so the final recipe describes the whole
+run.
 """
 
 import statistics
@@ -16,15 +16,15 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.training.schedule import ScheduleSettings
 
 COOLDOWN = 0.5  # share of a run in which the rate falls
-EVERY_S = 1.0  # between two looks at the clock
-WINDOW_S = 15.0  # of the steps whose pace counts
-PAUSE = 3.0  # times the usual step: what takes longer was interrupted by a validation or a checkpoint
-TOLERANCE = 0.08  # of the steps left: a smaller difference changes nothing
+EVERY_S = 1.0  # between adjustments
+WINDOW_S = 15.0  # of recent steps that the pace is measured over
+PAUSE = 3.0  # times the usual step: a longer one was interrupted by a validation or a checkpoint
+TOLERANCE = 0.08  # share of the steps left: a smaller difference is ignored
 MOST_CONTENTION = 4.0
 
 
 def paced(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe with this length, and a schedule that can be corrected."""
+    """The recipe with this length, and a schedule that can be adjusted."""
     warmup, _ = replace(recipe.schedule, falls=()).phases(steps)
     begin = min(max(warmup, round((1 - COOLDOWN) * steps)), steps - 1)
     schedule = replace(
@@ -38,7 +38,7 @@ def can_be_paced(recipe: Recipe) -> bool:
 
 
 class Course:
-    """Asked after every step (training.loop.Course). `record` is given the recipe whenever it changes."""
+    """Called after every step (training.loop.Course). `record` is given the recipe whenever it changes."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Course:
         self.recipe, self.budget, self.clock, self.record = recipe, budget, clock, record
         self.most_steps, self.cpu_clock = most_steps, cpu_clock
         self.every = recipe.training.evaluate_every_steps(steps_per_epoch)
-        self.marks: deque[tuple[int, float, float]] = deque()  # (steps done, clock, the processor's time)
+        self.marks: deque[tuple[int, float, float]] = deque()  # (steps done, clock, CPU time)
         self.looked_at = 0.0
         self.began: float | None = None  # when the first step was done
         self.pauses: list[float] = []  # seconds of validations
@@ -62,7 +62,7 @@ class Course:
     def __call__(self, step: int) -> tuple[ScheduleSettings, int] | None:
         now = self.clock()
         if self.began is None:
-            self.looked_at = now  # one step tells too little of a pace
+            self.looked_at = now  # one step says too little about the pace
         self._mark(step, now)
         if now - self.looked_at < EVERY_S or len(self.marks) < 2:
             return None
@@ -87,28 +87,28 @@ class Course:
 
     @property
     def step_s(self) -> float:
-        """The usual step of late."""
+        """The median of recent steps."""
         pairs = zip(list(self.marks)[:-1], list(self.marks)[1:], strict=True)
         return statistics.median((later - now) / (there - here) for (here, now, _), (there, later, _) in pairs)
 
     @property
     def contention(self) -> float:
-        """How much longer this process takes than it computes: more than 1 where others use the processor, too."""
+        """Wall time over CPU time of this process: above 1 if others use the processor, too."""
         (_, began, computed), (_, ended, computed_since) = self.marks[0], self.marks[-1]
         return min(max(1.0, (ended - began) / max(computed_since - computed, 1e-9)), MOST_CONTENTION)
 
     def _seconds_left(self, now: float) -> float:
-        """Before what comes after training has to begin."""
+        """Before evaluation and report have to begin."""
         slower = max(1.0, self.step_s / self.budget.pace.step_s)
         return self.budget.total_s - after_s(self.budget, slower=slower, contention=self.contention) - now
 
     def _steps_in(self, seconds: float) -> int:
-        """Validations counted."""
+        """Steps that fit into this time, validations included."""
         pauses_s = statistics.mean(self.pauses) / self.every if self.every and self.pauses else 0.0
         return max(0, int(seconds / (self.step_s + pauses_s)))
 
     def _aimed(self, step: int, now: float) -> Recipe | None:
-        """The recipe that ends in time; None where that is near enough to where it ends already."""
+        """The recipe that ends in time; None if it nearly does already."""
         schedule, planned, left_s = self.recipe.schedule, self.recipe.training.steps, self._seconds_left(now)
         assert planned is not None and self.began is not None
         end = step + self._steps_in(left_s)
@@ -125,7 +125,7 @@ class Course:
         elif is_enough:
             aimed = (max(step, round((1 - COOLDOWN) * end)), 1.0, end)
         else:
-            # By the time, not by the steps: a pace of the moment must not make the rate fall too early.
+            # By time, not by steps: a momentary pace must not make the rate fall too early.
             constant_s = (1 - COOLDOWN) * (now - self.began + left_s) - (now - self.began)
             aimed = (min(step + self._steps_in(constant_s), end - 1), 1.0, end)
         return replace(

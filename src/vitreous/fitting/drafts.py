@@ -1,5 +1,5 @@
-"""Drafts: what could be done with some data on some machine, without a look at the clock. Every kind of task has its
-own (`class_drafts`, `pixel_drafts`); what they share is here."""
+"""Drafts: what could be done with some data on some machine, whatever the time. Every kind of task has its own
+(`class_drafts`, `pixel_drafts`); what they share is here."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.averages import AverageSettings
 
-VAL_PASSES = 4  # after the last step: raw and averaged weights, what is kept of them, its calibration
-LEAST_SCORED = 200  # test pictures, whatever the time
+VAL_PASSES = 4  # after the last step: raw weights, averaged weights, those that are kept, and their calibration
+LEAST_SCORED = 200  # test pictures to score, whatever the time
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be fitted, and with what."""
+    """What to fit, and with what."""
 
     report: DataReport
     data: DataSettings
@@ -30,7 +30,7 @@ class Problem:
 
 
 class Drafts(ABC):
-    """What a kind of task would do; `plan` chooses among it by the time there is."""
+    """What a kind of task could do; `plan` chooses by the time there is."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -38,7 +38,7 @@ class Drafts(ABC):
 
     @classmethod
     def check(cls, wishes: Wishes, hardware: Hardware) -> None:
-        """Reports settings that no data would suit, before any is read: drafts for some that everything suits."""
+        """Reports settings that no data would suit before any is read, by drafting for made-up data that suits all."""
         num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
         any_data = DataReport(
             where="",
@@ -68,24 +68,24 @@ class Drafts(ABC):
 
     @abstractmethod
     def is_enough(self, epochs: float) -> bool:
-        """Whether a larger draft pays that sees the pictures so often."""
+        """Whether a larger draft that sees the pictures this often pays off."""
 
     @abstractmethod
     def choices(self, recipe: Recipe, start: Found, kept: Budget | None) -> tuple[Choice, ...]:
-        """What was decided, and why."""
+        """The decisions and their reasons."""
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
-        """Of a recipe that goes on from trained weights; None: it has to be measured."""
+        """The pace of a recipe that starts from trained weights; None: it has to be measured."""
         return None
 
     def most_steps(self, usual: int, start: Start | None) -> int | None:
-        """More would not help; None: whatever there is time for."""
+        """Steps beyond which more would not help; None: as many as there is time for."""
         return usual if self.wishes.seconds is None else None
 
-    passes: ClassVar[float] = 1.0  # of every training picture through an encoder, before it is of use
+    passes: ClassVar[float] = 1.0  # of every training picture through an encoder before it is useful
 
     def budget(self, total_s: float, pace: Pace, before_s: float, first_s: float = 0.0) -> Budget:
-        """`first_s`: what a picture takes the first model, which may be what is kept."""
+        """`first_s`: seconds per picture of the first model, which may be the one that is kept."""
         scoring_s, num_test = max(pace.picture_s, first_s) + self.scoring_s, self.report.size("test")
         affordable = int(min(total_s - before_s - FIGURES_S, SCORED_SHARE * total_s) / scoring_s)
         scored = min(num_test, max(LEAST_SCORED, affordable))
@@ -99,38 +99,38 @@ class Drafts(ABC):
             scored=scored if scored < num_test else None,
         )
 
-    scoring_s = 0.0  # of a test picture, beside the model
+    scoring_s = 0.0  # per test picture, in addition to the model
 
     # ---- what a recipe becomes
 
     def data(self) -> DataSettings:
-        """Without the training pictures that also stand in another part."""
+        """Without the training pictures that are also in another part."""
         data = self.problem.data
         given = parse_numbers(data.leave_out) if data.leave_out else []
         return replace(data, leave_out=written_numbers([*given, *self.report.left_out]))
 
     def changed(self, recipe: Recipe) -> Recipe:
-        """As the user wishes; what is about the data was done when it was opened."""
+        """With the user's changes, except those to the data, which were applied when it was opened."""
         changes = self.wishes.changes
         return settings.changed(
             recipe, {name: text for name, text in changes.items() if name != "model" and not name.startswith("data.")}
         )
 
     def of_length(self, recipe: Recipe, epochs: float) -> Recipe:
-        """The recipe with this length, and all that depends on it."""
+        """The recipe with this length, and everything that depends on it."""
         training = replace(recipe.training, epochs=round(epochs, 4))
         steps = usual_steps(replace(recipe, training=training), self.report)
-        # An average over the last tenth or so.
+        # An average over about the last tenth.
         average = AverageSettings(kind="ema", factor=round(min(max(1 - 12 / steps, 0.9), 0.9999), 6))
         training = replace(training, evaluate_every_epochs=round(epochs / NUM_VALIDATIONS, 4))
         return replace(recipe, average=average, training=training)
 
     def lengthened(self, recipe: Recipe, epochs: float) -> Recipe:
-        """The recipe with another length, unless one was given."""
+        """The recipe with this length, unless one was given."""
         return recipe if self.wishes.gives_a_length else self.changed(self.of_length(recipe, epochs))
 
     def with_its_length(self, recipe: Recipe) -> Recipe:
-        """With all that depends on the length the recipe has, planned or given, unless that was given, too."""
+        """With everything that depends on the recipe's length, planned or given, except what was given itself."""
         training, per_epoch = recipe.training, max(1, self.report.num_train // recipe.training.batch_size)
         epochs = training.epochs if training.steps is None else training.steps / per_epoch
         return self.changed(self.of_length(recipe, epochs))

@@ -1,6 +1,6 @@
-"""The main job: a folder of pictures in, a trained model and an honest account of it out.
+"""The main job: from a folder of pictures to a trained model, with an honest report.
 
-The stages are the same for every kind of task; what each brings to them is in `kinds`.
+The stages are the same for every kind of task; what differs is in `kinds`.
 """
 
 import time
@@ -55,10 +55,10 @@ def fit(
     began: float | None = None,
 ) -> Fitted[Any]:
     """Check, split, make a first model at once, plan, train, keep the best, calibrate, evaluate, look inside. The same
-    call again goes on where it stopped. Pictures `unlabelled` are learned from too, where that helps.
+    call again resumes where it stopped. `unlabelled` pictures are learned from too, if that helps.
 
-    `minutes` count from `began`, a reading of `time.monotonic()`; without it from now. Under torchrun, all processes
-    train; what else there is to do the first does alone, and the others end here.
+    `minutes` count from `began`, a reading of `time.monotonic()`, or else from now. Under torchrun, all processes
+    train; the first does everything else alone, and the others end here.
     """
     request = Request(
         data=data,
@@ -69,7 +69,7 @@ def fit(
         changes=tuple((changes or {}).items()),
     )
     if minutes is not None and not minutes > 0:
-        raise UserError(f"--minutes {minutes:g}: a time budget is more than 0")
+        raise UserError(f"--minutes {minutes:g}: a time budget must be more than 0")
     out = Path(out) if out is not None else Path("runs") / f"fit-{short_name(data)}"
     world = World.join(dict(request.changes).get("training.device", "auto"))
     if unlabelled is not None and world.size > 1:
@@ -104,7 +104,7 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
         settled()
     elif begun.plan.threads is not None:
         torch.set_num_threads(begun.plan.threads)
-    job.clock.begin("first", "A first model at once, from frozen features")
+    job.clock.begin("first", "Making a first model at once, from frozen features")
     begins = _planned(task) if begun is None else begun
     job.clock.begin("train", f"Training on {job.report.num_train:,} pictures")
     begins, results = _trained(job, begins, ranks, is_resumed=begun is not None)
@@ -114,7 +114,7 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
         kept, lesson, begins = _with_student(task, begins, kept, results, is_resumed=begun is not None)
     job.clock.begin("evaluate", "Keeping the best, calibrating it on the validation part, testing it once")
     kept = kept or keep_best(task, begins, trained=bool(results["steps"]))
-    # Noted before it is evaluated, so that a run that goes on keeps the same.
+    # Recorded before it is evaluated, so that a resumed run keeps the same.
     begins = replace(begins, plan=begins.plan.with_choice("kept", kept.name, kept.reason), candidates=kept.candidates)
     job.note(begins)
     print(f"kept: {kept.name}, {kept.reason}", flush=True)
@@ -151,16 +151,16 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
 
 
 def _planned(task: TaskFit[Any]) -> Begun:
-    """First models that work, and what to do with the time that is left; all noted."""
+    """Make first models, and plan what to do with the time left; record both."""
     job, drafts = task.job, task.drafts(task.job.problem)
-    with RunDirectory(job.out):  # an error where another process trains into it
+    with RunDirectory(job.out):  # an error if another process trains into it
         write(job.out, "data", settings.to_json(job.report))
         floor = task.floor()
         start = starting(job.report, drafts.hardware, drafts.wishes, job.clock(), print, passes=drafts.passes)
         encoder = start if isinstance(start, Start) else None
         draft = drafts.recipes(encoder)[0]
         with shapes_only():
-            draft.model.build()  # an error where the settings make no model
+            draft.model.build()  # an error if the settings make no model
         first = None if encoder is None else task.first(encoder, draft, floor)
     first_models = tuple(one for one in (floor, first) if one is not None)
     job.clock.begin("plan", "Choosing model and recipe")
@@ -181,12 +181,12 @@ def _planned(task: TaskFit[Any]) -> Begun:
 
 
 def _with_part_embedded(chosen: Plan, first: FirstModel | None, job: Job) -> Plan:
-    """Noted where the first model is made of a part of the training pictures."""
+    """Records it if the first model was made from only a part of the training pictures."""
     readable = job.report.num_train - len(job.report.parts[0].unreadable)
     if first is None or first.pictures >= readable:
         return chosen
     value = f"a head on {first.pictures:,} of {readable:,} training pictures"
-    return chosen.with_choice("first model", value, "all would take too much of the time")
+    return chosen.with_choice("first model", value, "all of them would take too long")
 
 
 def _continued(task: TaskFit[Any], chosen: Plan, start: Found, first: FirstModel | None) -> Plan:
@@ -197,7 +197,7 @@ def _continued(task: TaskFit[Any], chosen: Plan, start: Found, first: FirstModel
 
 
 def _trained(job: Job, begun: Begun, ranks: Ranks, *, is_resumed: bool) -> tuple[Begun, dict[str, Any]]:
-    """With a budget, and from its start, the end of the run is aimed by the pace it has."""
+    """With a budget, and if it was not resumed, the end of the run is adjusted to its pace."""
     chosen = begun.plan
     if not chosen.trains:
         return begun, _untrained(job, chosen.recipe)
@@ -216,7 +216,7 @@ def _trained(job: Job, begun: Begun, ranks: Ranks, *, is_resumed: bool) -> tuple
     except DivergedError as error:
         if not begun.first_models:
             raise
-        print(f"training was given up: {error}", flush=True)  # there is a model that works
+        print(f"training was given up: {error}", flush=True)  # the first model works
         return replace(begun, plan=replace(chosen, trains=False)), _untrained(job, chosen.recipe)
     return replace(begun, plan=chosen if course is None else course.plan), results
 
@@ -232,7 +232,7 @@ def _with_student(
 
 
 def _untrained(job: Job, recipe: Recipe) -> dict[str, Any]:
-    """What a run leaves in which nothing was trained."""
+    """The results of a run that trained nothing."""
     with RunDirectory(job.out) as directory:
         directory.write_environment()
         weights = Trained.load(job.out).weights
@@ -249,7 +249,7 @@ def _untrained(job: Job, recipe: Recipe) -> dict[str, Any]:
 
 
 class _Recorded:
-    """A course (training.loop.Course) whose every change is written down before it is followed."""
+    """A course (training.loop.Course) whose changes are recorded before they take effect."""
 
     def __init__(self, job: Job, begun: Begun) -> None:
         assert begun.plan.budget is not None
@@ -263,7 +263,7 @@ class _Recorded:
             record=self._record,
             steps_per_epoch=per_epoch,
             most_steps=begun.plan.most_steps,
-            # This thread waits for a GPU most of the time, whatever else the machine does.
+            # With a GPU, this thread mostly waits, whatever else the machine does.
             cpu_clock=job.clock if on_gpu else time.thread_time,
         )
 
@@ -272,7 +272,7 @@ class _Recorded:
 
     def _record(self, recipe: Recipe) -> None:
         words = length(recipe, self.job.report)
-        reason = f"{1000 * self.aim.step_s:.0f} ms per step recently; the end is moved as the pace changes"
+        reason = f"{1000 * self.aim.step_s:.0f} ms per step recently; the length is adjusted as this changes"
         self.plan = replace(self.plan, recipe=recipe).with_choice("length", words, reason)
         write(self.job.out, "plan", settings.to_json(replace(self.begun, plan=self.plan)))
         settings.save(recipe, self.job.out / "recipe.json")
@@ -282,11 +282,11 @@ class _Recorded:
 
 
 def ending(result: Fitted[Any], seconds: float) -> str:
-    """The last words, after so many seconds."""
+    """The final message, after this many seconds."""
     budget = result.plan.budget
     asked = "" if budget is None else f" of {duration(budget.total_s)}"
-    if result.resumed:  # the time before is not known here
-        asked = " since it went on"
+    if result.resumed:  # the time before is unknown here
+        asked = " since it was resumed"
     return (
         f"\nTest {result.evaluation.headline_name} {result.evaluation.headline.percent()}{result.on_a_part}, "
         f"{duration(seconds)}{asked}. "

@@ -1,4 +1,4 @@
-"""Fitted: what every fit leaves, and an account of its own for each kind of task. A report is made of it."""
+"""Fitted: the results of a fit, with an account of its own for each kind of task. The report is made from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ class Fitted(Generic[Own]):
     request: Request
     data: DataReport
     plan: Plan
-    splits: Splits  # what was trained on, chosen on, tested on
+    splits: Splits  # the pictures for training, choosing and testing
     results: Mapping[str, Any]  # results.json of the run
     card: Card  # of the model that was kept
     first_models: tuple[FirstModel, ...]  # made at once, before training
     candidates: tuple[Candidate, ...]  # all that could have been kept
-    lesson: Lesson | None = None  # what was made of pictures without labels, where there were some
+    lesson: Lesson | None = None  # what was learned from unlabelled pictures, if there were any
     evaluation: Evaluation
-    account: Own  # what its kind of task has beside
+    account: Own  # what its kind of task measures besides
     findings: Findings
     timings: Mapping[str, float]  # stage -> seconds
     costs: Costs
-    resumed: bool = False  # an earlier call had begun it
+    resumed: bool = False  # whether an earlier call began it
 
     def _repr_html_(self) -> str:
-        """The report, where it is written, in a frame of its own; a notebook's styles stay out of it."""
+        """The report, if it is written, in a frame of its own, which a notebook's styles do not reach."""
         page = self.out / "report.html"
         line = tag.p(
             f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}{self.on_a_part}. "
@@ -55,16 +55,16 @@ class Fitted(Generic[Own]):
 
     @property
     def first(self) -> FirstModel | None:
-        """The last of the first models: that of an encoder, where there is one."""
+        """The last of the first models: that of an encoder, if there is one."""
         return self.first_models[-1] if self.first_models else None
 
     @property
     def on_a_part(self) -> str:
-        """In words, where not all test pictures were scored."""
+        """In words, if not all test pictures were scored."""
         num = self.plan.scored
         return "" if num is None else f" on {num:,} of {self.data.size('test'):,} test pictures"
 
     @property
     def recipe(self) -> Recipe:
-        """With pictures as the model takes them that was kept."""
+        """The recipe with the preprocessing of the model that was kept."""
         return shown_as(self.plan.recipe, self.card)

@@ -8,18 +8,18 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.mask_loss import PointSettings
 from vitreous.tasks.mask_queries import MaskQuerySettings, PixelSettings
 
-CELLS_PER_POINT = 2  # of a mask: so many points are compared that every second cell has one, on the mean
+CELLS_PER_POINT = 2  # cells of a mask for each point at which masks are compared
 LEAST_POINTS = 256
 
 
 class InstanceDrafts(BoxDrafts):
-    """As of boxes, with another decoder: what makes objects found makes their shapes found."""
+    """As for boxes, with another decoder: what helps to find objects helps to find their shapes."""
 
-    passes = BoxDrafts.enough_epochs * TRAINING_PASSES  # frozen features find nothing: all of it has to learn
+    passes = BoxDrafts.enough_epochs * TRAINING_PASSES  # frozen features find nothing: the whole model has to learn
     scoring_s = 0.05  # masks at the pictures' size, matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> MaskQuerySettings:
-        """Few layers: a decoder that has to learn in minutes."""
+        """Few layers: the decoder has to learn in minutes."""
         width, heads, mlp_width = SIZES[self.hardware.kind]
         height, across = model.picture_px
         points = max(LEAST_POINTS, height * across // 16 // CELLS_PER_POINT)
@@ -41,5 +41,5 @@ class InstanceDrafts(BoxDrafts):
     def own_choices(self, recipe: Recipe) -> tuple[Choice, Choice]:
         _, decoder = super().own_choices(recipe)
         num = len(self.report.classes)
-        words = f"you asked for the shapes of objects, of {num} class{'es' if num > 1 else ''}"
+        words = f"you asked for the shapes of objects of {num} class{'es' if num > 1 else ''}"
         return self.choice("task", "instances", words), decoder

@@ -1,4 +1,4 @@
-"""Job: one fit, as far as every kind of task has it: what was asked for, the data, the folder, the clock."""
+"""Job: what a fit of any kind of task has: the request, the data, the folder, the clock."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,11 @@ from vitreous.training.run import RunDirectory
 
 
 class Parts:
-    """What a recipe's `data.build()` would give, from pictures that are there already."""
+    """What a recipe's `data.build()` would return, from pictures that are open already."""
 
     def __init__(self, splits: Splits) -> None:
         self.splits = splits
-        self._made: dict[int, Splits] = {}  # by the size that train is kept at
+        self._made: dict[int, Splits] = {}  # by the size at which train is kept
 
     def of(self, recipe: Recipe) -> Splits:
         px = recipe.data.shrink_px
@@ -47,7 +47,7 @@ class Job:
 
     @classmethod
     def opened(cls, request: Request, out: Path, begun: Begun | None, clock: Stages) -> "Job":
-        """With the data found, split and checked."""
+        """A job with its data found, split and checked."""
         source = data_settings(request)
         splits = source.build()
         pictures = tuple(names_digest(part) for part in (splits.train, splits.val, splits.test) if part is not None)
@@ -57,7 +57,7 @@ class Job:
             )
         report = checked(splits, source, out, resumed=begun is not None)
         train = without(splits.train, report.left_out) if report.left_out else splits.train
-        parts = Parts(replace(splits, train=train, notes=()))  # the report has them
+        parts = Parts(replace(splits, train=train, notes=()))  # notes are in the report
         return cls(request, out, report, source.located(), pictures, parts, clock)
 
     @property
@@ -69,16 +69,16 @@ class Job:
         return (wishes_of(self.request).budget_s or DEFAULT_S) - self.clock()
 
     def scored(self, plan: Plan) -> Splits:
-        """With the part of test that was planned."""
+        """The splits with the planned part of test."""
         return scored_part(self.parts.of(plan.recipe), plan.scored, plan.recipe.data.split_seed)
 
     def note(self, begun: Begun) -> None:
-        """What was planned, so that the same call goes on with it."""
+        """Records the plan, so that the same call resumes it."""
         with RunDirectory(self.out):
             write(self.out, "plan", settings.to_json(begun))
             settings.save(begun.plan.recipe, self.out / "recipe.json")
 
 
 def task_of(request: Request) -> TaskKind | None:
-    """What a model of these pictures does. Nothing is decoded."""
+    """The task of a model of these pictures. Nothing is decoded."""
     return replace(data_settings(request), keep_gb=0.0).build().train.targets.task

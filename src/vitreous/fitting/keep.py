@@ -1,4 +1,4 @@
-"""Keep: of all models that a fit has made, the one that is best on the validation part."""
+"""Keep: of all models that a fit has made, the best on the validation part."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ TRAINED = "trained"  # folder of what training left
 
 
 def keep_best(task: TaskFit[Any], begun: Begun, *, trained: bool) -> Kept:
-    """Nothing here depends on the clock, so that a run that goes on comes to the same."""
+    """Nothing here depends on the clock, so that a resumed run decides the same."""
     out, recipe = task.job.out, begun.plan.recipe
     models: dict[str, Trained] = {}
     said: dict[str, Said | None] = {}
@@ -22,7 +22,7 @@ def keep_best(task: TaskFit[Any], begun: Begun, *, trained: bool) -> Kept:
         models[name], said[name] = model, found
         scores[name] = None if found is None else Scored(found.score(), len(found))
 
-    # First models are compared on all pictures that they were judged by: more than a small validation part has.
+    # First models are compared on all pictures that they were scored on: more than a small validation part has.
     floor = None
     for one in begun.first_models:
         add(one.name, Trained.load(out / one.folder))

@@ -1,4 +1,4 @@
-"""What fits which kind of task: one line each. The stages are the same for all (`fit`)."""
+"""The fit of each kind of task: one line each. The stages are the same for all (`fit`)."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ KINDS: dict[TaskKind, type[TaskFit[Any]]] = {
 
 
 def fit_of(task: TaskKind | None, where: str) -> type[TaskFit[Any]]:
-    """Pictures of which nothing is known are taken for a classifier's, who says what is missing."""
+    """Pictures without known targets go to the classifier's fit, which says what is missing."""
     if task is not None and task not in KINDS:
         known = ", ".join(KINDS)
-        raise UserError(f"{where}: `fit` knows no task {task!r}, only {known}; train a recipe on these pictures")
+        raise UserError(f"{where}: `fit` has no task {task!r}, only {known}; train a recipe on these pictures")
     return KINDS[task or "classify"]

@@ -19,7 +19,7 @@ class PixelDrafts(PlacedDrafts):
     )
     enough_epochs = 12
     usual_seen: ClassVar = {"cpu": 12_000, "cuda": 100_000}
-    scoring_s = 0.06  # the outlines of a picture, and its counts
+    scoring_s = 0.06  # the outlines and counts of a picture
 
     def objective(self, model: ModelSettings) -> SegmentSettings:
         return SegmentSettings(depth=1)
@@ -32,6 +32,6 @@ class PixelDrafts(PlacedDrafts):
     def own_choices(self, recipe: Recipe) -> tuple[Choice, Choice]:
         decoder = getattr(recipe.objective, "decoder", "")
         return (
-            self.choice("task", "segmentation", f"the pictures have masks, of {len(self.report.classes)} classes"),
+            self.choice("task", "segmentation", f"the pictures have masks of {len(self.report.classes)} classes"),
             self.choice("decoder", decoder, "a token per class among the patches", "objective"),
         )

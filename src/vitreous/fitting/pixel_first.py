@@ -1,7 +1,7 @@
 """The first model of a segmenter: a linear head on every patch of a frozen encoder.
 
-A patch stands for the class that most of its pixels have, so that heads are fitted as those of classifiers are, to
-patches in place of pictures. Bilinear enlargement makes pixels of patches, as in every segmenter.
+A patch has the class of most of its pixels, so that heads are fitted as for classifiers, to patches in place of
+pictures. Bilinear enlargement turns patches into pixels, as in every segmenter.
 """
 
 import time
@@ -30,8 +30,8 @@ from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
-MOST_PATCHES = 12_000  # that a head is fitted to, and as many that it is judged by: neighbours tell the same
-SHARE = 0.15  # of the time, for the features of training pictures: some hundred have enough patches
+MOST_PATCHES = 12_000  # to fit a head to, and to score it on: neighbours add little
+SHARE = 0.15  # of the time for the features of training pictures: a few hundred have enough patches
 JUDGES = 100  # validation pictures
 
 
@@ -40,11 +40,11 @@ class PatchHead:
     model: Trained
     head: FittedHead
     pictures: int  # of train
-    picture_s: float  # a picture took
+    picture_s: float  # seconds per picture
 
 
 def patch_head(start: Start, recipe: Recipe, splits: Splits, out: Path, seconds: float) -> PatchHead | None:
-    """The best head in the time: `seconds` are left of the command. None where no patch has a class."""
+    """The best head within `seconds`, what is left of the command's time. None if no patch has a class."""
     world = World.join(recipe.training.device)
     encoder = build_encoder(recipe).to(world.device).eval()
     area, known = np.prod(recipe.model.picture_px), np.prod(start.picture_px)
@@ -69,7 +69,7 @@ def patch_head(start: Start, recipe: Recipe, splits: Splits, out: Path, seconds:
 
 
 def _some(source: Source, most: int) -> Source:
-    """So many pictures at most, in an order of which any beginning is a fair part."""
+    """At most this many pictures, in random order, so that any first part is a fair sample."""
     return Subset(source, np.random.default_rng(0).permutation(len(source))[:most])
 
 
@@ -99,7 +99,7 @@ def _side_by_side(features: Features) -> Tensor:
 
 
 def patch_classes(batch: Batch, grid: tuple[int, int]) -> Tensor:
-    """(B, h * w): the class that most of a patch's pixels have; IGNORED unless more than half of them have one."""
+    """(B, h * w): the class of most of a patch's pixels; IGNORED unless more than half of them have one."""
     canvas, num = batch.images.shape[-2:], max(0, int(batch.targets["mask"].max())) + 1
     found = []
     for padded, size, extent in zip(batch.targets["mask"], *sizes_of(batch), strict=True):

@@ -1,4 +1,4 @@
-"""Drafts of what says where things are (areas, boxes): of one model, from small pictures to large ones."""
+"""Drafts of models that say where things are (areas, boxes): one model, from small pictures to large ones."""
 
 import os
 from abc import abstractmethod
@@ -21,18 +21,18 @@ from vitreous.training.optim import OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
 
-SIDES = {"cpu": (96, 128, 192, 256), "cuda": (192, 256, 384, 512)}  # px of pictures of the same area, side by side
+SIDES = {"cpu": (96, 128, 192, 256), "cuda": (192, 256, 384, 512)}  # px: sides of squares with the area of the pictures
 LARGEST = 1.25  # times the side of the pictures themselves
 BATCH = {"cpu": 8, "cuda": 16}
 
 
 class PlacedDrafts(Drafts):
-    """One where the size was given."""
+    """Just one size if it was given."""
 
-    crop: ClassVar[Fit]  # how a picture comes onto the model's input: all of it is scored
+    crop: ClassVar[Fit]  # how a picture is fitted to the model's input: all of it is scored
     augmentation: ClassVar[Augmentation]
-    enough_epochs: ClassVar[float]  # seen before larger pictures pay
-    usual_seen: ClassVar[dict[str, int]]  # pictures, where no time is given
+    enough_epochs: ClassVar[float]  # to see before larger pictures pay off
+    usual_seen: ClassVar[dict[str, int]]  # pictures to see, if no time is given
 
     @abstractmethod
     def objective(self, model: ModelSettings) -> ObjectiveSettings: ...
@@ -53,7 +53,7 @@ class PlacedDrafts(Drafts):
         return changed[:1] if self.wishes.gives("model.picture_px") else changed
 
     def _model(self, start: Start | None) -> tuple[ModelSettings, Preprocessing]:
-        """Small patches: what is smaller than one is hardly seen."""
+        """Small patches: things smaller than a patch are hardly seen."""
         if start is not None:
             card = Trained.load(start.where).card
             return card.model, replace(card.preprocessing, crop=self.crop)
@@ -66,7 +66,7 @@ class PlacedDrafts(Drafts):
         batch = batch_for(self.report.num_train, BATCH[kind])
         training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=20)
         if kind == "cuda":
-            # Not compiled, which would take too long: as one CUDA graph a step does not wait for launches either.
+            # Not compiled, which would take too long: as a CUDA graph, a step does not wait for launches either.
             training = replace(training, workers=min(8, os.cpu_count() or 1))
         return Recipe(
             name=f"fit-{short_name(data.where)}",
@@ -89,15 +89,15 @@ class PlacedDrafts(Drafts):
 
     @property
     def why_this_size(self) -> str:
-        return "the largest that can be seen often enough"
+        return "the largest that can be seen often enough in this time"
 
     @property
     def own_side(self) -> float:
-        """Of a square as large as the usual picture, in px."""
+        """The side of a square with the area of the median picture, in px."""
         return float((self.report.heights[1] * self.report.widths[1]) ** 0.5)
 
     def of_side(self, side: float, model: ModelSettings) -> tuple[int, int]:
-        """As large as such a square, in the proportions of the pictures, in whole places of the coarsest map."""
+        """The area of a square of this side in the pictures' proportions, in whole places of the coarsest map."""
         scale, place = side / self.own_side, model.coarsest_px
         rows, columns = (
             max(2, round(px * scale / step)) * step
@@ -114,18 +114,21 @@ class PlacedDrafts(Drafts):
     def choices(self, recipe: Recipe, start: Found, kept: Budget | None) -> tuple[Choice, ...]:
         choice, (height, width) = self.choice, recipe.model.picture_px
         task, decoder = self.own_choices(recipe)
-        of_start = "that of the weights it starts from" if recipe.start else "small patches: little things are seen"
+        of_start = "the one that the starting weights are for" if recipe.start else "small patches, to see small things"
         why_long = reason_for_length(self.report, self.wishes, kept)
         return (
             task,
-            choice("hardware", self.hardware.name, "what is here", "training.device"),
+            choice("hardware", self.hardware.name, "what this machine has", "training.device"),
             start_choice(start),
             choice("model", recipe.model.describe(), of_start, "model"),
             decoder,
             choice("resolution", f"{width} x {height} px", self.why_this_size, "model.picture_px"),
             choice("length", length(recipe, self.report), why_long, "training.epochs", "training.steps"),
             choice(
-                "batch", f"{recipe.training.batch_size} pictures", "small sets need many steps", "training.batch_size"
+                "batch",
+                f"{recipe.training.batch_size} pictures",
+                "small data sets need many steps",
+                "training.batch_size",
             ),
             *scored_choice(self.report, kept),
         )

@@ -1,4 +1,4 @@
-"""Plan: which of the drafts, and for how long, in the time that there is."""
+"""Plan: which of the drafts to train, and for how long, in the time there is."""
 
 from dataclasses import replace
 
@@ -19,15 +19,15 @@ from vitreous.fitting.drafts import Drafts
 from vitreous.fitting.transfer import Found, Start
 from vitreous.recipes.recipe import Recipe
 
-USUAL_S = 0.001  # of a prediction, where there is no time to measure it
+USUAL_S = 0.001  # assumed for a prediction, if there is no time to measure it
 LEAST_STEPS = 8  # of training: fewer are not worth their time
 
 
 def plan(
     drafts: Drafts, start: Found, *, measure: Measure, clock: Clock, first_s: float = 0.0, must_train: bool = False
 ) -> Plan:
-    """What to do with this data. Measures only where a model has to be chosen by the time. `first_s`: what a
-    picture takes the first model; `must_train`: there is none."""
+    """What to do with this data. Measures only if a model has to be chosen by the time. `first_s`: seconds per picture
+    of the first model; `must_train`: there is none."""
     report, wishes, encoder = drafts.report, drafts.wishes, start if isinstance(start, Start) else None
     drafted = drafts.recipes(encoder)
     seconds = wishes.budget_s
@@ -35,7 +35,7 @@ def plan(
         return Plan(recipe=drafted[0], choices=drafts.choices(drafted[0], start, None))
     recipe, pace = drafted[0], None if encoder is None else drafts.foreseen(drafted[0], encoder)
     if pace is None and seconds - clock() < FIGURES_S and not (wishes.gives_a_length or must_train):
-        pace = pace_of(recipe, USUAL_S)  # nothing will be trained: measuring would be late, too
+        pace = pace_of(recipe, USUAL_S)  # nothing will be trained: measuring would be too late as well
     elif pace is None:
         recipe, pace = _largest(drafts, drafted, measure, clock)
     kept = _budget(drafts, seconds, pace, clock(), first_s)
@@ -61,7 +61,7 @@ def _budget(drafts: Drafts, seconds: float, pace: Pace, before_s: float, first_s
 
 
 def _why_not(kept: Budget, seconds: float) -> str:
-    """What of the time is too much for training."""
+    """Why there is too little time for training."""
     pace = kept.pace
     if kept.train_s > 0:
         needs_s = pace.start_s + LEAST_STEPS * pace.step_s
@@ -70,21 +70,21 @@ def _why_not(kept: Budget, seconds: float) -> str:
         )
     if kept.before_s + FIGURES_S < seconds:
         return (
-            f"with {1000 * pace.picture_s:.0f} ms per picture, its evaluation would take {kept.after_s:.0f} s of "
-            f"{seconds:.0f}; --minutes gives more, --model another"
+            f"at {1000 * pace.picture_s:.0f} ms per picture, its evaluation would take {kept.after_s:.0f} s of "
+            f"{seconds:.0f} s; --minutes gives more, --model chooses another"
         )
     return f"{seconds:.0f} s are used up by reading, the first model and the report; --minutes gives more"
 
 
 def _of_length(drafts: Drafts, recipe: Recipe, steps: int) -> Recipe:
     per_epoch = max(1, drafts.report.num_train // recipe.training.batch_size)
-    # As it was measured: another length must not change the augmentation now.
+    # As measured: another length must not change the augmentation now.
     final = replace(drafts.lengthened(recipe, steps / per_epoch), augmentation=recipe.augmentation)
     return paced(final, steps) if can_be_paced(final) else final
 
 
 def _largest(drafts: Drafts, drafted: list[Recipe], measure: Measure, clock: Clock) -> tuple[Recipe, Pace]:
-    """The largest draft that the time is enough for, and its pace."""
+    """The largest draft that there is time for, and its pace."""
     report, seconds = drafts.report, drafts.wishes.budget_s
     assert seconds is not None
 
@@ -96,12 +96,12 @@ def _largest(drafts: Drafts, drafted: list[Recipe], measure: Measure, clock: Clo
     recipe, pace = drafted[0], measure(drafted[0], probe_s)
     for larger in drafted[1:]:
         if not drafts.is_enough(epochs(larger, pace)):
-            break  # not even at the pace of the smaller one
+            break  # too slow even at the pace of the smaller one
         its_pace = measure(larger, probe_s)
         if not drafts.is_enough(epochs(larger, its_pace)):
             break
         recipe, pace = larger, its_pace
-    # Augmentation depends on the length, and the pace on the augmentation: where that changes, it is measured anew.
+    # Augmentation depends on the length, and the pace on augmentation: if that changes, measure again.
     longer = drafts.lengthened(recipe, max(epochs(recipe, pace), 1.0))
     if longer.augmentation != recipe.augmentation:
         pace = measure(longer, probe_s)

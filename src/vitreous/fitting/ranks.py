@@ -1,7 +1,7 @@
-"""A fit by several processes (torchrun): the first looks, plans and judges as if it were alone; all of them train.
+"""A fit by several processes (torchrun): the first checks, plans and evaluates as if it were alone; all of them train.
 
-However long the first works alone, the others hear from it all the time, by threads that do nothing else: who hears
-nothing for as long as ranks wait for each other knows that it is lost.
+However long the first works alone, the others keep hearing from it, through threads that do nothing else: if they hear
+nothing for as long as ranks wait for each other, it is lost.
 """
 
 import io
@@ -31,16 +31,16 @@ from vitreous.training.loop import Course, DivergedError
 from vitreous.training.schedule import ScheduleSettings
 
 Word = dict[str, Any]
-BEAT_S = 1.0  # between two signs that the first is there
+BEAT_S = 1.0  # between signs of life from the first
 LEAVE_S = 5.0  # that a process waits for its thread at the end
 
 
 class Ranks:
-    """This process among those of one fit; most fits have but one."""
+    """This process among those of a fit; most fits have only one."""
 
     def __init__(self, world: World) -> None:
         self.world, self.is_over = world, world.size == 1
-        self._words: queue.SimpleQueue[Word | RuntimeError] = queue.SimpleQueue()  # to be told, or heard
+        self._words: queue.SimpleQueue[Word | RuntimeError] = queue.SimpleQueue()  # to send, or received
         if world.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s()))
             work: Callable[[], None] = self._tell_all if world.is_first else self._listen
@@ -53,7 +53,7 @@ class Ranks:
 
     @contextmanager
     def training(self, recipe: Recipe, *, is_aimed: bool) -> Iterator[None]:
-        """Inside, all take part."""
+        """All processes take part in what is inside."""
         if self.world.size == 1:
             yield
             return
@@ -68,16 +68,16 @@ class Ranks:
             gather.be_alone()
 
     def dismiss(self) -> None:
-        """The others may go: what follows, the first does alone."""
+        """Lets the others go: the first does the rest alone."""
         if not self.is_over:
             self._words.put({})
             self._thread.join(LEAVE_S)
         self.is_over = True
 
     def _tell_all(self) -> None:
-        """What there is to tell, and now and then nothing but that."""
+        """Send words, and signs of life between them."""
         word: Word = {"nothing": True}
-        with suppress(RuntimeError):  # one is gone, which training will meet
+        with suppress(RuntimeError):  # one is gone, which training will notice
             while word:
                 try:
                     word = self._words.get(timeout=BEAT_S)  # type: ignore[assignment]
@@ -88,7 +88,7 @@ class Ranks:
     # ---- the others
 
     def follow(self, request: Request, out: Path) -> None:
-        """Open the same pictures, and train what the first says, until it says no more."""
+        """Open the same pictures, and train what the first says, until it is done."""
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 parts = Job.opened(request, out, begun_before(out, request), Stages(None)).parts
@@ -100,7 +100,7 @@ class Ranks:
         except LostRankError:
             raise
         except BaseException:
-            self._thread.join(LEAVE_S)  # the first meets it too, and says that it is over
+            self._thread.join(LEAVE_S)  # the first fails too, and says that it is over
             raise
 
     def _hear(self) -> Word:
@@ -122,7 +122,7 @@ class Ranks:
     # ---- all
 
     def course(self, course: Course) -> Course:
-        """The first one's, followed by all after the same step."""
+        """The course of the first, followed by all after the same step."""
         if self.world.size == 1:
             return course
 
@@ -134,12 +134,12 @@ class Ranks:
         return followed
 
     def _say(self, word: Word) -> Word:
-        """What the first says in the midst of training."""
+        """What the first says during training."""
         heard: Word = json.loads(self.world.collect(json.dumps(word))[0])
         return heard
 
     def _broadcast(self, word: Word) -> Word:
-        """What the first says; the others listen, and their own word counts for nothing."""
+        """What the first says; the others receive it, and their own argument is ignored."""
         said = torch.tensor(list(json.dumps(word).encode()), dtype=torch.uint8)
         length = torch.tensor(len(said))
         dist.broadcast(length, 0, group=self._group)
@@ -150,7 +150,7 @@ class Ranks:
 
 
 def _no_change(step: int) -> None:
-    """The course of one that follows."""
+    """The course of a process that follows."""
 
 
 def _opens(parts: Parts, recipe: Recipe) -> OpenData:

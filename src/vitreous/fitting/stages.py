@@ -1,10 +1,10 @@
-"""Stages: what a fit is doing, said aloud, and the time that each part takes."""
+"""Stages: announces what a fit is doing, and measures the time of each part."""
 
 import time
 
 
 class Stages:
-    """Says what is being done, and keeps the time of it."""
+    """Announces each stage and keeps its time."""
 
     names = ("data", "first", "plan", "train", "evaluate", "inspect", "report")  # the last is the caller's
 
@@ -13,7 +13,7 @@ class Stages:
         self._starts: dict[str, float] = {}
 
     def __call__(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     def begin(self, name: str, what: str) -> None:

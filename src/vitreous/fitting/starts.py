@@ -1,14 +1,14 @@
-"""Starts: which published encoder `fit` begins with, where the `hub` extra is installed and the time is enough.
+"""Starts: the published encoder that `fit` starts from, if the `hub` extra is installed and there is enough time.
 
     found = best_start(Work(kind="cpu", threads=2, num_pictures=1000, seconds=240))
     if found.where is None:
         ...  # go on with the encoder that ships; `found.why` is the line for the plan and the report
     else:
-        Trained.load(found.where)  # "timm:NAME@COMMIT": the weights are in the cache already, nothing is asked for
+        Trained.load(found.where)  # "timm:NAME@COMMIT": the weights are in the cache already
 
-Costs decide: a start is taken when reading all pictures once with it at 224 px (the size of its preprocessing; DINOv2's
-positions are for larger ones), and fetching it, leaves most of the time for fine-tuning. The speed is that of this
-machine now, beside whatever else it does. Sizes, licences and revisions are those of the model cards (November 2026).
+Costs decide: a start is used if downloading it, and reading all pictures once with it at 224 px (the size of its
+preprocessing; DINOv2's positions are for larger ones), leaves most of the time for fine-tuning. The speed is measured
+on this machine, with whatever else it does. Sizes, licences and revisions are from the model cards (November 2026).
 """
 
 import time
@@ -20,8 +20,8 @@ from vitreous.errors import UserError
 from vitreous.weights import hub
 
 PATIENCE_S = 10.0  # without an answer from the hub
-DEFAULT_S = 600.0  # the budget that is assumed where none was given
-SHARE = 0.25  # of the budget, for fetching a start and reading every picture once with it
+DEFAULT_S = 600.0  # the budget if none was given
+SHARE = 0.25  # of the budget, for downloading a start and reading every picture once with it
 # Multiply-adds a second. A CPU core with nothing else to do: ViT-S/16 at 62 ms per picture on 2 cores. A GPU: a tenth
 # of what an H200 does.
 CPU_CORE_GMACS, GPU_GMACS = 37.0, 20_000.0
@@ -31,13 +31,13 @@ MEASURED = 8  # pictures
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a start has to be affordable for."""
+    """What a start has to be fast enough for."""
 
     kind: Literal["cpu", "cuda"]
     threads: int  # of the CPU
-    num_pictures: int  # all that will be read: training, validation, test
+    num_pictures: int  # to read: training, validation and test
     seconds: float = DEFAULT_S  # what is left of the budget
-    gmacs: float | None = None  # multiply-adds a second, in billions; measured where they are not given
+    gmacs: float | None = None  # multiply-adds a second, in billions; measured if not given
 
     @property
     def speed(self) -> float:
@@ -47,7 +47,7 @@ class Work:
 @dataclass(frozen=True, kw_only=True)
 class Start:
     where: str  # timm:NAME or hf:OWNER/NAME
-    revision: str  # a commit or a branch; what was resolved is recorded
+    revision: str  # a commit or a branch; what it resolves to is recorded
     licence: str
     megabytes: float
     parameters: int
@@ -55,7 +55,7 @@ class Start:
     suits: str
 
     def seconds(self, work: Work, is_cached: bool) -> float:
-        """What it takes to have it and to read every picture once."""
+        """The time to download it and to read every picture once."""
         return work.num_pictures * self.gmacs / work.speed + (0.0 if is_cached else self.megabytes / DOWNLOAD_MB_S)
 
 
@@ -110,13 +110,13 @@ class Found(NamedTuple):
 
 
 def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], None] = print) -> Found:
-    """The best start that the time is enough for, in the cache by now; or none, and why. Never raises.
+    """The best start that there is time for, already in the cache; or none, and why. Never raises.
 
-    `revision` replaces the table's. What is downloaded, and how large it is, goes to `say`.
+    `revision` replaces that of the table. `say` is told what is downloaded, and its size.
     """
     try:
         return _best(work, revision, say)
-    except Exception as error:  # whatever it is: there is an encoder that ships
+    except Exception as error:  # of any kind: there is the encoder that ships
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return Found(None, f"no start from the hub: {reason[0][:200]}")
 
@@ -130,7 +130,7 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
     possible = affordable(work, EVERYWHERE)
     cached = {start.where: path.name for start in possible if (path := hub.in_cache(_address(start, revision)))}
     if possible and not cached and hub.is_offline():
-        return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and none is in the cache")
+        return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and the cache has none")
     if possible and work.kind == "cpu" and work.gmacs is None:
         work = replace(work, gmacs=min(work.speed, _measured_gmacs()))
     able = affordable(work, cached)
@@ -141,12 +141,12 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
         say(f"Downloading {described(able[0])}")
         limit_s = SHARE * work.seconds
         try:
-            # Without bars: what is late goes on in the background, and must not be seen among what comes after.
+            # Without bars: a late download continues in the background, and must not show among later output.
             address = _address(able[0], revision)
             folder = hub.within(limit_s, lambda: hub.fetch(address, silence_s=PATIENCE_S, has_bars=False))
             return _found(able[0], folder.name)
         except TimeoutError:
-            refused = f"{able[0].where}: not here after {limit_s:.0f} s"
+            refused = f"{able[0].where}: not downloaded within {limit_s:.0f} s"
         except UserError as error:
             refused = str(error)
     here = [start for start in able if start.where in cached]
@@ -154,12 +154,12 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
         return _found(here[0], cached[here[0].where], refused)
     return Found(
         None,
-        f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and the time is too short for what is cached'}",
+        f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and the cached ones take too long'}",
     )
 
 
 def _measured_gmacs() -> float:
-    """Of this CPU, now: an encoder of the smallest start's shape looks at some pictures."""
+    """The present speed of this CPU, by an encoder of the smallest start's shape on some pictures."""
     import torch
 
     from vitreous.models import ViTSettings
@@ -174,14 +174,14 @@ def _measured_gmacs() -> float:
 
 
 def affordable(work: Work, cached: Container[str] = ()) -> tuple[Start, ...]:
-    """Those that the time is enough for, the best first."""
+    """Those that there is time for, the best first."""
     return tuple(start for start in STARTS if start.seconds(work, start.where in cached) <= SHARE * work.seconds)
 
 
 def _too_slow(work: Work) -> str:
     least = STARTS[-1]
     if affordable(work, EVERYWHERE):
-        return f"no start from the hub: {work.seconds:.0f} s are too few to download one"
+        return f"no start from the hub: {work.seconds:.0f} s are too short to download one"
     return (
         f"no start from the hub: {least.where}, the smallest, would take {least.seconds(work, is_cached=True):.0f} s "
         f"of {work.seconds:.0f} s to read {work.num_pictures:,} pictures once"

@@ -1,13 +1,13 @@
-"""What a finished fit leaves in its run directory, so that its report can be drawn again (`vitreous report RUN`).
+"""What a finished fit stores in its run directory, so that its report can be drawn again (`vitreous report RUN`).
 
     plan.json, data.json            written when training begins: the request, the plan, the check of the data
     results.json, metrics.jsonl     of training
-    student.json, student/, ...     of a student, which learned from pictures without labels too (`student`)
+    student.json, student/, ...     of a student, which also learned from unlabelled pictures (`student`)
     evaluation.json                 what was measured
-    predictions/                    what else the kind of task keeps (`Account`): of classifiers, the logits
+    predictions/                    what else the kind of task keeps (`Account`): for classifiers, the logits
     fit.json                        the rest: costs, the time of each stage
 
-Pictures are read from where the data lies, and the model is looked into once more.
+Pictures are read from the data again, and the model is inspected again.
 """
 
 from dataclasses import dataclass
@@ -45,18 +45,18 @@ def keep(result: Fitted[Any]) -> None:
 
 
 def stored(run: str | Path, device: torch.device | str = "cpu") -> Fitted[Any]:
-    """The result of a fit that has ended. The model is looked into on `device`."""
+    """The result of a finished fit. The model is inspected on `device`."""
     run = Path(run)
     if not (run / "plan.json").is_file():
-        raise UserError(f"{run}: not the run of a fit, so there is no report; `vitreous evaluate` measures other runs")
+        raise UserError(f"{run}: not a run of `vitreous fit`; `vitreous evaluate` measures other runs")
     begun = Begun.load(run)
     if not (run / "fit.json").is_file():
-        raise UserError(f"{run}: this fit has not finished; give its command again, and it goes on")
+        raise UserError(f"{run}: this fit has not finished; give its command again to resume it")
     ending, data = settings.load(Ending, run / "fit.json"), settings.load(DataReport, run / "data.json")
     recipe = begun.plan.recipe
     splits = recipe.data.build()
     if splits.test is None or names_digest(splits.test) != begun.pictures[-1]:
-        raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them anew")
+        raise UserError(f"the pictures in {begun.request.data} have changed since the fit in {run}; fit them again")
     splits, model = scored_part(splits, begun.plan.scored, recipe.data.split_seed), Trained.load(run)
     return Fitted(
         out=run,

@@ -1,9 +1,9 @@
-"""Student: a model that learns from the labels, and from pictures without labels which the best model so far has named
-(Xie et al. 2020). It is one candidate more: what is delivered has to be better on the validation part with it.
+"""Student: a model that learns from the labels, and from unlabelled pictures that the best model so far has labelled
+(Xie et al. 2020). It is one more candidate: it is kept only if it is better on the validation part.
 
-RUN/student.json     what was made of the pictures without labels, so that going on is exact
+RUN/student.json     what was decided about the unlabelled pictures, so that resuming is exact
 RUN/teacher/         the best model so far
-RUN/named/           what it says of them: a set of data (data/joined)
+RUN/named/           its labels for them: a data set (data/joined)
 RUN/student/         the student's run
 """
 
@@ -51,14 +51,14 @@ NOISE = 0.1  # stochastic depth of a student, where its recipe has less
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What was made of pictures without labels."""
+    """What was decided about the unlabelled pictures."""
 
     where: str
-    pictures: int  # there are
-    shown: int = 0  # of them, as far as time allowed; those that stand in the validation or test part too are not
-    leaked: int = 0  # that stand there too
-    teacher: str = ""  # by the name of a candidate
-    by_class: tuple[Believed, ...] = ()  # that were learned from
+    pictures: int  # the number there are
+    shown: int = 0  # shown to the teacher, as far as time allowed, without those in the validation or test part
+    leaked: int = 0  # also in the validation or test part
+    teacher: str = ""  # the name of a candidate
+    by_class: tuple[Believed, ...] = ()  # those that were learned from
     recipe: Recipe | None = None  # of the student; None: there is none
     why_not: str = ""
 
@@ -67,21 +67,21 @@ class Lesson:
         return sum(one.pictures for one in self.by_class)
 
     def words(self, score: float | None, before: float | None, *, kept: bool) -> tuple[str, str]:
-        """What was decided, and why."""
+        """The decision, and its reason."""
         if self.recipe is None or score is None or before is None:
             return "not used", self.why_not
-        value = f"{self.learned_from:,} of {self.pictures:,} {'used' if kept else 'tried, and not used'}"
-        left_out = f"; {self.leaked:,} stand in the validation or test part, and were left out" if self.leaked else ""
+        value = f"{self.learned_from:,} of {self.pictures:,} {'used' if kept else 'tried, but not used'}"
+        left_out = f"; {self.leaked:,} also in the validation or test part were left out" if self.leaked else ""
         return value, f"with them {score:.1%} on the validation part, without {before:.1%}{left_out}"
 
 
 def check_unlabelled(job: Job) -> None:
-    """An error where these pictures cannot be learned from so, before any time is spent."""
+    """Refuse unlabelled pictures for a task that cannot learn from them, before any time is spent."""
     where = job.request.unlabelled
     assert where is not None
     if job.report.task != "classify":
-        raise UserError(f"{job.report.where}: --unlabelled is for one class per picture")
-    print(f"  {len(_opened(where).train):,} pictures without labels in {where}", flush=True)
+        raise UserError(f"{job.report.where}: --unlabelled needs pictures with one class each")
+    print(f"  {len(_opened(where).train):,} unlabelled pictures in {where}", flush=True)
 
 
 def _opened(where: str) -> Any:
@@ -91,7 +91,7 @@ def _opened(where: str) -> Any:
 def with_student(
     task: TaskFit[Any], begun: Begun, kept: Kept, results: dict[str, Any], *, is_resumed: bool
 ) -> tuple[Kept, Lesson]:
-    """`kept` is the best without it, and teaches."""
+    """`kept`: the best model without a student, which is its teacher."""
     job = task.job
     path = job.out / f"{NOTES}.json"
     if is_resumed and path.is_file():
@@ -105,14 +105,14 @@ def with_student(
     if lesson.recipe is not None:
         lesson = _trained(job, begun, lesson, _pace(begun, results)[0], is_resumed=is_resumed)
     if lesson.recipe is None:
-        print(f"pictures without labels: {lesson.why_not}", flush=True)
+        print(f"unlabelled pictures not used: {lesson.why_not}", flush=True)
         return kept, lesson
     model = Trained.load(job.out / STUDENT / TRAINED)
     return _compared(kept, model, task.seen(STUDENT, model, begun.plan.recipe)), lesson
 
 
 def _compared(kept: Kept, student: Trained, said: Said | None) -> Kept:
-    """It has to gain more than chance may, like any model of another kind."""
+    """A student must gain more than chance may, like any model of another kind."""
     assert kept.said is not None and said is not None
     before, now = (Scored(one.score(), len(one)) for one in (kept.said, said))
     gains = now.worth >= before.worth + AHEAD
@@ -147,17 +147,18 @@ def _lesson(job: Job, begun: Begun, kept: Kept, results: dict[str, Any]) -> Less
     classes = job.parts.splits.train.classes
     lesson = replace(lesson, shown=found.shown, leaked=leaked, by_class=found.by_class(classes))
     if len(found.taken) < LEAST_NAMED:
-        return replace(lesson, why_not=f"{kept.name} is sure of {len(found.taken):,} of {found.shown:,} only")
+        return replace(lesson, why_not=f"{kept.name} is sure of only {len(found.taken):,} of {found.shown:,}")
     _sets(job, recipe, where, rest).write(job.out / NAMED, found.among(drawn), BELIEVED.ratio)
     recipe = _recipe(job, begun, kept, lesson)
     steps = _num_steps(job, begun, recipe, step_s)
     if steps < LEAST_STEPS:
-        return replace(lesson, why_not="naming them took the time there was; --minutes gives more")
+        return replace(lesson, why_not="labelling them took all the time; --minutes gives more")
     return replace(lesson, recipe=_of_length(recipe, steps, dict(job.request.changes)))
 
 
 def _named(job: Job, recipe: Recipe, teacher: Trained, part: Source) -> tuple[PseudoLabelled, int]:
-    """What the teacher says of pictures, but for those that a model is measured by; and how many these are."""
+    """The teacher's predictions for the pictures, except those also in the validation or test part; and how many these
+    are."""
     world = World.join(recipe.training.device)
     shown = held(part, recipe.data)
     leaked = leaks(shown, job.parts.splits)
@@ -184,12 +185,12 @@ def _sets(job: Job, recipe: Recipe, where: str, rest: Source) -> Sets:
 
 
 def _left_s(budget: Budget | None, job: Job) -> float:
-    """For all of it; without a budget it takes the time it takes."""
+    """The time for all of it; unlimited without a budget."""
     return math.inf if budget is None else budget.total_s - (budget.after_s - budget.student_s) - job.clock()
 
 
 def _pace(begun: Begun, results: dict[str, Any]) -> tuple[float, float]:
-    """Seconds of a step and of a prediction."""
+    """Seconds per step and per prediction."""
     budget = begun.plan.budget
     if budget is None:
         return 0.0, 0.0
@@ -198,7 +199,7 @@ def _pace(begun: Begun, results: dict[str, Any]) -> tuple[float, float]:
 
 
 def _num_looked(job: Job, seconds: float, picture_s: float, num: int) -> int:
-    """Pictures that there is time to read, compare and name: the data took so long to read and compare, too."""
+    """How many pictures there is time to read, compare and label, by how long reading and comparing the data took."""
     if math.isinf(seconds):
         return num
     read_s = job.clock.timings().get("data", 0.0) / max(1, sum(part.pictures for part in job.report.parts))
@@ -206,7 +207,7 @@ def _num_looked(job: Job, seconds: float, picture_s: float, num: int) -> int:
 
 
 def _num_steps(job: Job, begun: Begun, recipe: Recipe, step_s: float) -> int:
-    """Of the student: `step_s` took one of its teacher's."""
+    """Seconds per step of the student; `step_s`: of its teacher."""
     plan, left_s = begun.plan, _left_s(begun.plan.budget, job)
     if math.isinf(left_s):
         return plan.recipe.training.num_steps(max(1, job.report.num_train // plan.recipe.training.batch_size))
@@ -215,12 +216,12 @@ def _num_steps(job: Job, begun: Begun, recipe: Recipe, step_s: float) -> int:
 
 
 def _larger(begun: Begun, recipe: Recipe) -> float:
-    """How many times the teacher's batch the student's is."""
+    """The size of the student's batch relative to the teacher's."""
     return recipe.training.batch_size / begun.plan.recipe.training.batch_size
 
 
 def _most_steps(job: Job, begun: Begun, recipe: Recipe) -> int | None:
-    """More would not help: as many passes as the teacher may have had, over more pictures."""
+    """Steps beyond which more would not help: as many passes as the teacher may take, over more pictures."""
     if begun.plan.most_steps is None:
         return None
     num = len(job.parts.of(begun.plan.recipe).train) + len(read_joined(job.out / NAMED)[1])
@@ -231,8 +232,8 @@ def _most_steps(job: Job, begun: Begun, recipe: Recipe) -> int | None:
 
 
 def _recipe(job: Job, begun: Begun, kept: Kept, lesson: Lesson) -> Recipe:
-    """That of the plan, from the teacher's weights where these are of its shape, with a little more noise, and in
-    batches that suit more pictures."""
+    """The planned recipe, from the teacher's weights if they have its shape, with a little more noise and batches that
+    suit more pictures."""
     recipe = on_joined(begun.plan.recipe, job.out / NAMED)
     if kept.name != ON_PIXELS and kept.model.card.model == recipe.model:
         recipe = replace(recipe, start=str(job.out / TEACHER), start_head=True)
@@ -257,7 +258,7 @@ def _of_length(recipe: Recipe, steps: int, given: Mapping[str, str]) -> Recipe:
 
 
 def _trained(job: Job, begun: Begun, lesson: Lesson, step_s: float, *, is_resumed: bool) -> Lesson:
-    """With a budget, and from its start, the end is aimed by the pace it has."""
+    """With a budget, and if it was not resumed, the end is adjusted to its pace."""
     recipe, budget, out = lesson.recipe, begun.plan.budget, job.out / STUDENT
     assert recipe is not None
     splits = _sets(job, begun.plan.recipe, lesson.where, _opened(lesson.where).train).joined(job.out / NAMED)
@@ -271,7 +272,7 @@ def _trained(job: Job, begun: Begun, lesson: Lesson, step_s: float, *, is_resume
             steps_per_epoch=max(1, len(splits.train) // recipe.training.batch_size),
             most_steps=_most_steps(job, begun, recipe),
         )
-    print(f"a student learns from {lesson.learned_from:,} more pictures, as {lesson.teacher} names them", flush=True)
+    print(f"a student learns from {lesson.learned_from:,} more pictures, labelled by {lesson.teacher}", flush=True)
     try:
         train(recipe, out, read_test=False, open_data=lambda _: splits, course=course, into=TRAINED)
     except DivergedError as error:
@@ -280,7 +281,7 @@ def _trained(job: Job, begun: Begun, lesson: Lesson, step_s: float, *, is_resume
 
 
 def _own_budget(budget: Budget, job: Job, step_s: float) -> Budget:
-    """Of the student, from here to the end, by the pace that its teacher had."""
+    """The student's budget, from here to the end, by its teacher's pace."""
     after_s, now = budget.after_s - budget.student_s, job.clock()
     pace, train_s = replace(budget.pace, step_s=step_s), budget.total_s - after_s - now
     return replace(budget, before_s=now, after_s=after_s, train_s=train_s, student_s=0.0, pace=pace)
@@ -293,6 +294,6 @@ def _note(job: Job, out: Path, lesson: Lesson) -> None:
 
 
 def lesson_of(run: Path) -> Lesson | None:
-    """What a fit that has ended made of pictures without labels; None where it was given none."""
+    """The lesson of a finished fit; None if it was given no unlabelled pictures."""
     path = run / f"{NOTES}.json"
     return settings.from_json(Lesson, atomic.read_json(path), where=str(path)) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Threads: how many help. Beside other programs threads wait for each other: one may be several times as fast."""
+"""Threads: how many help. Next to other programs, threads wait for each other: one may be several times as fast."""
 
 import time
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-BETTER = 0.85  # of the time that more threads take: fewer have to be this much faster
+BETTER = 0.85  # fewer threads are used only if they take less than this share of the time
 LAYERS, REPEATS = 8, 3
 
 
 def settled(seconds: Callable[[int], float] | None = None) -> int:
-    """The number of threads that is fastest now, of all, half of them, and so on; torch computes with it from here on.
-    `seconds` measures some work with a number of threads."""
+    """Set torch to the number of threads that is fastest now, of all, half of them, and so on, and return it. `seconds`
+    times some work with a number of threads."""
     measure = seconds or _seconds
     best = num = torch.get_num_threads()
     fastest = measure(num) if num > 1 else 0.0
@@ -26,9 +26,9 @@ def settled(seconds: Callable[[int], float] | None = None) -> int:
 
 
 def _seconds(num: int) -> float:
-    """Of layers such as a small ViT has; the median of a few rounds."""
+    """Times layers such as those of a small ViT; the median of a few rounds."""
     torch.set_num_threads(num)
-    generator = torch.Generator().manual_seed(0)  # its own: the global one must not be drawn from
+    generator = torch.Generator().manual_seed(0)  # its own: the global one must not change
     tokens = torch.randn(1024, 256, generator=generator)
     weights = torch.randn(256, 256, generator=generator) / 16
     times = []

@@ -1,4 +1,4 @@
-"""Transfer: which trained encoder a fit starts from, and how large its pictures are; or none, and why."""
+"""Transfer: the trained encoder that a fit starts from, and the size of its pictures; or none, and why."""
 
 import hashlib
 import time
@@ -17,7 +17,7 @@ from vitreous.training.devices import World, autocast
 from vitreous.weights.shipped import shipped
 from vitreous.weights.trained import Trained
 
-MOST_PX, MEDIUM_PX = 128, 64  # what photographs are shown at, and what smaller pictures are: more shows no more
+MOST_PX, MEDIUM_PX = 128, 64  # sizes for photographs and for smaller pictures: larger ones would show no more
 SIZES = (128, 96, 64, 48)  # px that the encoders that ship take, the best first
 EMBED_SHARE = 0.35  # of the time, for the features of all training and validation pictures
 LEAST_EMBEDDED = 500  # training pictures, of which features have to be there for a head that is worth its time
@@ -34,14 +34,14 @@ NONE = "none"  # --from none
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The encoder that a fit begins with."""
+    """The encoder that a fit starts from."""
 
-    where: str  # as --from takes it
+    where: str  # as given to --from
     why: str
     digest: str  # sha256 of its tensors, by name
     picture_px: tuple[int, int]
-    picture_s: float  # that a picture takes at that size
-    is_chosen: bool  # not given by the user: another may be better
+    picture_s: float  # seconds per picture at that size
+    is_chosen: bool  # rather than given by the user: another may be better
 
 
 class Scratch(NamedTuple):
@@ -60,8 +60,8 @@ def starting(
     *,
     passes: float = 1.0,
 ) -> Found:
-    """What the user gave, what the hub has for this hardware and time, or what ships; or none of these. `passes`: so
-    often every training picture has to go through an encoder before it is of use."""
+    """What the user gave, what the hub has for this hardware and time, or what ships; or none of these. `passes`: how
+    often every training picture has to go through an encoder before it is useful."""
     if wishes.start == NONE:
         return Scratch("as you asked (--from none)")
     left_s = max(1.0, (wishes.budget_s or DEFAULT_S) - elapsed_s)
@@ -86,8 +86,8 @@ def starting(
 def reconsidered(
     start: Found, val_score: float | None, pixels_score: float | None, report: DataReport, left_s: float
 ) -> Found:
-    """Random weights where a chosen encoder's features tell hardly more than the pixels, as of small grey digits, and
-    there are enough pictures to learn better ones from. `left_s`: what is left of the time."""
+    """Random weights if a chosen encoder's features are hardly better than pixels, as for small grey digits, and there
+    are enough pictures to learn better ones. `left_s`: what is left of the time."""
     if isinstance(start, Scratch) or not start.is_chosen or val_score is None or pixels_score is None:
         return start
     val = report.part("val")
@@ -98,8 +98,8 @@ def reconsidered(
     if 1 - val_score <= most * (1 - pixels_score):
         return start
     return Scratch(
-        f"features of {start.where} have {val_score:.1%} on the validation part, the pixels themselves "
-        f"{pixels_score:.1%}: too little ahead to start from; --from {start.where} does all the same"
+        f"features of {start.where} reach {val_score:.1%} on the validation part, the pixels alone "
+        f"{pixels_score:.1%}: too small a lead to start from them; --from {start.where} does so anyway"
     )
 
 
@@ -113,9 +113,9 @@ def _shipped(
     left_s: float,
     passes: float,
 ) -> Found:
-    """The largest pictures that the time allows, then the larger encoder: its features of 64 px are better than the
-    smaller one's of 128, and cheaper. None where there is no time for the features of any; the time for scoring them is
-    not asked for, as late numbers are better than a model of pixels."""
+    """The largest pictures that time allows, then the larger encoder: its features at 64 px are better than the smaller
+    one's at 128, and cheaper. None if there is no time for the features of any; the time for scoring them is not
+    counted, since late numbers are better than a model of pixels."""
     largest = MOST_PX if min(report.heights[1], report.widths[1]) > MEDIUM_PX else MEDIUM_PX
     sizes = [px for px in SIZES if px <= largest]
     needs_s = 0.0
@@ -132,16 +132,16 @@ def _shipped(
                 continue
             is_short = picture_s * (passes * report.num_train + report.size("val")) > EMBED_SHARE * left_s
             if not is_short or is_least or wishes.gives("model.picture_px"):
-                why += "" if (name, px) == (names[-1], sizes[0]) else "; the time is too short for more"
+                why += "" if (name, px) == (names[-1], sizes[0]) else "; there is no time for more"
                 return _prepared(Trained.load(name, picture_px=px), why, hardware, wishes)
     return Scratch(
-        f"features of {names[0]} would take about {needs_s:.0f} s, the report included, and {left_s:.0f} s "
+        f"features of {names[0]} would take about {needs_s:.0f} s with the report, and {left_s:.0f} s "
         "are left; --minutes gives more"
     )
 
 
 def _embedded_s(report: DataReport, picture_s: float) -> float:
-    """That features for a first model take: of some training pictures and all of the validation part."""
+    """The time for the features of a first model: of some training pictures and the whole validation part."""
     return picture_s * (min(report.num_train, LEAST_EMBEDDED) + report.size("val"))
 
 
@@ -162,7 +162,7 @@ def _prepared(trained: Trained, why: str, hardware: Hardware, wishes: Wishes) ->
 
 @torch.no_grad()
 def _timed(trained: Trained, hardware: Hardware, rounds: int = 2) -> float:
-    """Seconds that a picture takes, on a few pictures of noise."""
+    """Seconds per picture, measured on a few pictures of noise."""
     device = World.join(hardware.kind).device
     encoder = trained.encoder().to(device).eval()
     images = torch.randn(TIMED_PICTURES, 3, *trained.card.preprocessing.size_px, device=device)
@@ -176,7 +176,7 @@ def _timed(trained: Trained, hardware: Hardware, rounds: int = 2) -> float:
         return (time.perf_counter() - began) / len(images)
 
     once()
-    return sum(once() for _ in range(rounds)) / rounds  # beside other programs the best round promises too much
+    return sum(once() for _ in range(rounds)) / rounds  # next to other programs, the best round would be too optimistic
 
 
 def _digest(trained: Trained) -> str:

@@ -1,4 +1,4 @@
-"""Wishes: what the user asked for, and what there is to compute with."""
+"""Wishes: what the user asked for, and the hardware."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from vitreous.training.devices import World
 
 Balance = Literal["auto", "none", "sampling", "weights"]
 
-DEFAULT_S = 600.0  # the time of a fit, where neither a time nor a length was given
+DEFAULT_S = 600.0  # the time of a fit if neither a time nor a length was given
 SMALL_PX = 40  # pictures up to this size are trained on as they are
 KEEPS_WEIGHTS = ("model.picture_px", "model.dropout", "model.stochastic_depth")
 
@@ -34,10 +34,10 @@ class Hardware:
 class Wishes:
     """What the user asked for."""
 
-    start: str | None = None  # weights to start from; none: random ones; None: what suits
+    start: str | None = None  # weights to start from; "none": random ones; None: whatever suits
     balance: Balance = "auto"
     seconds: float | None = None  # of the whole command
-    has_unlabelled: bool = False  # there are pictures without labels to learn from, too
+    has_unlabelled: bool = False  # whether there are unlabelled pictures to learn from, too
     changes: Mapping[str, str]  # of the recipe, by dotted name
 
     def gives(self, *names: str) -> bool:
@@ -45,7 +45,7 @@ class Wishes:
 
     @property
     def gives_a_model(self) -> bool:
-        """Whether a part of the model was chosen that trained weights would decide."""
+        """Whether the user chose a part of the model that trained weights would decide."""
         names = [name for name in self.changes if name == "model" or name.startswith("model.")]
         return any(name not in KEEPS_WEIGHTS for name in names)
 
@@ -55,5 +55,5 @@ class Wishes:
 
     @property
     def budget_s(self) -> float | None:
-        """The time to keep: the one that was given, else the usual one; None where only a length was given."""
+        """The time to keep: the given one, else the default; None if only a length was given."""
         return None if self.seconds is None and self.gives_a_length else self.seconds or DEFAULT_S

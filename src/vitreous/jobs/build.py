@@ -1,4 +1,4 @@
-"""The parts of a run, built as its recipe says: objective, encoder, loaders, loop."""
+"""Builds the parts of a run from its recipe: objective, encoder, loaders, loop."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from vitreous.weights.trained import Trained
 
 
 def with_batch_that_fits(recipe: Recipe, train: Source, world: World) -> Recipe:
-    """recipe.json keeps what was asked for: what becomes of it follows from the number of pictures."""
+    """The recipe with a batch no larger than the data. recipe.json keeps the size that was asked for."""
     fitting = recipe.for_pictures(len(train))
     if fitting is not recipe and world.is_first:
         print(
@@ -46,8 +46,8 @@ def build_objective(recipe: Recipe, classes: tuple[str, ...]) -> Objective:
 
 
 def class_order(recipe: Recipe, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Where training goes on from a head for these classes, they are numbered as this head has them: names that were
-    given by hand come in any order."""
+    """If training starts from a head for these classes, the order of that head: names given by hand may come in any
+    order."""
     known = Trained.load(recipe.start).card.classes if recipe.start_head and recipe.start is not None else ()
     return known if sorted(known) == sorted(classes) else classes
 
@@ -58,8 +58,8 @@ def numbered(splits: Splits, classes: tuple[str, ...]) -> Splits:
 
 
 def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -> None:
-    """All but the encoder of the weights that training starts from: a head that was fitted first moves the features
-    less (Kumar et al. 2022)."""
+    """Load all starting weights but the encoder's: a head that was fitted first distorts the features less (Kumar et
+    al. 2022)."""
     start = Trained.load(recipe.start) if recipe.start else None
     named = {} if start is None else {name: value.float() for name, value in start.weights.items()}
     wanted = {name: value for name, value in objective.state_dict().items() if not name.startswith("encoder.")}
@@ -69,14 +69,14 @@ def _take_head(objective: Objective, recipe: Recipe, classes: tuple[str, ...]) -
         or any(name not in named or named[name].shape != value.shape for name, value in wanted.items())
     ):
         raise UserError(
-            f"{recipe.name}: start_head needs a start with a head of its kind for the same classes; without one, give "
-            "--start_head false"
+            f"{recipe.name}: start_head needs weights that include a head of the same kind for the same classes; "
+            "otherwise give --start_head false"
         )
     objective.load_state_dict({name: named[name] for name in wanted}, strict=False)
 
 
 def build_encoder(recipe: Recipe) -> Encoder:
-    """What is built next draws its first weights from the seed, too."""
+    """Also seeds the initial weights of what is built next."""
     torch.manual_seed(recipe.training.seed)
     encoder = Trained.load(recipe.start).encoder(recipe.model) if recipe.start else recipe.model.build()
     encoder.checkpointing = recipe.training.memory.recompute
@@ -98,12 +98,12 @@ def build_loop(recipe: Recipe, splits: Splits, objective: Objective, world: Worl
 
 
 def _place(objective: Objective, recipe: Recipe, world: World) -> None:
-    """On the device of this rank: all of it, or this rank's share. Whatever follows its weights is built after that."""
+    """Move the objective, or this rank's shard of it, to the device. Whatever refers to its weights is built after."""
     training = recipe.training
     if isinstance(recipe.optimizer, MuonSettings):
         if training.memory.shard is True:
             raise UserError(
-                "Muon updates whole matrices, and under sharding no rank has one: give --optimizer.kind AdamW, or "
+                "Muon updates whole matrices, which no rank has under sharding: give --optimizer.kind AdamW, or "
                 "leave out --training.memory.shard"
             )
         is_sharded = False

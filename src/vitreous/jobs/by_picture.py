@@ -1,4 +1,4 @@
-"""Tasks that are measured as they predict, picture by picture, each at its own size: one line each."""
+"""The tasks that are evaluated through their predictor, picture by picture, each at its own size: one line each."""
 
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ class ByPicture(Protocol):
     def __call__(
         self, predictor: Predictor, val: Source | None, test: Source, *, calibration: Any = None
     ) -> Evaluation:
-        """Val fits the calibration, unless the model carries one, and may be absent; test is measured."""
+        """`val` fits the calibration, unless one is given, and may be None; `test` is measured."""
 
 
 BY_PICTURE: dict[TaskKind, ByPicture] = {

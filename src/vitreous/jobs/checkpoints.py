@@ -1,4 +1,4 @@
-"""A checkpoint as a model: what its run would leave behind if it ended there."""
+"""A checkpoint as a model: the one that its run would have saved if it had ended there."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def model_at(folder: Path) -> Trained:
-    """Of runs/x/checkpoints/step-00000123, saved by any number of ranks; averaged, where the run keeps averages."""
+    """The model of runs/x/checkpoints/step-00000123, saved by any number of ranks; averaged if the run averages."""
     match, run = NAME.fullmatch(folder.name), folder.parents[1]
     assert match is not None
     saved = Checkpoints(folder.parent).read(int(match[1]))

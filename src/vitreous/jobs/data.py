@@ -1,4 +1,4 @@
-"""Which data a model is measured on: what its run was trained on, split as it was then, or other data."""
+"""The data that a model is measured on: that of its run, split as in training, or other data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from vitreous.terminal import note
 
 OpenData = Callable[[DataSettings], Splits]
 
-READING = ("max_unreadable", "keep_gb")  # settings that change nothing of which pictures there are
+READING = ("max_unreadable", "keep_gb")  # settings that do not change which pictures there are
 
 
 def data_of(where: str | Path) -> DataSettings | None:
-    """What a run was trained on; None where that is not known."""
+    """The data that a run was trained on; None if unknown."""
     path = Path(where) / "recipe.json"
     return read_recipe(path).data if path.is_file() else None
 
@@ -27,7 +27,7 @@ def data_of(where: str | Path) -> DataSettings | None:
 @dataclass(frozen=True)
 class AskedData:
     settings: DataSettings
-    is_own: bool  # the run was trained on it: its parts are those of then
+    is_own: bool  # the run was trained on it: it is split as in training
     name: str  # for messages
 
     @classmethod
@@ -40,8 +40,8 @@ class AskedData:
         for_labels: bool = False,
     ) -> Self:
         """`data`, or what the run at `where` was trained on, by whatever path. `changes` are settings of other data by
-        their dotted names: {"data.layout.label_column": "breed"}. `for_labels`: the labels of other data are asked for,
-        whatever the run learned from."""
+        their dotted names: {"data.layout.label_column": "breed"}. `for_labels` reads the labels of other data, whatever
+        the run learned from."""
         own = data_of(where)
         if own is None and data is None:
             raise UserError(f"{where} does not say what data it was trained on; name the data to evaluate it on")
@@ -51,20 +51,21 @@ class AskedData:
         for name in words:
             if is_own and name not in READING:
                 raise UserError(
-                    f"{where} was trained on this data, split as its recipe.json says: --data.{name} is for other data"
+                    f"{where} was trained on this data, split as its recipe.json says: --data.{name} is only for other "
+                    "data"
                 )
         return cls(settings.changed(known, words), is_own, str(data or where))
 
     def splits(self, open_data: OpenData = DataSettings.build) -> Splits:
-        """All parts; other data that is not split is split for it."""
+        """All parts. Other data without splits is split first."""
         splits = open_data(self.settings)
         if not self.is_own:
             note(*splits.notes)
         return splits
 
     def part(self, split: str, splits: Splits | None = None) -> Source:
-        """One part, of `splits` where they are open. No picture of other data was trained on: where it is not split,
-        all of it is that part."""
+        """One part, of `splits` if they are open already. Other data was not trained on: if it has no splits, all of it
+        is that part."""
         found: Source | None
         if self.is_own:
             found = getattr(splits or self.splits(), split)
@@ -77,7 +78,7 @@ class AskedData:
 
 
 def _other(where: str, own: DataSettings | None) -> DataSettings:
-    """Other data, of which the same is read as of a model's own."""
+    """Other data, with the same targets as a model's own."""
     layout = LayoutSettings(targets=None if own is None else own.layout.targets)
     return DataSettings(where=where, layout=layout)
 

@@ -1,4 +1,4 @@
-"""Everything that can be measured of a trained model on data: `vitreous evaluate`, and `vitreous.evaluate`."""
+"""Everything that can be measured of a trained model on data: `vitreous evaluate` and `vitreous.evaluate`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ PROBES = ("knn", "linear", "fewshot")
 
 @dataclass(frozen=True)
 class Probed:
-    """What frozen features know, without the head."""
+    """How good the frozen features are, without the head."""
 
     features: str  # pooled, or tanh: the hidden layer of the head (paper 3.1)
     knn: tuple[Neighbours, ...] = ()
@@ -53,10 +53,10 @@ class Probed:
 
 @dataclass(frozen=True)
 class Assessment:
-    evaluation: Evaluation | RetrievalEvaluation | None  # None: no head, or of other classes than the pictures
-    label_sets: SetAccuracy | None = None  # where sets of right labels were given
+    evaluation: Evaluation | RetrievalEvaluation | None  # None: no head, or one for other classes
+    label_sets: SetAccuracy | None = None  # if sets of right labels were given
     probes: tuple[Probed, ...] = ()
-    unpredicted: str | None = None  # why there is no evaluation of the model's own predictions, where it has a head
+    unpredicted: str | None = None  # why the model's own predictions were not evaluated, if it has a head
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -65,7 +65,7 @@ class Assessment:
         found = [] if self.evaluation is None else self.evaluation.tables()
         if self.label_sets is not None:
             of = f"{self.label_sets.pictures:,} pictures"
-            note = f"{self.label_sets.left_out:,} without a right label left out"
+            note = f"{self.label_sets.left_out:,} that have no right label were left out"
             found.append(
                 Table((of, "prediction among the right labels"), [("", self.label_sets.accuracy.percent())], note)
             )
@@ -95,11 +95,11 @@ def evaluate(
     templates: Sequence[str] = (),  # zero-shot: sentences around the names of the data's classes, with {} for a name
     open_data: OpenData = DataSettings.build,
 ) -> Assessment:
-    """A model on a split of its own data, or of other data, as `vitreous evaluate`. The temperature is the one that the
-    model carries; where it carries none, and for prediction sets, the validation part of its own data is fitted.
+    """Evaluate a model on a split of its own data, or of other data, as `vitreous evaluate` does. The temperature is
+    the model's own; if it has none, and for prediction sets, the validation part of its own data is fitted.
 
-    `changes` are settings of other data by their dotted names: {"data.layout.label_column": "breed"}. `probes`, of knn,
-    linear and fewshot, measure the frozen features and ask only for labels: the classes may be others than the model's.
+    `changes` are settings of other data by their dotted names: {"data.layout.label_column": "breed"}. `probes` (knn,
+    linear, fewshot) measure the frozen features and need only labels: the classes need not be the model's.
     """
     _check(coverages, probes, label_sets, mapping)
     model, world = Trained.load(where), World.join(device)
@@ -120,7 +120,7 @@ def evaluate(
             return collect_logits(task, _batches(source, model, world), classes)
 
     source = asked.part(split, splits)
-    if not model.card.predicts:  # two towers find texts, where there are any; probes ask for labels alone
+    if not model.card.predicts:  # two towers retrieve texts, if there are any; probes need only labels
         finds = source.targets.task == "match" or not probes
         return Assessment(evaluate_retrieval(model, source, world) if finds else None, probes=probed)
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
@@ -144,7 +144,7 @@ def evaluate(
 
 
 def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:
-    """Of what has places in a picture."""
+    """Evaluate a task whose targets have places in the picture."""
     classes, predictor = model.card.classes, TorchPredictor(model, world.device)
     known = None if val is None else with_classes(val, classes)
     found = measure(predictor, known, with_classes(test, classes), calibration=model.card.calibration)
@@ -158,7 +158,7 @@ def _check(
 ) -> None:
     for name in probes:
         if name not in PROBES:
-            raise UserError(f"there is no probe {name!r}: {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
+            raise UserError(f"there is no probe {name!r}; there are {', '.join(PROBES)}.{did_you_mean(name, PROBES)}")
     for wanted in coverages:
         check_coverage(wanted)
     if label_sets is not None and mapping is not None:
@@ -166,7 +166,7 @@ def _check(
 
 
 def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
-    """That the pictures have classes which the model does not know; None where it knows them all."""
+    """Says which classes of the pictures the model does not know; None if it knows them all."""
     counts = source.targets.counts(len(source.classes))
     occur = source.classes if counts is None else [source.classes[number] for number in np.flatnonzero(counts)]
     unknown = sorted(set(occur) - set(classes))
@@ -184,7 +184,7 @@ def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
         raise UserError(f"probes are fitted on train and must be scored on another part, not {split}")
-    check_classes(splits.train)  # a run without labels has not looked for them
+    check_classes(splits.train)  # a run without labels has not checked them
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
     parts = [_batches(part, model, world) for part in (splits.train, test)]
     encoder = model.encoder()

@@ -1,4 +1,4 @@
-"""Measuring a model of pictures and words: by what it finds, or as a classifier of names that it was never taught."""
+"""Evaluates a model of pictures and words: by retrieval, or as a zero-shot classifier."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from vitreous.tasks.retrieval import RetrievalMetric
 from vitreous.training.devices import World
 from vitreous.weights.trained import Trained
 
-CALIBRATING = 2000  # labelled pictures that a temperature is fitted on, at most
+CALIBRATING = 2000  # most labelled pictures to fit a temperature to
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def evaluate_zero_shot(
     coverages: tuple[float, ...],
     world: World,
 ) -> ClassEvaluation:
-    """On the classes of the data, by their names. A temperature is fitted on another part, where there is one."""
+    """On the classes of the data, by their names. A temperature is fitted to another part, if there is one."""
     source = asked.part(split)
     classifier = zero_shot(model, _labelled(source).classes, templates, world.device)
     task = classifier.task().to(world.device)
@@ -64,7 +64,7 @@ def evaluate_zero_shot(
 
 
 def calibrated(classifier: Trained, data: str, world: World) -> Trained:
-    """A classifier of names with a temperature and prediction sets fitted on labelled pictures, under those names."""
+    """A classifier of names, with a temperature and prediction sets fitted to labelled pictures of those names."""
     settings = DataSettings(where=data)
     parts = (settings.whole_part(name) for name in ("val", "train"))
     source = next((part for part in parts if part is not None), None)

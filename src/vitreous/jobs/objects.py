@@ -1,5 +1,5 @@
-"""Measuring a model that finds objects, by boxes or by shapes: as it predicts, picture by picture, each at its own
-size."""
+"""Evaluates a model that finds objects, by boxes or by shapes, through its predictor: picture by picture, each at its
+own size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ FOUND = {"detect": found_boxes, "instances": found_shapes}
 def evaluate_objects(
     predictor: Predictor, val: Source | None, test: Source, *, calibration: BoxCalibration | None = None
 ) -> BoxEvaluation:
-    """Val fits the calibration, unless it is given, and may be absent; test is measured."""
+    """`val` fits the calibration, unless one is given, and may be None; `test` is measured."""
     if calibration is None:
         calibration = BoxCalibration() if val is None else fitted_calibration(predictor, val)
     on_test = measured(predictor, test)
@@ -43,7 +43,7 @@ def evaluate_objects(
 
 
 def fitted_calibration(predictor: Predictor, source: Source) -> BoxCalibration:
-    """Of validation pictures; the identity where they have no objects."""
+    """Fitted to validation pictures; the identity if they have no objects."""
     boxes = _boxes(source, predictor.reading.kind == "instances")
     if not any(len(boxes.of(index)) for index in range(len(source))):
         return BoxCalibration()
@@ -58,7 +58,7 @@ def fitted_calibration(predictor: Predictor, source: Source) -> BoxCalibration:
 
 
 def measured(predictor: Predictor, source: Source) -> Measured:
-    """All detections of all readable pictures, with scores as trained, matched with the objects."""
+    """All detections in all readable pictures, with uncalibrated scores, matched with the objects."""
     with_shapes = predictor.reading.kind == "instances"
     ids: list[int] = []
     known: list[Known] = []
@@ -73,7 +73,7 @@ def measured(predictor: Predictor, source: Source) -> Measured:
 
 
 def seen(predictor: Predictor, source: Source) -> Iterator[tuple[int, Known, FoundIn]]:
-    """Of every readable picture its id, its objects, and what is said of it, with scores as trained."""
+    """For every readable picture: its id, its objects, and the predictions, with uncalibrated scores."""
     reading, with_shapes = replace(predictor.reading, calibration=None), predictor.reading.kind == "instances"
     waiting = iter(track(range(len(source)), "pictures", len(source)))
     while some := list(islice(waiting, BATCH)):

@@ -1,4 +1,4 @@
-"""Measuring a model that classifies pixels: as it predicts, picture by picture, each at the size of its own mask."""
+"""Evaluates a model that classifies pixels through its predictor: picture by picture, each at the size of its mask."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -20,15 +20,15 @@ from vitreous.terminal import track
 from vitreous.weights.calibration import PixelCalibration
 
 BATCH = 16
-SAMPLED_PIXELS, SAMPLED_PICTURES = 500, 400  # of each, and of how many, for the temperature
+SAMPLED_PIXELS, SAMPLED_PICTURES = 500, 400  # pixels per picture, and pictures, to fit a temperature to
 
-Seen = tuple[int, NDArray[np.float32], Placement, NDArray[np.int16]]  # id, logits, where they lie, mask
+Seen = tuple[int, NDArray[np.float32], Placement, NDArray[np.int16]]  # id, logits, their placement, mask
 
 
 def evaluate_pixels(
     predictor: Predictor, val: Source | None, test: Source, *, calibration: PixelCalibration | None = None
 ) -> PixelEvaluation:
-    """Val fits the temperature, unless it is given, and may be absent; test is measured."""
+    """`val` fits the temperature, unless one is given, and may be None; `test` is measured."""
     if calibration is not None:
         temperature = calibration.temperature
     else:
@@ -43,7 +43,7 @@ def evaluate_pixels(
 
 
 def measured(predictor: Predictor, source: Source, temperatures: tuple[float, ...]) -> list[PixelScores]:
-    """The scores at each temperature, of one pass over the pictures."""
+    """The scores at each temperature, from one pass over the pictures."""
     tallies = [Tally(predictor.classes) for _ in temperatures]
     for index, logits, placement, mask in seen(predictor, source):
         for tally, temperature in zip(tallies, temperatures, strict=True):
@@ -53,7 +53,7 @@ def measured(predictor: Predictor, source: Source, temperatures: tuple[float, ..
 
 
 def pixel_temperature(predictor: Predictor, source: Source) -> float:
-    """Fitted to some pixels of every picture: neighbours tell the same."""
+    """Fitted to some pixels of every picture: neighbours add little."""
     logits, labels = [], []
     for index, found, placement, mask in seen(predictor, source, SAMPLED_PICTURES):
         rows, columns = np.nonzero(mask >= 0)
@@ -68,7 +68,7 @@ def pixel_temperature(predictor: Predictor, source: Source) -> float:
 
 
 def seen(predictor: Predictor, source: Source, most: int | None = None) -> Iterator[Seen]:
-    """Every readable picture, or at most this many spread over all, as the model sees it."""
+    """Every readable picture as the model sees it, or at most this many, evenly spread."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(most or len(source), len(source))).round().astype(int))
     waiting = iter(track(chosen.tolist(), "pictures", len(chosen)))
     while some := list(islice(waiting, BATCH)):

@@ -1,4 +1,4 @@
-"""Whether a run may go on: by the recipe it was begun with, on the pictures it was begun with."""
+"""Whether a run may be resumed: only with the recipe, and on the pictures, that it was started with."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from vitreous.training.run import RunDirectory
 
 
 def claim(directory: RunDirectory, recipe: Recipe) -> None:
-    """A run that has something to lose belongs to one recipe: the same one resumes, another is refused."""
+    """A run with checkpoints belongs to one recipe: the same one resumes it, a different one is refused."""
     path = directory.path / "recipe.json"
     begun = bool(directory.checkpoints.paths()) or directory.results() is not None
     there = read_recipe(path).located() if begun and path.is_file() else recipe
@@ -32,12 +32,12 @@ def claim(directory: RunDirectory, recipe: Recipe) -> None:
 
 
 def as_begun(directory: RunDirectory, recipe: Recipe) -> Recipe:
-    """In the order of samples of the version that the run was begun with, once it was claimed."""
+    """The recipe with the order of samples that the run was started with, once it is claimed."""
     return recipe.in_order_of(read_recipe(directory.path / "recipe.json"))
 
 
 def _apart_from_places(recipe: Recipe) -> Recipe:
-    """On how many ranks a run lies, and how, may change while it goes on."""
+    """How many ranks share a run, and how, may change when it is resumed."""
     memory = replace(recipe.training.memory, shard="auto")
     return replace(recipe, training=replace(recipe.training, memory=memory))
 

@@ -1,9 +1,9 @@
-"""Self-train: a teacher labels pictures without labels, a noised student learns from both and is the next teacher
+"""Self-training: a teacher labels unlabelled pictures, and a noised student that learns from both is the next teacher
 (Xie et al. 2020, Noisy Student, algorithm 1).
 
 OUT/selftrain.json     what was asked for
-OUT/teacher/           the run on the labels alone, where no teacher was given
-OUT/labels-1/          what the teacher says, as a set of data (data/joined)
+OUT/teacher/           the run on the labels alone, if no teacher was given
+OUT/labels-1/          the teacher's labels, as a data set (data/joined)
 OUT/student-1/         the run on it; then labels-2/, student-2/, and so on
 """
 
@@ -38,8 +38,8 @@ def selftrain(
     open_data: OpenData = DataSettings.build,
     told: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """So many rounds; the same call again goes on where it stopped, and more rounds may follow later. Results by the
-    name of each run; `told` hears of each as it ends."""
+    """Train for `rounds` rounds. The same call resumes where it stopped, and may later ask for more rounds. Returns the
+    results by the name of each run; `told` is called with each as it ends."""
     pseudo, out = pseudo or PseudoSettings(), Path(out)
     if not isinstance(recipe.objective, ClassifySettings) or recipe.objective.loss != "softmax":
         raise UserError(f"{recipe.name} does not learn one class per picture, as a teacher's labels require")
@@ -93,7 +93,7 @@ def _labelled(where: str, sets: Sets, recipe: Recipe, pseudo: PseudoSettings, wo
 
 
 def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | None, pseudo: PseudoSettings) -> None:
-    """The folder is about one thing: the same goes on with it, another is refused."""
+    """A folder belongs to one request: the same one resumes it, a different one is refused."""
     path, here = (
         out / "selftrain.json",
         {
@@ -107,7 +107,9 @@ def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | Non
         there = atomic.read_json(path)
         differing = [name for name in here if not isinstance(there, dict) or there.get(name) != here[name]]
         if differing:
-            raise UserError(f"{out}: started with another {' and '.join(differing)}; give the same, or another --out")
+            raise UserError(
+                f"{out}: started with a different {' and '.join(differing)}; give the same, or choose another --out"
+            )
         return
     if names := atomic.strangers(out):
         raise UserError(f"{out}: holds {names[0]!r} already; choose another --out")
@@ -115,7 +117,7 @@ def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | Non
 
 
 def account_of(run: str | Path) -> dict[str, Any] | None:
-    """Of the labels that a run learned from: how many, of which class, how sure; None where a person gave them all."""
+    """The labels that a run learned from: how many of each class, and how sure; None if people gave them all."""
     recipe = Path(run) / "recipe.json"
     folder = Path(atomic.read_json(recipe)["data"]["where"]) if recipe.is_file() else None
     if folder is None or not is_joined(folder):

@@ -1,4 +1,4 @@
-"""Teach: a recipe's teacher is shown every view, and a folder of its predictions comes out."""
+"""Teach: run a recipe's teacher on every view, and store its predictions in a folder."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,8 +15,8 @@ from vitreous.training.devices import World, autocast
 
 
 def teach(recipe: Recipe, out: str | Path, epochs: int | None = None, samples: int = stored.SAMPLES) -> dict[str, int]:
-    """Ask a recipe's teacher about every view of so many epochs (all of the recipe's by default) and store its
-    predictions; a folder that holds some already is completed. `samples`: so many per file."""
+    """Run a recipe's teacher on every view of `epochs` epochs (default: all of the recipe's) and store its predictions;
+    a folder that holds some already is completed. `samples`: how many per file."""
     objective, world, folder = storable(recipe), World.join(recipe.training.device), Path(out)
     train = recipe.data.build().train
     recipe = with_batch_that_fits(recipe, train, world)
@@ -32,8 +32,8 @@ def teach(recipe: Recipe, out: str | Path, epochs: int | None = None, samples: i
             return objective.kept(teacher(batch.images))
 
     with stored.claimed(folder, document) if world.is_first else nullcontext():
-        world.wait()  # for the first, which puts the folder in order before the others write
+        world.wait()  # until the first has prepared the folder
         asked = torch.tensor(stored.store(folder, loader, ask, epochs, rank=world.rank, world=world.size)).double()
-        asked = world.mean(asked)  # also waits for the others, so that the folder is claimed until all have ended
+        asked = world.mean(asked)  # waits for the others, so that the folder stays claimed until all have ended
     views = epochs * loader.steps_per_epoch * loader.order.batch_size
     return {"epochs": epochs, "views": views, "asked": round(float(asked) * world.size)}

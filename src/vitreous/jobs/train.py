@@ -49,11 +49,11 @@ def train(
     course: Course | None = None,
     into: str = "model",
 ) -> dict[str, Any]:
-    """Run a recipe to its end, from wherever its directory stands. Returns its results.
+    """Run a recipe to its end, resuming if its directory has checkpoints. Returns its results.
 
-    `read_test=False` is for choosing: the test set stays unread. `open_data` is for several runs in one process, which
-    need not decode the same pictures each. A run that goes `until` a step before its end is saved there; it returns {}.
-    `course` may change schedule and length while it runs. The trained model goes `into` that folder of the run.
+    `read_test=False`, for choosing settings, leaves the test set unread. `open_data` lets several runs in one process
+    share decoded pictures. A run `until` a step before its end is saved there, and returns {}. `course` may change
+    schedule and length during the run. The trained model is saved `into` this folder of the run.
     """
     path = Path(out) if out is not None else Path("runs") / recipe.name
     recipe = recipe.located()
@@ -66,12 +66,14 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
     """The paper's protocol (B.1.1): choose the rate on a held-out part of train, then train on all of it."""
     if recipe.data.val_fraction == 0:
         raise UserError(
-            "a rate is chosen on a held-out part of train: give --data.val_fraction more than 0, or no --rates"
+            "a rate is chosen on a held-out part of train: set --data.val_fraction above 0, or leave out --rates"
         )
     if task_settings(recipe.objective) is None:
-        raise UserError(f"{recipe.name} learns without labels, and has no score to choose a rate by: leave out --rates")
+        raise UserError(
+            f"{recipe.name} learns without labels, so it has no score to choose a rate by: leave out --rates"
+        )
     with RunDirectory(path, owner=World.join(recipe.training.device).is_first):
-        pass  # the folder of the trials is a run's from the start
+        pass  # claims the folder of the trials as a run's
     scores = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
@@ -101,7 +103,7 @@ def _train(
     course: Course | None = None,
     into: str = "model",
 ) -> dict[str, Any]:
-    """`about` goes into the results."""
+    """`about` is added to the results."""
     world = World.join(recipe.training.device)
     with world.together(), in_plain_words(), RunDirectory(path, owner=world.is_first) as directory:
         finished = directory.results()
@@ -109,7 +111,7 @@ def _train(
             resuming.claim(directory, recipe)
             if finished is None:
                 directory.write_environment()
-        world.wait()  # for the first, which puts the directory in order before the others read it
+        world.wait()  # until the first has prepared the directory
         if finished is not None:
             if world.is_first:
                 print(f"{path}: this run has finished; these are its results")
@@ -145,7 +147,7 @@ def _train(
 
 
 def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
-    """What has a task needs targets of its kind; what has none has no score to choose by."""
+    """A task needs targets of its kind; an objective without a task has no score to choose by."""
     task = task_settings(recipe.objective)
     if task is not None:
         check_classes(train)
@@ -160,7 +162,7 @@ def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
             )
     elif recipe.training.keep == "best":
         raise UserError(
-            f"{recipe.name} learns without labels, and has no score to keep the best by: --training.keep last"
+            f"{recipe.name} learns without labels, so it has no score to keep the best by: give --training.keep last"
         )
 
 
@@ -168,10 +170,10 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
     keeps_best = recipe.training.keep == "best"
     if splits.val is None:
         if keeps_best:
-            raise UserError("the best weights are chosen on a validation part: give --data.val_fraction more than 0")
+            raise UserError("the best weights are chosen on a validation part: set --data.val_fraction above 0")
         return None
     if world.is_first and not directory.checkpoints.paths():
-        atomic.remove(directory.path / BEST)  # of a run that ended before its first checkpoint and starts again
+        atomic.remove(directory.path / BEST)  # left by a run that ended before its first checkpoint
     batches = eval_batches(splits.val, recipe, world)
 
     def evaluate(objective: Objective) -> dict[str, float]:
@@ -187,11 +189,11 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
     return evaluate
 
 
-BEST = "best"  # folder of the weights that scored best on the validation part, where they are what is kept
+BEST = "best"  # folder of the weights that scored best on the validation part, if these are kept
 
 
 def _keep_if_best(folder: Path, state: dict[str, Tensor], scores: dict[str, float], headline: str) -> None:
-    """A run that goes on from an earlier step meets its best again, and it stays."""
+    """A run that resumes from an earlier step reaches its best weights again, and they stay."""
     if not folder.is_dir() or scores[headline] > atomic.read_json(folder / "model.json")[headline]:
         own.save_model(folder, state, scores)
 
@@ -199,7 +201,7 @@ def _keep_if_best(folder: Path, state: dict[str, Tensor], scores: dict[str, floa
 def _finish(
     recipe: Recipe, folder: Path, loop: Loop, splits: Splits, *, read_test: bool, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """Keep the model (averaged where averages were kept) in the folder and read the test set, once."""
+    """Save the model (averaged if the run averages) to the folder, and score the test set once."""
     objective, world = loop.objective.eval(), loop.world
     results: dict[str, Any] = {
         "recipe": recipe.name,
@@ -228,7 +230,7 @@ def _finish(
 def trained(
     recipe: Recipe, objective: Objective, classes: tuple[str, ...], where: str, tokenizer: Tokenizer | None = None
 ) -> Trained:
-    """What a run leaves behind: a task with its head, or the encoder alone."""
+    """The result of a run: a task with its head, or the encoder alone."""
     task = objective.task
     weights = whole(objective.encoder.state_dict(prefix="encoder.") if task is None else task.state_dict())
     card = Card(

@@ -1,5 +1,5 @@
-"""Verify: whether all that a run left is whole, whether its pictures are still those it learned from, and, where that
-is asked for, whether it goes on exactly as if it had not been stopped, on this machine."""
+"""Verify: whether all files of a run are intact, whether its pictures are still those it learned from, and, if asked,
+whether it resumes on this machine exactly as if it had not been stopped."""
 
 import shutil
 import tempfile
@@ -22,7 +22,7 @@ from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 
-STEPS = 8  # that are taken twice
+STEPS = 8  # to take twice
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Check:
 def verify(
     where: str | Path, resume: bool = False, device: str = "auto", open_data: OpenData = DataSettings.build
 ) -> list[Check]:
-    """What is found of each part of a run, which is read and never written to. `device`: auto is its recipe's."""
+    """Check each part of a run, which is only read, never written to. `device`: auto means that of the recipe."""
     path = Path(where)
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give a run directory")
@@ -56,7 +56,7 @@ def verify(
     return checks
 
 
-# ---- what lies in the run
+# ---- the files of the run
 
 
 def _recipe(path: Path) -> tuple[Recipe | None, Check]:
@@ -64,20 +64,20 @@ def _recipe(path: Path) -> tuple[Recipe | None, Check]:
         recipe = read_recipe(path / "recipe.json").located()
     except UserError as error:
         return None, Check("recipe", False, str(error))
-    return recipe, Check("recipe", True, f"{recipe.name}, as this version reads it")
+    return recipe, Check("recipe", True, f"{recipe.name}, which this version can read")
 
 
 def _checkpoints(directory: RunDirectory) -> Check:
-    """All of them, not only the newest, which alone is read when a run goes on."""
+    """All of them, while resuming reads only the newest."""
     steps = list(directory.checkpoints.paths())
     if not steps:
-        return Check("checkpoints", True, "none yet: the run begins at its first step")
+        return Check("checkpoints", True, "none yet: the run starts at its first step")
     found = {step: _damage(directory.checkpoints, step) for step in steps}
     damaged = [words for words in found.values() if words is not None]
     whole = [step for step, words in found.items() if words is None]
     named = ", ".join(f"{step:,}" for step in whole)
     if not damaged:
-        return Check("checkpoints", True, f"whole, after step {named}")
+        return Check("checkpoints", True, f"intact, after step {named}")
     goes_on = f"the run resumes from step {whole[-1]:,}" if whole else "the run cannot be resumed"
     return Check("checkpoints", False, f"{damaged[-1]}; {goes_on}")
 
@@ -91,14 +91,14 @@ def _damage(checkpoints: Checkpoints, step: int) -> str | None:
 
 
 def _folders(path: Path) -> Iterator[Check]:
-    """Of weights and predictions, beside the checkpoints."""
+    """The folders of weights and predictions, beside the checkpoints."""
     for manifest in sorted(path.glob(f"*/{own.MANIFEST}")):
         damage = own.verify_folder(manifest.parent)
         yield Check(manifest.parent.name, damage is None, damage or "intact: it matches its manifest")
 
 
 def _log(directory: RunDirectory, recipe: Recipe) -> Check:
-    """It never ends before a checkpoint: that is saved after all of its step is logged."""
+    """The log never ends before a checkpoint, which is saved after its step is logged."""
     rows, every = directory.rows(), recipe.training.log_every_steps
     logged = max((row["step"] for row in rows), default=0)
     newest = max(directory.checkpoints.paths(), default=0)
@@ -134,7 +134,7 @@ def _pictures(path: Path, recipe: Recipe, open_data: OpenData) -> tuple[Splits |
 
 
 def _resume(directory: RunDirectory, recipe: Recipe, splits: Splits) -> Check:
-    """Some steps in one go, and the same with a stop between; in copies, so that the run stays as it is."""
+    """Take some steps without a stop, and the same steps with one; on copies, so that the run is not changed."""
     try:
         start, end = _from_where(directory, recipe, splits)
         halfway = (start + end) // 2
@@ -162,7 +162,7 @@ def _from_where(directory: RunDirectory, recipe: Recipe, splits: Splits) -> tupl
 
 
 def _copy(directory: RunDirectory, recipe: Recipe, path: Path, start: int) -> Path:
-    """What a run at that step needs to go on, and a line logged for every step."""
+    """A copy of the run that can resume from that step, and logs every step."""
     training = replace(recipe.training, log_every_steps=1, checkpoint_every_s=float("inf"))
     settings.save(replace(recipe, training=training), path / "recipe.json")
     for name in ("run.json", "pictures.json", words.KEPT):

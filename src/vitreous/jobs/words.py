@@ -1,4 +1,4 @@
-"""Captions become tokens: the tokenizer of a run, found, or learned from its captions, and kept in its folder."""
+"""From captions to tokens: the tokenizer of a run, read, or trained on its captions, and kept in its folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +17,14 @@ from vitreous.words.files import read_tokenizer
 from vitreous.words.pairs import train_tokenizer
 from vitreous.words.tokenizer import Tokenizer
 
-KEPT = "tokenizer.json"  # in the folder of a run: a run that goes on reads what it began with
+KEPT = "tokenizer.json"  # in the folder of a run: resuming reads the one it started with
 
 
 def with_words(
     recipe: Recipe, splits: Splits, world: World, folder: Path | None = None
 ) -> tuple[Recipe, Splits, Tokenizer | None]:
-    """For what learns from captions: the recipe with a text tower for this tokenizer, and its captions as tokens. What
-    learns from anything else stays as it is."""
+    """For recipes that learn from captions: the recipe with a text tower for the tokenizer, and the captions as tokens.
+    Other recipes stay as they are."""
     objective = recipe.objective
     if not isinstance(objective, ImageTextSettings):
         return recipe, splits, None
@@ -39,7 +39,7 @@ def with_words(
 
 
 def fitted(recipe: Recipe, objective: ImageTextSettings, tokenizer: Tokenizer) -> Recipe:
-    """With a text tower for this tokenizer."""
+    """The recipe with a text tower for this tokenizer."""
     text = replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
     return replace(recipe, objective=replace(objective, text=text, tokenizer=None))
 
@@ -50,7 +50,7 @@ def begun_with(folder: Path) -> Tokenizer:
 
 
 def _kept(recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, folder: Path | None) -> Tokenizer:
-    """The first rank finds it, and the others read what it has left."""
+    """The first rank makes it, and the others read what it wrote."""
     if folder is None:
         return _found(recipe, objective, train)
     path = folder / KEPT
@@ -69,7 +69,7 @@ def _found(recipe: Recipe, objective: ImageTextSettings, train: Source) -> Token
 
 
 def encoded(source: Source, tokenizer: Tokenizer, text: TextSettings) -> Source:
-    """The same pictures, their captions as this text tower reads them."""
+    """The same pictures, with captions as tokens for this text tower."""
     padding = tokenizer.padding if text.may_be_cut else None
     return Retargeted(source, _captions(source).encoded(tokenizer, padding))
 
@@ -77,6 +77,7 @@ def encoded(source: Source, tokenizer: Tokenizer, text: TextSettings) -> Source:
 def _captions(source: Source) -> Captions:
     if not isinstance(source.targets, Captions):
         raise UserError(
-            f"{source.name}: its pictures have no captions, or other targets were read: --data.layout.targets captions"
+            f"{source.name}: its pictures have no captions, or something else was read: "
+            "give --data.layout.targets captions"
         )
     return source.targets
