@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -67,9 +67,19 @@ def damaged_file(folder: Path, other: Path, way: Callable[..., None], draws: ran
 
 
 def checkpoint(folder: Path, shared: Path, way: Callable[..., None], draws: random.Random) -> bool:
-    """The one before is used, and the damaged one named."""
     reference(shared, "supervised")
-    shutil.copytree(shared / "reference" / "supervised" / "out" / "checkpoints", folder / "checkpoints")
+    return _skipped(folder, shared / "reference" / "supervised", way, draws)
+
+
+def shares(folder: Path, shared: Path, way: Callable[..., None], draws: random.Random) -> bool:
+    """Of a checkpoint of two ranks; a swapped one is of another step."""
+    reference(shared, "sharded", ranks=2)
+    return _skipped(folder, shared / "reference" / "sharded-2", way, draws)
+
+
+def _skipped(folder: Path, run: Path, way: Callable[..., None], draws: random.Random) -> bool:
+    """The one before is used, and the damaged one named."""
+    shutil.copytree(run / "out" / "checkpoints", folder / "checkpoints")
     older, newer = (path for path in Checkpoints(folder / "checkpoints").paths().values())
     tensors = Checkpoints(folder / "checkpoints").latest()
     path = damaged_file(newer, older, way, draws)
@@ -153,7 +163,7 @@ def _rows(where: Path) -> list[list[object]]:
     return [table.to_pylist() for table in Output(str(where)).tables()]
 
 
-KINDS = (checkpoint, model_folder, exported, stored_predictions, index)
+KINDS = (checkpoint, model_folder, exported, stored_predictions, index, shares)
 
 
 def trial(number: int, folder: Path, shared: Path) -> Facts:
@@ -162,7 +172,7 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     return {"what": kind.__name__, "way": way.__name__, "noticed": noticed}
 
 
-def _equal(one: dict[str, dict[str, torch.Tensor]], two: dict[str, dict[str, torch.Tensor]]) -> bool:
+def _equal(one: Mapping[str, Mapping[str, torch.Tensor]], two: Mapping[str, Mapping[str, torch.Tensor]]) -> bool:
     return one.keys() == two.keys() and all(
         torch.equal(tensor, two[stem][name]) for stem, named in one.items() for name, tensor in named.items()
     )
@@ -192,5 +202,5 @@ CAMPAIGN = Campaign(
     promise="a damaged file is noticed before a weight is used, and named; the last good checkpoint is used",
     full=400,
     trial=trial,
-    short=(0, 19, 21, 40),
+    short=(0, 22, 25, 29),
 )

@@ -1,6 +1,8 @@
 """Classes by their names: how these are typed, and the sentences that they become."""
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +22,7 @@ TEMPLATES = (
 AS_THEY_ARE = (PLACE,)
 ARTICLE = re.compile(r"(a|an|the)\s+", re.IGNORECASE)
 MAX_BYTES = 2**20  # of a file of names or templates
+LISTS = (".txt", ".csv", ".list")  # how the name of such a file ends
 
 
 def sentences(name: str, templates: Sequence[str]) -> list[str]:
@@ -33,8 +36,11 @@ def sentences(name: str, templates: Sequence[str]) -> list[str]:
 
 def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> None:
     if len(classes) < least:
-        raise UserError(f"classes: {len(classes)} of them; at least {least} must be given")
-    twice = next((name for name in classes if list(classes).count(name) > 1), None)
+        raise UserError(
+            f"classes: {len(classes)} of them; at least {least} must be given, with commas between them or one per "
+            "line of a file"
+        )
+    twice = next((name for name, times in Counter(classes).items() if times > 1), None)
     if twice is not None:
         raise UserError(f"classes: {twice!r} is named twice")
     wrong = [template for template in templates if PLACE not in template]
@@ -46,7 +52,7 @@ def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> N
 
 
 def parse_classes(text: str) -> tuple[str, ...]:
-    """'a cat,a dog', or a file with a name per line."""
+    """'a cat,a dog', where a name that has commas itself stands in quotes; or a file with a name per line."""
     return _parsed(text, ",", "--classes")
 
 
@@ -74,5 +80,8 @@ def _parsed(text: str, separator: str, option: str) -> tuple[str, ...]:
             return _stripped(path.read_text(encoding="utf-8-sig").splitlines())
     except (OSError, ValueError) as error:  # too long for a file's name; or a file of something else
         if isinstance(error, UnicodeDecodeError):
-            raise UserError(f"{option} {text}: not a text file") from None
-    return listed(text, separator)
+            raise UserError(f"{option} {text}: not a text file in UTF-8") from None
+    found = _stripped([part for row in csv.reader([text], delimiter=separator, skipinitialspace=True) for part in row])
+    if len(found) == 1 and (path.suffix in LISTS or path.parent != Path()):
+        raise UserError(f"{option} {text}: no such file")
+    return found
