@@ -1,4 +1,4 @@
-"""First models: whole ones, made within seconds, which later ones have to beat."""
+"""First models: complete models, made within seconds, that later ones have to beat."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +19,14 @@ class FirstModel:
     picture_px: tuple[int, int]
     head: str  # how its linear head was fitted
     penalty: float | None = None  # of a head that has one
-    log_loss: float | None = None  # on what the head has not seen, where it was chosen by that
+    log_loss: float | None = None  # on pictures the head has not seen, if it was chosen by that
     headline: str  # what the scores below are: accuracy, mAP, mIoU
     score: float | None  # on pictures the head has not seen; None: there are none
     val_score: float | None  # on the validation part
-    pictures: int  # of train that it was fitted to
-    views: int  # altered ones of each, beside the picture itself
-    picture_s: float  # a picture takes
-    ready_s: float  # since the command began
+    pictures: int  # training pictures that it was fitted to
+    views: int  # augmented ones of each, besides the picture itself
+    picture_s: float  # seconds per picture
+    ready_s: float  # seconds since the command began
 
     def words(self) -> str:
         scored = ""
@@ -42,14 +42,14 @@ class FirstModel:
 
 
 def calibrated(trained: Trained, calibration: Calibration | None) -> Trained:
-    """With what the validation part tells of its confidence."""
+    """With its confidence corrected by the validation part."""
     return trained if calibration is None else replace(trained, card=replace(trained.card, calibration=calibration))
 
 
 def save_both(
     trained: Trained, calibration: Calibration | None, out: Path, folder: str, *, delivers: bool = True
 ) -> None:
-    """As it is, to go on from; and calibrated, as what the run delivers so far."""
+    """Uncalibrated, to continue training from; and calibrated, as the run's model so far."""
     trained.save(out / folder)
     if delivers:
         calibrated(trained, calibration).save(out / "model")
