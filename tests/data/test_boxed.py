@@ -23,6 +23,7 @@ from boxed_made import (
 )
 from PIL import Image
 
+from vitreous.data.images import BadPicture
 from vitreous.data.names import Layout
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.errors import UserError
@@ -171,10 +172,18 @@ def test_boxes_turn_as_pixels_do(tmp_path, orientation):
         ),
         (
             {"annotations": [{"id": 5, "image_id": 10, "category_id": 7, "bbox": [1, 2, 10**400, 4]}]},
-            "its bbox has a number that is too large",
+            "its bbox has a number that is no number, or too large",
+        ),
+        (
+            {"annotations": [{"id": 5, "image_id": 10, "category_id": 7, "bbox": [1, 2, float("nan"), 4]}]},
+            "its bbox has a number that is no number, or too large",
         ),
         ({"categories": []}, "has no categories"),
         ({"categories": [{"id": "x"}]}, "a category without a number and a name"),
+        (
+            {"categories": [{"id": 7, "name": "cat"}, {"id": 7, "name": "eel"}]},
+            "two categories have the number 7: 'cat' and 'eel'",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_coco_file(tmp_path, change, message):
@@ -191,11 +200,47 @@ def test_wrong_annotations_cost_their_pictures_alone(tmp_path):
     check_left_out(write_coco(tmp_path, **document), "annotation 100: its bbox is", "2 of 6 annotations", 1)
 
 
+def test_what_is_no_record_among_annotations_is_told(tmp_path):
+    document = coco_json()
+    document["annotations"].append(None)
+    source = opened(write_coco(tmp_path, **document))
+    assert len(source) == 4 and any("1 of 7 annotations cannot be used" in note for note in source.notes)
+
+
+def test_names_too_long_for_a_file_are_pictures_that_are_not_there(tmp_path):
+    document = coco_json()
+    document["images"][0]["file_name"] = "a" * 5000
+    source = opened(write_coco(tmp_path, **document))
+    with pytest.raises(BadPicture):
+        source.read(0)
+    assert [source.read(index).shape[:2] for index in (1, 2, 3)] == SIZES[1:]
+
+
 def test_coco_pictures_that_lay_in_other_folders(tmp_path):
     document = coco_json()
     for one in document["images"]:
         one["file_name"] = f"data/upload/{one['file_name']}"
     check_read(opened(write_coco(tmp_path, **document)))
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe\x00", b"no"])
+def test_a_broken_coco_file_is_no_lost_split(tmp_path, text):
+    write_coco(tmp_path)
+    (tmp_path / "instances.json").rename(tmp_path / "val.json")
+    (tmp_path / "train.json").write_bytes(text)
+    with pytest.raises(UserError, match=r"train\.json: is not JSON, though COCO files lie beside it"):
+        open_sources(str(tmp_path))
+
+
+def test_coco_in_utf_16_and_a_split_without_pictures(tmp_path):
+    write_coco(tmp_path)
+    text = (tmp_path / "instances.json").read_text()
+    (tmp_path / "instances.json").unlink()
+    (tmp_path / "val.json").write_bytes(text.encode("utf-16"))
+    (tmp_path / "train.json").write_text(json.dumps(coco_json([])))
+    found = open_sources(str(tmp_path))
+    check_read(found["val"])
+    assert list(found) == ["val"] and f"{tmp_path.name}: no pictures in train" in found["val"].notes
 
 
 def test_coco_files_that_cannot_be_used(tmp_path):
@@ -309,6 +354,15 @@ def check_left_out(root, where, message, left_out):
     assert where in str(error.value) and "--data.max_unreadable" in str(error.value)
 
 
+def test_classes_of_one_name_are_one(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "data.yaml").write_text("train: images/train\nnames: [cat, eel, cat]")
+    (tmp_path / "labels" / "train" / "a.txt").write_text("2 0.5 0.5 0.1 0.1")
+    source = opened(tmp_path)
+    assert source.classes == ("cat", "eel") and source.targets.of(0).classes.tolist() == [0]
+    assert any("classes of the same name are one" in note for note in source.notes)
+
+
 def test_a_yaml_may_miscount_its_classes(tmp_path):
     write_yolo(tmp_path)
     (tmp_path / "data.yaml").write_text("train: images/train\nnc: 5\nnames: [cat, dog, eel]\n")
@@ -420,6 +474,13 @@ def test_what_is_wrong_in_an_xml_file(tmp_path, text, message):
     check_left_out(tmp_path, str(tmp_path / "Annotations" / "a.xml"), message, 0)
 
 
+@pytest.mark.parametrize("width", ["inf", "1e30", "nan", "-5"])
+def test_a_size_that_no_picture_has_is_not_believed(tmp_path, width):
+    write_voc(tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text(voc_xml(0).replace("<width>60<", f"<width>{width}<"))
+    check_read(opened(tmp_path), ("cat", "dog"))
+
+
 def test_folders_that_are_nearly_voc(tmp_path):
     write_voc(tmp_path / "VOC2007", [0])
     write_voc(tmp_path / "VOC2012", [1])
@@ -441,7 +502,7 @@ def test_pictures_that_were_never_labelled_are_left_out(tmp_path):
     source = opened(write_parquet(tmp_path / "set.parquet", cells=cells))
     assert len(source) == 2 and [source.described(index) for index in range(2)] == ["1 dog", "no objects"]
     assert source.read(0).shape[:2] == SIZES[1] and source.where(1).endswith("row 2")
-    assert source.notes[1].endswith("never labelled, left out: 2 pictures (objects is null)")
+    assert source.notes[1].endswith("unlabelled pictures left out: 2 (objects is null)")
 
 
 def as_records(names=("bbox", "category"), xywh=False, classes=None):
@@ -485,6 +546,15 @@ def test_lists_of_records_with_names_of_classes_and_boxes_as_coco_has_them(tmp_p
 def test_what_is_wrong_in_a_column_of_objects(tmp_path, cells, message):
     with pytest.raises(UserError, match=message):
         opened(write_parquet(tmp_path / "set.parquet", cells=cells))
+
+
+def test_a_wrong_row_costs_its_picture_alone(tmp_path):
+    cells = [
+        {"bbox": [list(map(float, box)) for box in one], "category": k} for one, k in zip(BOXES, LABELS, strict=True)
+    ]
+    cells[1]["category"] = [9]
+    source = opened(write_parquet(tmp_path / "set.parquet", cells=cells))
+    assert len(source) == 3 and any("1 of 4 rows cannot be used" in note for note in source.notes)
 
 
 def test_labels_win_over_objects_unless_boxes_are_asked_for(tmp_path):

@@ -29,7 +29,7 @@ def test_numbers_that_occur_are_classes():
 def test_colours_that_occur_are_classes():
     legend, notes = found([[[0, 0, 0], [128, 64, 128]], [[0, 0, 0], [0, 0, 0]]])
     assert (legend.classes, legend.coloured, legend.ignored) == (("#000000", "#804080"), True, ())
-    assert "called by their colours: #000000, #804080" in notes[0]
+    assert "named by their colours: #000000, #804080" in notes[0]
     assert found([[[0, 0, 0], [128, 64, 128]]], ignored="#000000")[0].classes == ("#804080",)
 
 
@@ -98,7 +98,7 @@ def test_several_values_of_one_class(tmp_path):
 
 
 def test_colours_without_names_for_them():
-    with pytest.raises(UserError, match=r"masks hold colours, but its classes are given by number. Write classes.json"):
+    with pytest.raises(UserError, match=r"masks hold colours, but classes are given by number. Write classes.json"):
         found([[[128, 64, 128]]], numbered_entries(["road"]))
     with pytest.raises(UserError, match="the class 'sky' has no colour"):
         found([[[128, 64, 128]]], [Entry("road", None, 0x804080), Entry("sky", 1)])
@@ -127,7 +127,8 @@ def test_bad_masks_are_left_to_whoever_reads_them():
         ([f"class {number}" for number in range(40_000)], "40,000 classes in masks; there must be from 1 to 32,767"),
         ([None], "0 classes in masks"),
         ('[{"name": "a", "label": Infinity}]', "not a list of class names"),
-        ("[" * 200_000, "not a list of class names"),
+        ("[" * 200_000, "cannot be read as JSON"),
+        ("null", "not a list of class names: None"),
         (7, "not a list of class names"),
     ],
 )

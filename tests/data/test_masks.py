@@ -109,7 +109,7 @@ def test_unknown_values_are_named():
     colours = Legend(("road",), ((0x804080,),), ignored=(0,), coloured=True)
     picture = np.array([[[128, 64, 128], [0, 0, 0], [1, 2, 3]]], dtype=np.uint8)
     assert colours.read(saved(Image.fromarray(picture[:, :2]))).tolist() == [[0, -1]]
-    with pytest.raises(BadPicture, match="the colour #010203, which is no class"):
+    with pytest.raises(BadPicture, match="the colour #010203, which is neither a class nor ignored"):
         colours.read(saved(Image.fromarray(picture)))
     big = np.array([[0, 40000]], dtype=np.uint16)
     with pytest.raises(BadPicture, match="the value 40000, which"):

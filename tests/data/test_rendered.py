@@ -100,6 +100,6 @@ def test_edges_are_smooth():
 def test_opened_like_any_other_set():
     splits = DataSettings(where="rendered:count", examples=40, val_fraction=0.2, keep_gb=0).build()
     assert (len(splits.train), len(splits.val), len(splits.test)) == (32, 8, NUMBERS["test"])
-    assert "rendered:count (train), picture" in splits.train.where(0)
+    assert splits.train.where(0).endswith(" of rendered:count (train)")
     with pytest.raises(UserError, match="Did you mean count"):
         open_sources("rendered:counts")

@@ -171,7 +171,7 @@ def test_a_table_with_splits_a_label_and_a_missing_mask(tmp_path):
 def test_a_table_whose_masks_are_elsewhere(tmp_path):
     write_pairs(tmp_path / "a", tmp_path / "b", range(5))
     (tmp_path / "set.csv").write_text("image,mask\n" + "".join(f"a/{n:04}.png,c/{n:04}.png\n" for n in range(5)))
-    with pytest.raises(UserError, match=r"5 of its 5 files do not exist .* the first is c/0000.png"):
+    with pytest.raises(UserError, match=r"5 of its 5 files do not exist .* such as c/0000.png"):
         open_sources(str(tmp_path / "set.csv"))
 
 

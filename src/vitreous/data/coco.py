@@ -5,17 +5,17 @@ gives no object are pictures without objects; those that lie beside and are not 
 out, as is a picture with an annotation that cannot be read.
 """
 
-import codecs
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import Any, TypeGuard
+from typing import Any
 
 from vitreous.data.base import BadFiles, Source
-from vitreous.data.detected import UNKNOWN, Classes, with_boxes
-from vitreous.data.files import open_regular, read_regular
+from vitreous.data.detected import UNKNOWN, Classes, stated, with_boxes
+from vitreous.data.files import is_regular, open_regular, read_regular
 from vitreous.data.names import ALL, merged_trainval, split_of
 from vitreous.data.objects import Annotated
 from vitreous.data.outlines import bounds
@@ -26,7 +26,6 @@ from vitreous.errors import UserError, first_line, shown
 
 MAX_BYTES = 4 * 2**30  # of a file
 PEEK_BYTES = 2**16
-MOST_PX = 2**31  # of a side
 PROBED = 5  # pictures that are looked for, to find their folder
 KEYS = ("images", "annotations", "categories")
 OTHERS = ("captions", "person_keypoints", "stuff", "panoptic", "image_info")  # what COCO has beside its instances
@@ -79,10 +78,15 @@ def _opened(name: str, files: Mapping[str, CocoFile], root: Path, most_bad: int 
 def _by_split(folder: Path) -> dict[str, CocoFile]:
     """By the names of files, or of the folders they lie in; a lone file is not split."""
     found: dict[str, list[CocoFile]] = {}
+    others: list[Path] = []
     for path in _candidates(folder):
         file = _read(path)
         if file is not None:
             found.setdefault(_split_of(path, folder) or ALL, []).append(file)
+        elif _split_of(path, folder) and not _head(path).startswith(("{", "[")):
+            others.append(path)
+    if found and others:
+        raise UserError(f"{others[0]}: is not JSON, though COCO files lie beside it. Repair it, or remove it.")
     for split, files in found.items():
         if len(files) > 1:
             both = " and ".join(str(file.path.relative_to(folder)) for file in files[:2])
@@ -117,28 +121,37 @@ def _split_in(name: str) -> str | None:
 
 def _read(path: Path) -> CocoFile | None:
     """None where it is some other JSON file."""
+    head = _head(path)
+    if not (head.startswith("{") and re.search(r'"(images|annotations|categories)"\s*:', head)):
+        return None
     try:
-        with open_regular(path) as file:
-            head = file.read(PEEK_BYTES).removeprefix(codecs.BOM_UTF8)
-        looks_like = head.lstrip().startswith(b"{") and re.search(rb'"(images|annotations|categories)"\s*:', head)
-        if not looks_like:
-            return None
         document = json.loads(read_regular(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({first_line(error)}).") from None
-    images, annotations, categories = (document.get(key) for key in KEYS) if isinstance(document, dict) else [None] * 3
-    if not (_are_records(images) and _are_records(annotations)):
+    images, annotations, categories = (_records(document.get(key)) for key in KEYS)
+    if images is None or annotations is None:
         return None
     has_objects = any("bbox" in one or "segmentation" in one for one in annotations)
-    if not (has_objects or (not annotations and _are_records(categories))):
+    if not (has_objects or (not annotations and categories is not None)):
         return None
-    if not _are_records(categories):
+    if categories is None:
         raise UserError(f"{path}: has no list called categories: name the classes there.")
     return CocoFile(path, images, annotations, categories)
 
 
-def _are_records(part: object) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(part, list) and all(isinstance(one, dict) for one in part)
+def _head(path: Path) -> str:
+    """How a file begins, as JSON would read it."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(PEEK_BYTES)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read as JSON ({first_line(error)}).") from None
+    return start.decode(json.detect_encoding(start), "replace").lstrip()
+
+
+def _records(part: object) -> list[dict[str, Any]] | None:
+    """What stands in a list and is no record has nothing of what is looked for."""
+    return [one if isinstance(one, dict) else {} for one in part] if isinstance(part, list) else None
 
 
 # ---- What they hold
@@ -149,8 +162,10 @@ def _categories(file: CocoFile) -> dict[int, str]:
     known: dict[int, str] = {}
     for one in file.categories:
         match one:
-            case {"id": int(number), "name": str(name)}:
-                known[number] = name
+            case {"id": int(number), "name": str(name)} if name.strip():
+                if known.setdefault(number, name) != name:
+                    both = f"{known[number]!r} and {name!r}"
+                    raise UserError(f"{file.path}: two categories have the number {shown(number)}: {both}.")
             case _:
                 raise UserError(f"{file.path}: a category without a number and a name: {shown(one)}.")
     if not known:
@@ -195,7 +210,8 @@ def _annotated(file: CocoFile, folder: Path, numbers: Mapping[int, int], most_ba
         except _WrongError as error:
             image = one.get("image_id")
             wrong |= {places[image]} if isinstance(image, int | str) and image in places else set()
-            bad.add(f"annotation {shown(one.get('id', f'number {number}'))}", str(error))
+            called = shown(one["id"]) if "id" in one else f"number {number}"
+            bad.add(f"annotation {called}", str(error))
     if bad and (len(bad) == len(file.annotations) or len(wrong) == len(found)):
         raise UserError(bad.summary())
     bad.check()
@@ -209,7 +225,7 @@ def _picture(folder: Path, name: str) -> str:
     """Its path; beside the others where it was in some other folder when it was annotated, or on a Windows machine."""
     path = folder / name
     elsewhere = (folder / name.replace("\\", "/"), folder / PureWindowsPath(name).name)
-    return str(next((one for one in (path, *elsewhere) if one.is_file()), path))
+    return str(next((one for one in (path, *elsewhere) if is_regular(one)), path))
 
 
 class _WrongError(Exception):
@@ -229,8 +245,8 @@ def _add(found: Annotated, one: Mapping[str, Any], places: Mapping[int | str, in
 def _size(image: Mapping[str, Any]) -> tuple[int, int]:
     """What the boxes refer to; where it is not told, the picture itself, which is still to be looked at."""
     match image:
-        case {"height": int(height), "width": int(width)} if 0 < height < MOST_PX and 0 < width < MOST_PX:
-            return height, width
+        case {"height": int() | float() as height, "width": int() | float() as width}:
+            return stated(height, width)
     return UNKNOWN
 
 
@@ -239,9 +255,12 @@ def _box(annotation: Mapping[str, Any], outline: Any) -> tuple[float, ...]:
     match annotation.get("bbox"):
         case [int() | float() as x, int() | float() as y, int() | float() as width, int() | float() as height]:
             try:
-                return float(x), float(y), float(x) + float(width), float(y) + float(height)
+                corners = float(x), float(y), float(x) + float(width), float(y) + float(height)
             except OverflowError:
-                raise _WrongError("its bbox has a number that is too large") from None
+                corners = (math.inf,) * 4
+            if not all(map(math.isfinite, corners)):
+                raise _WrongError("its bbox has a number that is no number, or too large")
+            return corners
         case None if outline is not None:
             try:
                 found = bounds(outline)
@@ -268,7 +287,7 @@ def _folder(file: CocoFile, root: Path) -> Path:
     candidates = [file.path.parent, *alike, *(path / "images" for path in alike), *deeper, *within, root]
     candidates += [*(path for path in inside if _split_in(path.name) is None), root.parent]
     for folder in candidates:
-        if any(Path(_picture(folder, name)).is_file() for name in names):
+        if any(is_regular(Path(_picture(folder, name))) for name in names):
             return folder
     if not names:
         return file.path.parent

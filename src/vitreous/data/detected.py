@@ -24,6 +24,12 @@ from vitreous.data.threads import in_threads
 # What boxes refer to, in place of a picture's size:
 RELATIVE = (1, 1)  # they are shares of its sides
 UNKNOWN = (0, 0)  # its size as it is
+MOST_PX = 2**31  # of a side
+
+
+def stated(height: float, width: float) -> tuple[int, int]:
+    """The size that annotations state; the picture's own where they state none that a picture could have."""
+    return (int(height), int(width)) if 1 <= height < MOST_PX and 1 <= width < MOST_PX else UNKNOWN
 
 
 class Classes(NamedTuple):
@@ -34,12 +40,13 @@ class Classes(NamedTuple):
 def with_boxes(name: str, splits: Mapping[str, Annotated], classes: Mapping[str, Classes]) -> dict[str, Source]:
     """`classes`: of every split."""
     found: dict[str, Source] = {}
+    empty = [f"{name}: no pictures in {split}" for split, annotated in splits.items() if not annotated]
     for split, annotated in splits.items():
-        if not len(annotated):
+        if not annotated:
             continue
         called = name if split == ALL else f"{name} {split}"
         targets, notes = _targets(called, annotated, classes[split].numbers)
-        notes = (*annotated.notes, *notes)
+        notes = (*annotated.notes, *empty, *notes)
         found[split] = FileSource(called, annotated.pictures, targets, classes[split].names, notes)
     return found
 

@@ -92,10 +92,10 @@ def _reads_objects(name: str, rows: Any, layout: Layout) -> bool:
     return reads_objects(rows.features.arrow_schema, set(LABELS) & set(rows.column_names), layout, f"hf:{name}")
 
 
-def _with_objects(name: str, rows: Any) -> Source:
+def _with_objects(name: str, rows: Any, most_bad: int | None) -> Source:
     cells = Cells(rows, column(rows.column_names, None, IMAGES, "image", name))
     columns = {one: list(rows[one]) for one in COLUMNS if one in rows.column_names}
-    known = read_objects(columns, rows.features.arrow_schema, cells.stored, name)
+    known = read_objects(columns, rows.features.arrow_schema, cells.stored, name, most_bad)
     return known.labelled_of(HubSource(name, rows, (known.targets, known.classes, known.notes)))
 
 
@@ -168,7 +168,7 @@ def open_hub(name: str, layout: Layout) -> dict[str, Source]:
         known = {ALL: next(iter(found.values()))}
     names = {split: f"{name} {split}" for split in known}
     if known and _reads_objects(name, next(iter(known.values())), layout):
-        return {split: _with_objects(names[split], rows) for split, rows in known.items()}
+        return {split: _with_objects(names[split], rows, layout.max_unreadable) for split, rows in known.items()}
     targets = _masks(name, known, layout) or {
         split: _labels(names[split], rows, layout) for split, rows in known.items()
     }

@@ -14,7 +14,7 @@ from vitreous.batch import UNLABELLED
 from vitreous.data.files import read_regular
 from vitreous.data.targets import ClassLabels, NoTargets, Targets
 from vitreous.data.targets.base import Indices
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError, did_you_mean, first_line, shown
 
 T = TypeVar("T")
 
@@ -100,6 +100,9 @@ def class_rows(folder: Path) -> list[tuple[int, set[str], str | None]]:
         return []
     try:
         data = json.loads(read_regular(path, MAX_CLASSES_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({first_line(error)}).") from None
+    try:
         data = data["classes"] if isinstance(data, dict) and isinstance(data.get("classes"), list) else data
         if isinstance(data, dict):
             if not any(isinstance(name, str | None) for name in data.values()):
@@ -112,8 +115,8 @@ def class_rows(folder: Path) -> list[tuple[int, set[str], str | None]]:
             marks = {str(value) for value in values.values()}
             rows.append((int(values.get("label", number)), marks, None if name is None else str(name)))
         return sorted(rows, key=lambda row: row[0])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise UserError(f"{path}: not a list of class names ({type(error).__name__}: {error}).") from None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise UserError(f"{path}: not a list of class names: {shown(data)}.") from None
 
 
 Numbered = tuple[Targets, tuple[str, ...], tuple[str, ...]]  # targets, class names, and notes about them

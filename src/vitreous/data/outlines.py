@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitreous.data.base import PathList
 from vitreous.data.images import MAX_PIXELS, BadPicture, turned
 from vitreous.data.objects import Flags, Numbers, Outlines
-from vitreous.errors import first_line
+from vitreous.errors import first_line, shown
 
 Points = NDArray[np.float64]  # (P, 2): x to the right, y down
 
@@ -50,8 +50,19 @@ def outline_mask(outline: Any, annotated: Sequence[float] | Numbers, size: tuple
     factors = np.array([width / annotated[1], height / annotated[0]])
     mask = np.zeros(size, dtype=np.bool_)
     for ring in outline:
-        mask |= polygon_mask(np.asarray(ring, dtype=np.float64).reshape(-1, 2) * factors, height, width)
+        mask |= polygon_mask(_points(ring) * factors, height, width)
     return mask
+
+
+def _points(ring: Any) -> Points:
+    """x and y in turn."""
+    try:
+        points = np.asarray(ring, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        points = np.array([math.nan])
+    if points.size % 2 or not np.isfinite(points).all():
+        raise ValueError(f"{shown(ring)} is no polygon, which has x and y in turn")
+    return points.reshape(-1, 2)
 
 
 def polygon_mask(points: Points, height: int, width: int) -> Flags:
@@ -114,9 +125,7 @@ def bounds(outline: Any) -> tuple[float, float, float, float] | None:
     if isinstance(outline, dict):
         rows, columns = (np.flatnonzero(run_mask(outline).any(axis=axis)) for axis in (1, 0))
         return (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1) if len(rows) else None
-    points = np.concatenate(
-        [np.asarray(ring, dtype=np.float64).reshape(-1, 2) for ring in outline] or [np.empty((0, 2))]
-    )
+    points = np.concatenate([_points(ring) for ring in outline] or [np.empty((0, 2))])
     return (*points.min(axis=0).tolist(), *points.max(axis=0).tolist()) if len(points) else None
 
 

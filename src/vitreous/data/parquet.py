@@ -190,7 +190,7 @@ def open_parquet(path: Path, layout: Layout, entries: Sequence[Entry] = ()) -> d
     if captions is not None:
         return {split: _with_captions(names[split], part, captions) for split, part in rows.items()}
     if reads_objects(schema, set(LABELS) & set(schema.names), layout, str(path)):
-        return {split: _with_objects(names[split], part) for split, part in rows.items()}
+        return {split: _with_objects(names[split], part, layout.max_unreadable) for split, part in rows.items()}
     known = _read_masks(base, rows, layout, entries) or {
         split: _read_labels(part, layout) for split, part in rows.items()
     }
@@ -296,11 +296,11 @@ def _names_inside(schema: pa.Schema, name: str) -> list[str]:
 # ---- Objects
 
 
-def _with_objects(name: str, rows: Rows) -> Source:
+def _with_objects(name: str, rows: Rows, most_bad: int | None) -> Source:
     names = rows.schema.names
     picture = column(names, None, IMAGES, "image", str(rows.path))
     columns = {name: _cells(rows, name) for name in COLUMNS if name in names}
-    known = read_objects(columns, rows.schema, lambda index: rows.stored(index, picture), str(rows.path))
+    known = read_objects(columns, rows.schema, lambda index: rows.stored(index, picture), str(rows.path), most_bad)
     return known.labelled_of(ParquetSource(name, rows, (known.targets, known.classes, known.notes)))
 
 

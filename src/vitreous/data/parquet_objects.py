@@ -1,9 +1,11 @@
 """Objects in parquet files of the Hugging Face layout: a column `objects` with lists of boxes and classes per picture.
 
-A picture without objects has empty lists. Where the whole cell is null, the picture was never labelled: it is left out.
+A picture without objects has empty lists. Where the whole cell is null, the picture was never labelled: it is left out,
+as is one with a box or a class that cannot be read.
 """
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vitreous.data.base import Source, Subset
+from vitreous.data.base import BadFiles, Source, Subset
+from vitreous.data.detected import MOST_PX
 from vitreous.data.images import BadPicture, read_shape
 from vitreous.data.names import Layout
 from vitreous.data.objects import Annotated, checked
@@ -35,7 +38,7 @@ class Known(NamedTuple):
 
     targets: Boxes  # of all rows
     classes: tuple[str, ...]
-    labelled: NDArray[np.int64]  # the rows that are
+    labelled: NDArray[np.int64]  # the rows that are, and can be read
     notes: tuple[str, ...]
 
     def labelled_of(self, source: Source) -> Source:
@@ -57,17 +60,26 @@ def reads_objects(schema: pa.Schema, labels: Collection[str], layout: Layout, wh
 
 
 def read_objects(
-    columns: Mapping[str, Sequence[Any]], schema: pa.Schema, stored: Callable[[int], bytes | Path], where: str
+    columns: Mapping[str, Sequence[Any]],
+    schema: pa.Schema,
+    stored: Callable[[int], bytes | Path],
+    where: str,
+    most_bad: int | None,
 ) -> Known:
-    """`columns`: those of COLUMNS that there are; `stored`: the picture of a row, which may raise BadPicture."""
+    """`columns`: those of COLUMNS that there are; `stored`: the picture of a row, which may raise BadPicture;
+    `most_bad`: so many rows may be broken."""
     rows = [_columns(cell, where) for cell in columns[COLUMN]]
     sizes = _sizes(columns, stored)
-    labelled = np.flatnonzero([row is not None for row in rows])
     box_name, class_name = (
         _present(rows, usual, what, where) for usual, what in ((BOXES, "boxes"), (CLASSES, "classes"))
     )
-    found, marks = _gathered(rows, box_name, class_name, where)
-    classes, numbers = _numbered(marks, schema, class_name, where)
+    names = _listed_in(schema, b"classes", str) or _names_inside(schema, class_name)
+    bad = BadFiles(where, len(rows), most_bad, "rows cannot be used, their pictures left out")
+    found, marks, labelled = _gathered(rows, (box_name, class_name), names, bad)
+    if bad and not len(labelled):
+        raise UserError(bad.summary())
+    bad.check()
+    classes, numbers = _numbered(marks, names)
     boxes = np.array(found.boxes, dtype=np.float64).reshape(-1, 4)
     owner = np.array(found.owner, dtype=np.int64)
     written, how = _format(boxes, sizes[owner], schema)
@@ -77,8 +89,10 @@ def read_objects(
     turns = np.ones(len(owner), dtype=np.int64)
     outlines = WrittenOutlines(found.outlines, sizes[owner], turns) if any(found.outlines) else None
     notes = [f"{where}: read as pictures with boxes (the column {COLUMN}; {how})"]
-    if len(labelled) < len(rows):
-        notes.append(f"{where}: unlabelled pictures left out: {len(rows) - len(labelled):,} ({COLUMN} is null)")
+    if unlabelled := len(rows) - len(labelled) - len(bad):
+        notes.append(f"{where}: unlabelled pictures left out: {unlabelled:,} ({COLUMN} is null)")
+    if bad:
+        notes.append(bad.summary().removesuffix("."))
     category_ids = _listed_in(schema, b"coco_category_ids", int)
     numbers_of = category_ids if category_ids is not None and len(category_ids) == len(classes) else None
     targets = Boxes(objects, sizes, outlines, ids=columns.get("image_id"), category_ids=numbers_of)
@@ -89,7 +103,7 @@ def _sizes(columns: Mapping[str, Sequence[Any]], stored: Callable[[int], bytes |
     """(N, 2): heights and widths, as the file tells them; else by the pictures' headers."""
     if "height" in columns and "width" in columns:
         told = np.array([columns["height"], columns["width"]], dtype=np.float64).T
-        if np.isfinite(told).all() and (told >= 1).all():
+        if ((told >= 1) & (told < MOST_PX)).all():
             return told.astype(np.int64)
     num = len(columns[COLUMN])
     shapes = in_threads(num, lambda index: read_shape(stored(index)), "sizes of pictures")
@@ -119,40 +133,52 @@ def _present(rows: Sequence[Mapping[str, Any] | None], usual: Sequence[str], wha
 
 
 def _gathered(
-    rows: Sequence[Mapping[str, Any] | None], box_name: str, class_name: str, where: str
-) -> tuple[Annotated, list[Any]]:
-    """All objects, and what their classes are called."""
-    found, marks = Annotated(), []
+    rows: Sequence[Mapping[str, Any] | None],
+    columns: tuple[str, str],
+    classes: Sequence[str] | None,
+    bad: BadFiles,
+) -> tuple[Annotated, list[Any], NDArray[np.int64]]:
+    """All objects, what their classes are called, and the rows that were labelled. `columns`: of boxes and of classes;
+    `classes`: where the file names them."""
+    found, marks, labelled = Annotated(), [], []
     for at, row in enumerate(rows):
-        if not row:
+        if row is None:
             continue
-        boxes, names = row.get(box_name, []), row.get(class_name, [])
+        boxes, names = (row.get(name) or [] for name in columns)
         crowd, outlines = row.get("iscrowd") or [0] * len(boxes), row.get("segmentation") or [None] * len(boxes)
-        if not len(boxes) == len(names) == len(crowd) == len(outlines):
-            raise UserError(f"{where}: row {at}: {len(boxes)} boxes, but {len(names)} classes.")
+        if wrong := _what_is_wrong(boxes, names, len(crowd) == len(outlines) == len(boxes), classes):
+            bad.add(f"row {at}", wrong)
+            continue
+        labelled.append(at)
         for box, name, is_crowd, outline in zip(boxes, names, crowd, outlines, strict=True):
-            if box is None or len(box) != 4 or any(side is None for side in box) or name is None:
-                raise UserError(
-                    f"{where}: row {at}: the box {shown(box)} of {shown(name)} is not four numbers and a class."
-                )
             found.add(at, box, 0, crowd=bool(is_crowd), outline=_as_text(outline))
             marks.append(name)
-    return found, marks
+    return found, marks, np.array(labelled, dtype=np.int64)
+
+
+def _what_is_wrong(boxes: Sequence[Any], names: Sequence[Any], fit: bool, classes: Sequence[str] | None) -> str:
+    """With the objects of a row."""
+    if len(boxes) != len(names) or not fit:
+        return f"{len(boxes)} boxes, but {len(names)} classes" if fit else "lists of different lengths"
+    for box, name in zip(boxes, names, strict=True):
+        if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)) or name is None:
+            return f"the box {shown(box)} of {shown(name)} is not four numbers and a class"
+        if classes is not None and isinstance(name, int) and not 0 <= name < len(classes):
+            return f"class {name}, but only {len(classes)} class names in the file's metadata"
+    return ""
+
+
+def _is_number(side: Any) -> bool:
+    return isinstance(side, int | float) and math.isfinite(side)
 
 
 def _as_text(outline: Any) -> str:
     return "" if not outline else outline if isinstance(outline, str) else json.dumps(outline)
 
 
-def _numbered(
-    marks: Sequence[Any], schema: pa.Schema, class_name: str, where: str
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The names of the classes, and the number of each object's."""
-    names = _listed_in(schema, b"classes", str) or _names_inside(schema, class_name)
+def _numbered(marks: Sequence[Any], names: Sequence[str] | None) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The names of the classes, and the number of each object's. `names`: where the file has them."""
     if names is not None and all(isinstance(mark, int) for mark in marks):
-        wrong = next((mark for mark in marks if not 0 <= mark < len(names)), None)
-        if wrong is not None:
-            raise UserError(f"{where}: class {wrong}, but only {len(names)} class names in the file's metadata.")
         return tuple(names), np.array(marks, dtype=np.int64)
     unique, inverse = np.unique(np.array(marks) if marks else np.array([], dtype=np.int64), return_inverse=True)
     return tuple(map(str, unique)) or ("object",), inverse.astype(np.int64).reshape(-1)

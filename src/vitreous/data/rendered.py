@@ -76,7 +76,7 @@ class Rendered(Source):
         return picture.round().astype(np.uint8)
 
     def where(self, index: int) -> str:
-        return f"{self.name}, picture {index}"
+        return f"picture {index} of {self.name}"
 
 
 def _cover(outline: Floats, centre: Floats, size: float, turn: float) -> Floats:

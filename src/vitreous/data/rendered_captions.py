@@ -115,7 +115,7 @@ class RenderedCaptions(Source):
         return self.pairs.picture(index)
 
     def where(self, index: int) -> str:
-        return f"{self.name}, picture {index}"
+        return f"picture {index} of {self.name}"
 
 
 def open_captions() -> dict[str, Source]:

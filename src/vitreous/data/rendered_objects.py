@@ -125,7 +125,7 @@ class RenderedObjects(Source):
         return self.scenes.picture(index)
 
     def where(self, index: int) -> str:
-        return f"{self.name}, picture {index}"
+        return f"picture {index} of {self.name}"
 
 
 def open_objects() -> dict[str, Source]:

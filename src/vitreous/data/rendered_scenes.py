@@ -192,7 +192,7 @@ class RenderedScenes(Source):
         return self.scenes.picture(index)
 
     def where(self, index: int) -> str:
-        return f"{self.name}, picture {index}"
+        return f"picture {index} of {self.name}"
 
 
 class SceneMasks(Masks):

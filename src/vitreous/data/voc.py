@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from vitreous.data.base import BadFiles, Source
-from vitreous.data.detected import UNKNOWN, Classes, with_boxes
+from vitreous.data.detected import UNKNOWN, Classes, stated, with_boxes
 from vitreous.data.files import open_regular, read_regular
 from vitreous.data.folder import split_folder
 from vitreous.data.lists import listed_splits
@@ -183,10 +183,9 @@ def _readable(part: _Paired, where: str, most_bad: int | None) -> list[VocFile]:
 def _read(path: Path) -> VocFile:
     size, objects = _parsed(path)
     try:
-        sides = int(float(size.get("height", "0"))), int(float(size.get("width", "0")))
+        found = VocFile(stated(float(size.get("height", "0")), float(size.get("width", "0"))), objects)
     except ValueError:
-        sides = UNKNOWN
-    found = VocFile(sides if min(sides) > 0 else UNKNOWN, objects)
+        found = VocFile(UNKNOWN, objects)
     for number, one in enumerate(objects, 1):
         if not one.get("name"):
             raise UserError(f"{path}: object {number} has no name.")

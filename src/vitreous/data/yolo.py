@@ -7,6 +7,7 @@ read is left out. Of poses the boxes are read, and their points are not.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -70,9 +71,13 @@ def open_yolo_file(path: Path, most_bad: int | None = None) -> dict[str, Source]
 
 
 def _opened(name: str, found: Mapping[str, Annotated], classes: Sequence[str], note: str) -> dict[str, Source]:
+    names = tuple(dict.fromkeys(classes))
+    if len(names) < len(classes):
+        note += "; classes of the same name are one"
     for annotated in found.values():
         annotated.notes.insert(0, note)
-    return with_boxes(name, found, dict.fromkeys(found, Classes(tuple(classes))))
+        annotated.classes = [names.index(classes[number]) for number in annotated.classes]
+    return with_boxes(name, found, dict.fromkeys(found, Classes(names)))
 
 
 # ---- data.yaml
@@ -118,7 +123,7 @@ def _resolved(named: str, base: Any, path: Path) -> Path | None:
     while below.startswith("../"):
         below = below.removeprefix("../")
     named_so = (root / one for root in roots for one in dict.fromkeys((below, named)))
-    return next((one for one in named_so if one.exists()), None)
+    return next((one for one in named_so if os.path.exists(one)), None)  # noqa: PTH110  # of any name, however long
 
 
 def _all_there(places: Sequence[Path | None], named: Any, path: Path, split: str) -> Iterator[Path]:
@@ -143,7 +148,7 @@ def _listed_picture(root: Path, line: str) -> str:
     """Lists may name pictures from some folder above, or from one of another machine."""
     parts = Path(line).parts
     paths = (root.joinpath(*parts[at:]) for at in range(len(parts)))
-    return str(next((path for path in paths if path.is_file()), root / line))
+    return str(next((path for path in paths if is_regular(path)), root / line))
 
 
 # ---- Without one
