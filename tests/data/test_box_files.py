@@ -76,7 +76,7 @@ def test_every_source_of_boxes_can_be_written_and_others_say_so(tmp_path):
     (source,) = [one for split, one in open_rendered("objects").items() if split == "val"]
     document = coco_document(boxed_pictures(source), source.classes)
     assert len(document["annotations"]) == len(source.targets.objects)
-    assert document["images"][3]["file_name"] == "rendered-objects-val-picture-3"
+    assert document["images"][3]["file_name"] == "picture-3-of-rendered-objects-val"
     Image.fromarray(source.read(0)).save(tmp_path / "x.png")
     with pytest.raises(UserError, match="its pictures have no boxes"):
         boxed_pictures(open_rendered("count")["test"])
