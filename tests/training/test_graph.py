@@ -59,7 +59,7 @@ def test_by_default_a_step_on_one_gpu_is_a_graph(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("objective", "training", "said"),
     [
-        (OnHost, {}, "OnHost has work for the host in it"),
+        (OnHost, {}, "OnHost needs the host within a step"),
         (Regress, {"memory": MemorySettings(recompute=True)}, "random numbers on the host"),
     ],
 )

@@ -250,7 +250,7 @@ def test_a_folder_that_vanishes_is_not_made_anew(tmp_path, happens):
             (run.path / "checkpoints").mkdir(parents=True)
             (run.path / "lock").touch()
         before = sorted(path.name for path in tmp_path.rglob("*"))
-        with pytest.raises(UserError, match="moved, removed or unmounted while the run wrote into it"):
+        with pytest.raises(UserError, match="moved, removed or unmounted during the run"):
             run.save_checkpoint(2, TENSORS, {})
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert quiet(tmp_path / "away").latest_checkpoint().step == 1

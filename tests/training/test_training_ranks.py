@@ -214,7 +214,7 @@ def test_a_rank_that_hangs_ends_the_others_and_fewer_go_on(tmp_path):
         for process in two:
             process.kill()
         two[1].communicate()
-    assert "LostRankError: rank 0 of 2 lost another one, which ended, or did not answer for 12 s" in said
+    assert "LostRankError: rank 0 of 2 lost another one, which ended or did not answer for 12 s" in said
     assert two[0].returncode == 1
     found = RunDirectory(tmp_path / "2" / "lost").latest_checkpoint()
     assert found.step >= 20 and not found.notes

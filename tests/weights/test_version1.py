@@ -129,7 +129,7 @@ def test_a_run_is_evaluated_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        ("run.json", {"format": "vitreous run 2"}, "says 'vitreous run 2'"),
+        ("run.json", {"format": "vitreous run 2"}, "its format is 'vitreous run 2'"),
         ("recipe.json", {"format": 3}, "written by a later version of vitreous (format 3;"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Averages of the weights along a run, which are often better than the last ones."""
+"""Averages of the weights over a run, which are often better than the last weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ from vitreous.nn import shards
 
 @dataclass(frozen=True, kw_only=True)
 class AverageSettings:
-    """polyak: the factor from the first step on, starting at the initial weights: the ViT paper's averaging "with a
-    factor of 0.9999" (section 4.1, the headline numbers on ImageNet). It remembers its start for about
+    """polyak: the same factor from the first step on, starting at the initial weights: the ViT paper's averaging "with
+    a factor of 0.9999" (section 4.1, the headline numbers on ImageNet). It remembers its start for about
     1 / (1 - factor) steps, which suits fine-tuning. ema: the same, but the n-th update keeps at most
     (1 + n) / (10 + n) of the average, so that a short run, or one from random weights, soon forgets its start."""
 
@@ -23,14 +23,14 @@ class AverageSettings:
     factor: float = 0.9999  # share of the average that a step keeps
 
     def build(self, module: nn.Module) -> "Average":
-        """Starts as the weights of `module` are now, on its device."""
+        """An average that starts at the current weights of `module`, on its device."""
         if not 0 <= self.factor < 1:
             raise UserError(f"average.factor: {self.factor} is not in [0, 1)")
         return Average(self, module)
 
 
 class Average:
-    """An average of all parameters of a module; of nothing, where the settings want none."""
+    """An average of all parameters of a module; of nothing if the settings say none."""
 
     _is_counted_elsewhere = False
 
@@ -41,32 +41,32 @@ class Average:
         self._parameters, self._buffer_names = parameters, list(buffers)
         self._weights: list[Tensor] = [shards.local(weight) for weight in parameters.values()]
         self._buffers: list[Tensor] = list(buffers.values())
-        # float32 whatever the weights are: bf16 cannot hold steps of one part in 10,000.
+        # Always float32: bf16 cannot hold steps of one part in 10,000.
         self._shadows = [weight.detach().to(torch.float32, copy=True) for weight in self._weights]
         self._copies = [buffer.clone() for buffer in self._buffers]
         device = self._weights[0].device if self._weights else None
         self._updates = torch.zeros((), dtype=torch.int64, device=device)
-        # What a step takes in; as 1 - factor in float32 it would be off by 2 parts in 10,000.
+        # The share of the weights that a step adds; computed as 1 - factor in float32, it would be off by 2 in 10,000.
         self._least_share = torch.tensor(1 - settings.factor, device=device)
         self._share = self._least_share
-        self._taken_in = list(zip(self._weights, self._shadows, strict=True))  # by `update`
+        self._averaged_here = list(zip(self._weights, self._shadows, strict=True))  # by `update`
 
     @property
     def is_on(self) -> bool:
         return self.settings.kind != "none"
 
     def leave_to_another(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The averages of these parameters, which whoever moves them takes in from now on (training/one_pass). It asks
-        for `next_share` in every step; `update` sees to the rest."""
+        """The averages of these parameters, which the caller updates from now on (training/one_pass), with `next_share`
+        at every step; `update` still does the others."""
         left = {id(parameter) for parameter in parameters}
-        shadows = {id(weight): shadow for weight, shadow in self._taken_in}
-        self._taken_in = [pair for pair in self._taken_in if id(pair[0]) not in left]
+        shadows = {id(weight): shadow for weight, shadow in self._averaged_here}
+        self._averaged_here = [pair for pair in self._averaged_here if id(pair[0]) not in left]
         self._is_counted_elsewhere = True
         return [shadows[id(parameter)] for parameter in parameters]
 
     @torch.no_grad()
     def next_share(self) -> Tensor:
-        """What this step takes in of the weights."""
+        """The share of the weights in this step's average."""
         self._updates += 1
         self._share = self._least_share
         if self.settings.kind == "ema":
@@ -75,13 +75,13 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are after a step. Buffers are copied: a mean of counters means nothing."""
+        """Add the weights after a step. Buffers are copied: a mean of counters would be meaningless."""
         if not self.is_on:
             return
         if not self._is_counted_elsewhere:
             self.next_share()
-        if self._taken_in:
-            weights, shadows = (list(each) for each in zip(*self._taken_in, strict=True))
+        if self._averaged_here:
+            weights, shadows = (list(each) for each in zip(*self._averaged_here, strict=True))
             change = torch._foreach_sub(weights, shadows)
             torch._foreach_mul_(change, self._share)
             torch._foreach_add_(shadows, change)
@@ -90,7 +90,7 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Inside, the module has the averaged weights; afterwards its own again, bit for bit."""
+        """Inside, the module has the averaged weights; afterwards its own, bit for bit."""
         live = [*self._weights, *self._buffers]
         if not live:
             yield
@@ -115,7 +115,7 @@ class Average:
         return {"updates": self._updates, **averaged, **dict(zip(self._buffer_names, self._copies, strict=True))}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Exactly what `state` gave, copied in place."""
+        """Copy in place exactly what `state` returned."""
         own = self.state()
         for name in sorted(own.keys() ^ state.keys()):
             side = "lacks" if name in own else "has an unknown"

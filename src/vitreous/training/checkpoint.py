@@ -1,4 +1,4 @@
-"""Checkpoints: a folder for each, of which the newest whole one counts."""
+"""Checkpoints: one folder each; the newest intact one counts."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Checkpoint:
     step: int  # optimizer steps taken
     tensors: dict[str, Mapping[str, Tensor]]
     state: dict[str, Any]
-    elapsed_s: float  # spent on the run until then
+    elapsed_s: float  # time spent on the run until then
     notes: tuple[str, ...] = ()  # newer ones that were skipped, and why
 
 
@@ -31,10 +31,10 @@ class Checkpoints:
         self._passed_over: set[Path] = set()
 
     def paths(self) -> dict[int, Path]:
-        """Step -> folder, oldest first; whole or not."""
+        """Step -> folder, oldest first, intact or not."""
         if not self.folder.is_dir():
             return {}
-        # The second is of a checkpoint whose replacement was interrupted; it is read under its own name.
+        # The second is a checkpoint whose replacement was interrupted; it is read under its own name.
         names = re.compile(r"step-(\d+)|\.step-(\d+)\.vitreous-old")
         found = (names.fullmatch(path.name) for path in self.folder.iterdir())
         return {step: self._path(step) for step in sorted({int(match[1] or match[2]) for match in found if match})}
@@ -45,7 +45,7 @@ class Checkpoints:
     def save(
         self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], elapsed_s: float = 0.0
     ) -> None:
-        """Write one; older ones go only when it is in its place."""
+        """Write one; older ones are removed only when it is in place."""
         draft = self.draft(step)
         try:
             draft.begin()
@@ -54,11 +54,11 @@ class Checkpoints:
             draft.drop()
 
     def draft(self, step: int, process: int | None = None) -> own.Draft:
-        """One that is to be written; see saving for how several processes do that."""
+        """A checkpoint to write; see `saving` for how several processes do that."""
         return own.Draft(self._path(step), process)
 
     def finish(self, step: int, draft: own.Draft, files: own.Files, elapsed_s: float) -> None:
-        if self._path(step) in self._passed_over:  # damaged, so perhaps not to be known as ours any more
+        if self._path(step) in self._passed_over:  # damaged, so perhaps no longer recognisable as ours
             atomic.remove(self._path(step))
         draft.finish(files, {"step": step, "elapsed_s": elapsed_s})
         self._passed_over.discard(self._path(step))
@@ -66,14 +66,14 @@ class Checkpoints:
 
     def _prune(self, newest: int) -> None:
         paths = self.paths()
-        # Later ones, and those found damaged, belong to a course that the run has left by resuming before them.
+        # Later ones, and those found damaged, are from before the run resumed from an earlier one.
         sound = [step for step, path in paths.items() if step <= newest and path not in self._passed_over]
         for step, path in paths.items():
             if step not in sound[-self.keep :]:
                 atomic.remove(path)
 
     def latest(self) -> Checkpoint | None:
-        """The newest one that verifies; None where there is none at all."""
+        """The newest one that is intact; None if there are no checkpoints."""
         notes: list[str] = []
         for step, path in reversed(self.paths().items()):
             try:
@@ -86,7 +86,7 @@ class Checkpoints:
         return None
 
     def read(self, step: int) -> Checkpoint:
-        """That of one step; a UserError says what is wrong with it."""
+        """The checkpoint of a step; a UserError says what is wrong with it."""
         path = self._path(step)
         found = own.read_folder(path)
         if found.about.get("step") != step:

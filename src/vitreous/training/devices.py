@@ -24,17 +24,17 @@ from vitreous.nn.fp8 import use_8_bits
 Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
 
-LOOK_S = 0.02  # between looks whether all ranks are here
-TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the variable that changes how long ranks wait for each other
+LOOK_S = 0.02  # between checks whether all ranks are here
+TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the environment variable for how long ranks wait for each other
 
 
 class LostRankError(UserError):
-    """Another rank died, hangs, or cannot be reached."""
+    """Another rank died, hangs or cannot be reached."""
 
 
 def rank_timeout_s() -> float:
-    """How long a rank waits for another before the run ends everywhere: longer than any step, evaluation or file takes
-    on one rank alone."""
+    """How long a rank waits for another before the run ends everywhere: longer than any step, evaluation or file of one
+    rank may take."""
     given = os.environ.get(TIMEOUT, "300")
     try:
         seconds = float(given)
@@ -45,18 +45,18 @@ def rank_timeout_s() -> float:
     return seconds
 
 
-# Some of gloo's own words do not say whose they are.
+# Not all messages of gloo contain its name.
 _OF_RANKS = ("gloo", "nccl", "c10d", "caused pair closure", "connection closed by peer", "connection reset by peer")
 
 
 def is_of_ranks(error: BaseException) -> bool:
-    """Whether torch says of another rank that it is gone."""
+    """Whether torch reports that another rank is gone."""
     return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _OF_RANKS)
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train together. A plain run is a world of one."""
+    """This process among all those that train together. A plain run is a world of one."""
 
     rank: int
     size: int
@@ -64,15 +64,15 @@ class World:
 
     @classmethod
     def join(cls, device: str = "auto") -> Self:
-        """Read what `torchrun` set, if it did; 'auto' takes the GPU where there is one. May be asked again."""
+        """Read what `torchrun` set, if anything; 'auto' takes the GPU if there is one. May be called again."""
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if gather.is_alone():
             rank, size = 0, 1
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda" and not torch.cuda.is_available():
-            raise UserError("device is cuda, but this torch finds no GPU here; give cpu, or auto")
+            raise UserError("device is cuda, but this torch finds no GPU here; give cpu or auto")
         if kind == "mps" and not torch.backends.mps.is_available():
-            raise UserError("device is mps, but this torch finds no GPU of Apple's here; give cpu, or auto")
+            raise UserError("device is mps, but this torch finds no Apple GPU here; give cpu or auto")
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
         if place.type == "cuda":
             torch.cuda.set_device(place)
@@ -82,14 +82,14 @@ class World:
         return world
 
     def meet(self) -> None:
-        """Be one of torch's groups of processes, where that was not done yet. Alone one needs it for sharding only."""
+        """Join torch's process group, unless that is done. A single process needs it for sharding only."""
         if dist.is_initialized():
             return
-        # That module takes the group of its import's time as a default. Imported later, as torch.compile does, it would
-        # keep the group and its threads alive to the very end, where they now and then abort the process.
+        # This module keeps as a default the group that exists when it is imported. Imported later, as torch.compile
+        # does, it would keep the group and its threads alive to the very end, where they sometimes abort the process.
         from torch.distributed.nn import functional  # noqa: F401
 
-        # Words between hosts go by gloo even on GPUs: they must not wait for the device.
+        # Messages between hosts go through gloo even on GPUs: they must not wait for the device.
         kind = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=rank_timeout_s())
         with self.together():
@@ -99,7 +99,7 @@ class World:
         atexit.register(_leave)
 
     def _store(self, timeout: timedelta) -> Any:
-        """Through which ranks find each other; none where torch's own way will do."""
+        """The store through which ranks find each other; None if torch's own way will do."""
         if self.size == 1:
             return dist.HashStore()  # type: ignore[attr-defined]
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -110,17 +110,17 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, what torch says of a rank that is gone becomes one line."""
+        """Inside, torch's error about a lost rank becomes one line."""
         try:
             yield
         except RuntimeError as error:
             if self.size == 1 or not is_of_ranks(error):
                 raise
-            # Nothing waits for the group any more: it could wait for ever.
+            # Nothing may wait for the group any more: it could wait for ever.
             atexit.unregister(_leave)
             raise LostRankError(
-                f"rank {self.rank} of {self.size} lost another one, which ended, or did not answer for "
-                f"{rank_timeout_s():g} s ({TIMEOUT}); the last checkpoint stands, and the same command goes on from it"
+                f"rank {self.rank} of {self.size} lost another one, which ended or did not answer for "
+                f"{rank_timeout_s():g} s ({TIMEOUT}); the same command resumes from the last checkpoint"
             ) from error
 
     @property
@@ -129,7 +129,7 @@ class World:
         return self.rank == 0
 
     def mean(self, numbers: Tensor) -> Tensor:
-        """Of a few numbers, over all ranks. (Gradients have a way of their own: see ranks.)"""
+        """The mean of a few numbers over all ranks. (For gradients, see `ranks`.)"""
         if self.size == 1:
             return numbers
         total = numbers.clone()
@@ -137,7 +137,7 @@ class World:
         return total / self.size
 
     def any(self, *flags: bool) -> list[bool]:
-        """Of each flag, whether it is up on any rank. The device is not waited for."""
+        """For each flag, whether it is set on any rank. Does not wait for the device."""
         if self.size == 1:
             return list(flags)
         raised = torch.tensor(flags, dtype=torch.int32)
@@ -145,7 +145,7 @@ class World:
         return [bool(flag) for flag in raised]
 
     def collect(self, words: str) -> list[str]:
-        """What every rank says, in their order. The device is not waited for."""
+        """The text of every rank, in their order. Does not wait for the device."""
         if self.size == 1:
             return [words]
         said = torch.tensor(list(words.encode()), dtype=torch.uint8)
@@ -157,16 +157,16 @@ class World:
         return [bytes(text[: int(length)].tolist()).decode() for text, length in zip(texts, lengths, strict=True)]
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank is here."""
         self.any(False)
 
 
 def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A part of torchrun's store for this start alone. torchrun keeps one store from restart to restart, and who reads
-    there where another rank is found may be told where it was before (github.com/pytorch/pytorch/issues/135712).
+    """A part of torchrun's store for this start alone. torchrun keeps one store across restarts, where a rank may read
+    the address that another had before the restart (github.com/pytorch/pytorch/issues/135712).
 
-    Each rank says that it is here, by a word that was never said before. To every such word the first rank replies with
-    the name of the part, until all ranks have heard it. It alone asks more than once.
+    Each rank announces itself with a unique word. The first rank replies to every such word with the name of the part,
+    until all ranks have read it. It alone asks more than once.
     """
     kept, mine = dist.PrefixStore("vitreous", kept), uuid.uuid4().hex  # type: ignore[attr-defined]
     if rank > 0:
@@ -178,7 +178,7 @@ def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
     deadline = time.monotonic() + timeout.total_seconds()
     while not kept.check([f"heard/{mine}/{other}" for other in others]):
         if time.monotonic() > deadline:
-            raise dist.DistStoreError(f"not all of {size} ranks have come")
+            raise dist.DistStoreError(f"not all {size} ranks have joined")
         for word in set(kept.multi_get([f"here/{other}" for other in others])) - replied:
             kept.set(f"reply/{word.decode()}", mine)
             replied.add(word)
@@ -187,13 +187,13 @@ def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _leave() -> None:
-    gc.collect()  # an engine of gradients is part of cycles, and keeps the group alive
+    gc.collect()  # the autograd engine is part of reference cycles that keep the group alive
     dist.destroy_process_group()
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 where the device
-    has instructions for it."""
+    """bf16: activations in bfloat16; weights, their gradients and their sums in float32. auto: bf16 if the device has
+    instructions for it."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_half(device, precision))
 
 
@@ -202,18 +202,18 @@ def is_half(device: torch.device, precision: Precision) -> bool:
 
 
 def multiply_in_8_bits(network: nn.Module, device: torch.device) -> None:
-    """In place, in the dense layers of its blocks: what stands before and after them stays as it is."""
+    """Changes the dense layers of the blocks in place, not what comes before and after the blocks."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         raise UserError(
-            "training.precision fp8 needs an NVIDIA GPU that multiplies 8-bit floats (Hopper or later): give bf16"
+            "training.precision fp8 needs an NVIDIA GPU that multiplies 8-bit floats (Hopper or later); give bf16"
         )
     blocks = [part for part in network.modules() if isinstance(part, Repeated)]
     if any(hasattr(block, "set_requires_gradient_sync") for block in blocks):
-        raise UserError("training.precision fp8 is for weights that are whole on every rank: give bf16, or more memory")
+        raise UserError("training.precision fp8 does not work with sharded weights; give bf16, or more memory")
     for block in blocks:
         use_8_bits(block)
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:
-    """auto: on a GPU only. On a CPU it gains little, and there may be no compiler."""
+    """auto: only on a GPU. On a CPU it gains little, and there may be no compiler."""
     return device.type == "cuda" if wanted == "auto" else wanted

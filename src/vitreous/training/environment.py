@@ -1,4 +1,4 @@
-"""With what a run was made: versions, hardware, commit, command."""
+"""What a run was made with: versions, hardware, commit, command."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from vitreous.weights.own import versions
 
 
 def environment() -> dict[str, Any]:
-    """Plain JSON. What cannot be found out is None."""
+    """As plain JSON. What cannot be found out is None."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -46,7 +46,7 @@ def _gpu_driver() -> str | None:
 
 
 def _commit(checkout: Path) -> dict[str, Any]:
-    """Of the package's own checkout, where it runs from one."""
+    """The commit of the package's own checkout, if it runs from one."""
     unknown = {"commit": None, "uncommitted_changes": None}
     if not (checkout / ".git").exists():
         return unknown

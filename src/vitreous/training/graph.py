@@ -10,9 +10,9 @@ from vitreous.nn.capture import abandon, nothing_collected, waits_of
 
 Graph = Literal["auto"] | bool
 WARM_UP_STEPS = 3  # before a graph is captured: compilation, autotuning and lazy state happen in them
-ROOM = 0.8  # of a device's memory: a graph keeps what its step needs, and evaluation needs some beside it
+ROOM = 0.8  # share of a device's memory: a graph keeps what its step needs, and evaluation needs more besides
 
-GiveUp = Callable[[str], object]  # told why a step is not captured
+GiveUp = Callable[[str], object]  # is told why a step is not captured
 
 
 class GraphedStep:
@@ -23,7 +23,7 @@ class GraphedStep:
     with its state (weights, moments, counters) changed in place. A call with inputs of other shapes runs in full.
 
     With `give_up`, a step that turns out to wait for the host, to need too much memory, or to be refused by CUDA runs
-    in full ever after, and `give_up` hears why, once; without, that is an error.
+    in full from then on, and `give_up` is told why, once; without it, that is an error.
     """
 
     def __init__(self, step: Callable[..., None], give_up: GiveUp | None = None) -> None:
@@ -67,10 +67,10 @@ class GraphedStep:
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self.inputs = tuple(tensor.clone() for tensor in inputs)
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        # Readers pin what they bring in a thread of their own meanwhile, which is no part of the step.
+        # Meanwhile a thread of the readers pins memory, which is not part of the step.
         capturing = torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local")
         try:
-            # The outer one brings the stream back where a capture fails.
+            # The outer context restores the stream if the capture fails.
             with nothing_collected(), torch.cuda.stream(torch.cuda.current_stream()), capturing:
                 self.step(*self.inputs)
         except RuntimeError as error:
@@ -92,8 +92,8 @@ def same_shapes(expected: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> boo
 
 
 def too_large() -> str | None:
-    """Why the memory of a step should not be kept for it alone; none where there is enough."""
+    """Why the memory of a step should not be reserved for it; None if there is enough."""
     most, room = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties().total_memory
     if most <= ROOM * room:
         return None
-    return f"a step takes {most / 2**30:.1f} of {room / 2**30:.1f} GiB, which a graph would keep for itself"
+    return f"a step takes {most / 2**30:.1f} of {room / 2**30:.1f} GiB, which a graph would reserve"

@@ -1,8 +1,8 @@
 """The training loop: the only one, for every objective.
 
-A step is device work alone. The learning rate, the progress, the loss sums and the watch for NaN are tensors
-changed in place, and nothing is read back, so the host runs ahead of the device and a whole step fits into one
-CUDA graph. The host looks at the numbers when they are logged, evaluated or saved.
+A step is device work alone. The learning rate, the progress, the loss sums and the watch for NaN are tensors changed in
+place, and nothing is read back, so the host runs ahead of the device and a whole step fits into one CUDA graph. The
+host reads the numbers when they are logged, evaluated or saved.
 """
 
 import signal
@@ -45,20 +45,20 @@ from vitreous.training.saving import Saver
 from vitreous.training.schedule import ScheduleSettings
 
 Evaluate = Callable[[Objective], dict[str, float]]
-# Asked after steps that are done: how the run goes on (its schedule, and its number of steps) where that has changed.
+# Called after a step: the schedule and the number of steps from now on, if they have changed.
 Course = Callable[[int], tuple[ScheduleSettings, int] | None]
-FAR = 2**40  # steps: the end of a run whose length is still to be settled
-# What comes of readers that a signal ended: torch notices, or a picture breaks off on its way from them.
+FAR = 2**40  # steps: the end of a run whose length is not decided yet
+# Errors after a signal ended the readers: torch notices, or a picture is cut off on its way from them.
 READERS_ENDED = (RuntimeError, ReaderEndedError, ConnectionError, EOFError, FileNotFoundError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySettings:
-    """What takes less memory, and more time."""
+    """What saves memory and costs time."""
 
-    accumulate: int = 1  # parts into which a step's batch is cut, one after the other
-    recompute: bool = False  # do not keep activations for the backward pass: compute them again
-    shard: Shard = "auto"  # each rank holds a share of every weight; auto: where all of them would fill half a device
+    accumulate: int = 1  # parts of a step's batch that are computed one after the other
+    recompute: bool = False  # compute activations again in the backward pass instead of keeping them
+    shard: Shard = "auto"  # each rank holds a share of every weight; auto: if all of them would fill half a device
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -67,21 +67,21 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    epochs: float = 100.0  # passes over the training data; ignored where steps is given
+    epochs: float = 100.0  # passes over the training data; ignored if steps is given
     steps: int | None = None  # length of the run in optimizer steps
     batch_size: int = 512  # pictures per step, over all ranks and accumulated parts
     clip: float | None = 1.0  # largest global norm of the gradient
-    precision: Precision = "fp32"  # bf16: activations in bfloat16, sums in float32; auto: where there is; fp8: H100
+    precision: Precision = "fp32"  # bf16: activations in bfloat16, sums in float32; auto: bf16 if supported; fp8: H100
     compile: Compile = False  # torch.compile the objective and the augmentation; auto: on a GPU
-    cuda_graph: Graph = "auto"  # launch each step as one CUDA graph; auto: on one GPU, wherever the step allows it
-    memory: MemorySettings = field(default_factory=MemorySettings)  # how to do with less of it
+    cuda_graph: Graph = "auto"  # launch each step as one CUDA graph; auto: on one GPU, if the step allows it
+    memory: MemorySettings = field(default_factory=MemorySettings)  # how to use less of it
     keep: Literal["last", "best"] = "last"  # which weights: best on the validation part is early stopping
-    evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: at the end only
+    evaluate_every_epochs: float = 1.0  # on the validation part, raw and averaged weights; 0: only at the end
     checkpoint_every_s: float = 120.0  # seconds between checkpoints
-    log_every_steps: int = 50  # steps whose mean losses make one logged line
+    log_every_steps: int = 50  # steps per logged line of mean losses
     seed: int = 0  # initial weights, order of samples, augmentation, dropout
-    workers: int = 2  # processes that read pictures which are not kept in memory
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
+    workers: int = 2  # processes that read pictures not kept in memory
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda if there is a GPU; mps is experimental
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "log_every_steps", "steps"):
@@ -108,7 +108,7 @@ class TrainingData(Protocol):
     waited_s: float
 
     def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
-        """What each step in [start, stop) starts from, on the device: a function of the step alone."""
+        """The input of each step in [start, stop), on the device: a function of the step alone."""
         ...
 
     def prepare(self, *inputs: Tensor) -> Batch:
@@ -117,15 +117,15 @@ class TrainingData(Protocol):
 
 
 class DivergedError(UserError):
-    """The loss or its gradient is no number any more."""
+    """The loss or its gradient is no longer finite."""
 
 
 class StoppedError(UserError):
-    """A signal asked the run to end; it did, after saving."""
+    """A signal asked the run to end, and it did, after saving."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
-        self.exit_code = 128 + number  # as a shell reports a process that a signal ended
+        self.exit_code = 128 + number  # as shells report a process ended by a signal
 
 
 class Loop:
@@ -148,18 +148,20 @@ class Loop:
         if settings.batch_size % (settings.memory.accumulate * world.size):
             raise UserError(
                 f"training.batch_size is {settings.batch_size:,}, which {world.size} processes with "
-                f"{settings.memory.accumulate} parts each cannot share evenly"
+                f"{settings.memory.accumulate} parts each cannot share evenly: make it a multiple of "
+                f"{settings.memory.accumulate * world.size:,}"
             )
         if settings.memory.accumulate > 1 and objective.across_samples:
             raise UserError(
-                f"{type(objective).__name__} compares the samples of a batch with each other, so a batch cannot be cut "
-                "into parts: set training.memory.accumulate to 1, and --training.memory.recompute true"
+                f"{type(objective).__name__} compares the samples of a batch with each other, so a batch cannot be "
+                "computed in parts: give --training.memory.accumulate 1 and, to save memory, "
+                "--training.memory.recompute true"
             )
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
-        self.final_scores: dict[str, float] | None = None  # on the validation part, of the weights that are kept
-        self.concerned = False  # about what the numbers of the objective say
+        self.final_scores: dict[str, float] | None = None  # of the kept weights, on the validation part
+        self.concerned = False  # whether the user has been warned of what the numbers show
         self.draws = Draws(objective)
         if settings.precision == "fp8":
             multiply_in_8_bits(objective, world.device)
@@ -167,7 +169,7 @@ class Loop:
         self.losses = over_ranks(objective, world, compiled=is_compiled)
         self.prepare = torch.compile(data.prepare, dynamic=False) if is_compiled else data.prepare
         self.one_pass = OnePass.of(objective, optimizer, average) if world.size == 1 else None
-        self.ungraphed = False  # whether a step turned out not to fit into a CUDA graph
+        self.ungraphed = False  # whether the step turned out not to fit into a CUDA graph
         self.run_step = self._step_to_run()
 
     def _step_to_run(self) -> Callable[..., None]:
@@ -177,22 +179,22 @@ class Loop:
         if wanted is True:
             return GraphedStep(self.step)
         if not self.objective.on_device:
-            return self._without_graph(f"{type(self.objective).__name__} has work for the host in it")
+            return self._without_graph(f"{type(self.objective).__name__} needs the host within a step")
         if self.settings.memory.recompute and not compiles(world.device, self.settings.compile):
-            return self._without_graph("torch keeps random numbers on the host to compute activations again")
+            return self._without_graph("torch keeps random numbers on the host to recompute activations")
         return GraphedStep(self.step, give_up=self._without_graph)
 
     def _without_graph(self, reason: str) -> Callable[..., None]:
-        """Each kernel of a step is launched by itself from now on."""
+        """From now on, each kernel of a step is launched separately."""
         self.ungraphed = True
-        self.optimizer.zero_grad()  # of a capture that failed, they lie in memory that nothing was written to
+        self.optimizer.zero_grad()  # after a failed capture, gradients are memory that was never written to
         print(f"note: steps are not launched as one CUDA graph: {reason}", file=sys.stderr, flush=True)
         return self.step
 
     # ---- one step
 
     def step(self, *inputs: Tensor) -> None:
-        """Pictures -> losses -> gradients -> weights, without a word to the host."""
+        """Pictures -> losses -> gradients -> weights, without the host."""
         progress = self.step_count / self.num_steps
         self.optimizer.set_rate(self.schedule.rate(self.step_count, self.num_steps))
         batch = self.prepare(*inputs)
@@ -202,7 +204,7 @@ class Loop:
             for part in earlier:
                 total += self._backward(part, progress)
         total += self._backward(last, progress)
-        total = self.world.mean(total)  # every rank must see what went wrong on one of them
+        total = self.world.mean(total)  # every rank must see if something went wrong on one of them
         norm = self.optimizer.norm() if self.one_pass else self.optimizer.clip(self.settings.clip)
         self.meter.add({"gradient_norm": norm})
         self._watch(total, norm)
@@ -226,7 +228,7 @@ class Loop:
         return losses["loss"].detach()
 
     def _watch(self, loss: Tensor, norm: Tensor) -> None:
-        # Once bad, always bad: no later step changes a weight, and the host finds out when it next looks.
+        # Once bad, always bad: no later step changes a weight, and the host finds out when it next checks.
         newly_bad = ~(torch.isfinite(loss) & torch.isfinite(norm)) & (self.first_bad_step < 0)
         self.first_bad_step.copy_(torch.where(newly_bad, self.step_count, self.first_bad_step))
 
@@ -234,8 +236,8 @@ class Loop:
         if int(self.first_bad_step) >= 0:
             raise DivergedError(
                 f"the loss or its gradient became NaN or infinite at step {int(self.first_bad_step) + 1:,}; that step "
-                "was not taken, and nothing was saved since. Try, with another --out, a lower --optimizer.lr, a longer "
-                "warm-up (--schedule.warmup_steps) or --training.clip 1"
+                "was not taken, and nothing has been saved since. With another --out, try a lower --optimizer.lr, a "
+                "longer warm-up (--schedule.warmup_steps) or --training.clip 1"
             )
 
     # ---- the whole run
@@ -243,7 +245,7 @@ class Loop:
     def run(
         self, directory: RunDirectory, evaluate: Evaluate | None, until: int | None = None, course: Course | None = None
     ) -> None:
-        """From wherever the run stands to its end, or to the step `until`, saved there. `course` may move the end."""
+        """Train from wherever the run is to its end, or to the step `until`, and save. `course` may move the end."""
         start, last = self._resume(directory), min(until or self.num_steps, self.num_steps)
         every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
         step, stop, saved_at = start, False, time.monotonic()
@@ -251,7 +253,7 @@ class Loop:
         reads = self._inputs(start, last if course is None else FAR, signals)
         with signals, self._bar(start) as bar, closing(reads), Saver(directory, self.world) as saver:
             for step, inputs in enumerate(reads, start=start + 1):
-                # Dropout draws from (seed, step, rank); all else from the samples' keys.
+                # Dropout draws from (seed, step, rank), everything else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
                 self.run_step(*inputs)
                 if course is not None and self._is_in_step(step):
@@ -281,17 +283,17 @@ class Loop:
                 raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
 
     def _is_in_step(self, step: int) -> bool:
-        """Whether a look at the clock tells when this step was done: a GPU is waited for when numbers are logged."""
+        """Whether the clock shows when this step was done: the host waits for a GPU only when it logs numbers."""
         return self.world.device.type == "cpu" or step % self.settings.log_every_steps == 0
 
     def _follow(self, changed: tuple[ScheduleSettings, int] | None, bar: Bar) -> None:
         if changed is not None:
             self.schedule, self.num_steps = changed
             bar.total = self.num_steps
-            self.run_step = self._step_to_run()  # a CUDA graph has the old schedule in it
+            self.run_step = self._step_to_run()  # a CUDA graph contains the old schedule
 
     def _inputs(self, start: int, last: int, signals: "StopSignals") -> Generator[tuple[Tensor, ...], None, None]:
-        """Of every step to come; none any more where a signal to all processes of the run ended its readers."""
+        """The inputs of the steps to come; they stop if a signal to all processes of the run ended its readers."""
         try:
             yield from self.data.inputs(start, last)
         except READERS_ENDED:
@@ -319,7 +321,7 @@ class Loop:
         )
 
     def _warn(self, step: int, numbers: dict[str, float]) -> None:
-        """Once for as long as it lasts: a run that collapses says so when it begins, and not every few steps."""
+        """Once for as long as it lasts: a run that collapses says so when that begins, not at every logged line."""
         concern = self.objective.concern(numbers)
         if concern is not None and not self.concerned:
             print(f"warning at step {step:,}: {concern}", file=sys.stderr, flush=True)
@@ -344,7 +346,7 @@ class Loop:
         finally:
             self.objective.train()
 
-    # ---- state: weights, optimizer, averages, and how far the run is
+    # ---- state: weights, optimizer, averages and progress
 
     def _save(self, saver: Saver, step: int) -> None:
         self._check_health()
@@ -357,10 +359,10 @@ class Loop:
         saver.begin(step, tensors, {"step": step, "samples": step * self.settings.batch_size})
 
     def _resume(self, directory: RunDirectory) -> int:
-        """Take up the newest whole checkpoint; returns the step the run is at."""
+        """Load the newest intact checkpoint; returns the step the run is at."""
         checkpoint = directory.latest_checkpoint()
         for note in checkpoint.notes if checkpoint is not None and self.world.is_first else ():
-            print(f"passed over: {note}", file=sys.stderr)
+            print(f"skipped: {note}", file=sys.stderr)
         if checkpoint is None:
             directory.truncate_log(0)
             return 0
@@ -379,12 +381,12 @@ class Loop:
             first = str(error).splitlines()[1].strip()
             raise UserError(
                 f"{directory.path}: its checkpoint is of another model ({first}). Give another --out, or the classes "
-                "and settings that it was begun with"
+                "and settings that the run began with"
             ) from None
 
 
 class StopSignals:
-    """What asks the run to end (platforms.STOPPING) is noted, so that the step can be finished; a second Ctrl-C ends at
+    """Notes signals to end (platforms.STOPPING), so that the current step can be finished; a second Ctrl-C ends at
     once."""
 
     def __init__(self) -> None:
@@ -392,9 +394,9 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def stopped(self, where: str) -> StoppedError:
-        number = self.received or signal.SIGTERM  # 0: it was another rank that received it
+        number = self.received or signal.SIGTERM  # 0: another rank received it
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        return StoppedError(f"{name}: stopped {where}; the same command goes on from there", number)
+        return StoppedError(f"{name}: stopped {where}; the same command resumes from there", number)
 
     def __enter__(self) -> Self:
         try:
@@ -410,7 +412,7 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self.received and isinstance(error, READERS_ENDED) and not is_of_ranks(error):
-            raise self.stopped("while pictures were read; the last checkpoint stands") from None
+            raise self.stopped("while reading pictures; the last checkpoint is kept") from None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:

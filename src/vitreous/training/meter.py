@@ -1,4 +1,4 @@
-"""The numbers of a run between two looks at them."""
+"""The numbers of a run between two logged lines."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from vitreous.training.devices import World
 
 
 class Meter:
-    """Mean of each number since it was last read, summed on the device."""
+    """The mean of each number since it was last read, summed on the device."""
 
     def __init__(self, world: World) -> None:
         self.world, self.wide = world, platforms.widest(world.device)
@@ -23,16 +23,16 @@ class Meter:
             self.sums[name] += torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
 
     def read(self) -> dict[str, float]:
-        """The means by name, the loss first; then all is forgotten."""
+        """The means by name, the loss first; then the sums start again."""
         totals = self.state()
         for total in self.sums.values():
             total.zero_()
-        # In an order of its own: a file gives the names back in another one than they came in.
+        # In an order of its own: a file returns the names in a different order than they were added.
         names = sorted(totals, key=lambda name: (name != "loss", name))
         return {name: float(totals[name][0] / totals[name][1]) for name in names}
 
     def state(self) -> dict[str, Tensor]:
-        """Sum and count of each, over all ranks: which all of them must ask for together."""
+        """The sum and count of each, over all ranks, which must all call this together."""
         if not self.sums:
             return {}
         totals = self.world.mean(torch.stack(list(self.sums.values())))  # in one exchange

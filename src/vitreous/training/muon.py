@@ -13,15 +13,15 @@ ROUNDS = 5
 
 
 class Matrix(NamedTuple):
-    """A parameter that Muon moves, and how."""
+    """A parameter that Muon updates, and how."""
 
     parameter: nn.Parameter  # of two axes or more; the axes after the first are flattened into columns
-    parts: int = 1  # matrices stacked in its rows (3 for a fused query, key and value), each made orthogonal by itself
+    parts: int = 1  # matrices stacked in its rows (3 for a fused query, key and value), each orthogonalised separately
     scale: float = 1.0  # of the learning rate
 
 
 def orthogonal(stack: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """(K, r, c) -> (K, r, c) bf16: each U S V' becomes about U V', by Newton-Schulz rounds on all at once."""
+    """(K, r, c) -> (K, r, c) bf16: each U S V' becomes about U V', by Newton-Schulz iterations on all at once."""
     a, b, c = QUINTIC
     norm = torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True).clamp(min=1e-7)
     x: Tensor = (stack / norm).to(torch.bfloat16)
@@ -55,7 +55,8 @@ def moved(
 
 
 class _Stack:
-    """Matrices of one shape, moved together. A tall one lies on its side: so a block's two dense layers share one."""
+    """Matrices of one shape, updated together. Tall ones are transposed, so that a block's two dense layers share a
+    stack."""
 
     def __init__(self, matrices: Sequence[Matrix], shape: tuple[int, int]) -> None:
         first = matrices[0].parameter
@@ -82,14 +83,14 @@ class _Stack:
 
 def _on_its_side(matrix: Matrix) -> bool:
     rows = len(matrix.parameter)
-    # Parts lie below one another, and would not be views of the stack if each were turned.
+    # Parts are stacked in rows, and would not be views of the stack if each were transposed.
     return matrix.parts == 1 and rows > matrix.parameter.numel() // rows
 
 
 class Muon(torch.optim.Optimizer):
     """Parameters of equal shape go through every operation as one batch: a few kernels for a whole network.
 
-    As torch's fused optimizers do, it skips a step where its attribute `found_inf` is a tensor that is not 0.
+    Like torch's fused optimizers, it skips a step if its attribute `found_inf` is a tensor that is not 0.
     """
 
     found_inf: Tensor | None = None
@@ -117,7 +118,7 @@ class Muon(torch.optim.Optimizer):
         self._stacks = [_Stack(members, kind[0]) for kind, members in kinds.items()]
         for stack in self._stacks:
             for matrix, moments in zip(stack.matrices, stack.scatter(stack.moments), strict=True):
-                self.state[matrix.parameter]["momentum"] = moments  # a view: whoever restores it copies in place
+                self.state[matrix.parameter]["momentum"] = moments  # a view: restore it by copying in place
 
     def load_state_dict(self, state_dict: Any) -> None:
         raise NotImplementedError("copy into the tensors of `state`: they are views of the stacks")
@@ -127,7 +128,7 @@ class Muon(torch.optim.Optimizer):
         lr = self.param_groups[0]["lr"]
         for stack in self._stacks:
             parameters: list[Tensor] = [matrix.parameter for matrix in stack.matrices]
-            # A matrix that the loss does not reach has a gradient of zero, as the others of its stack do move.
+            # A matrix that the loss does not reach gets a zero gradient, as the others in its stack do move.
             gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
             bad = stack.scales.new_zeros(()) if self.found_inf is None else self.found_inf
             stacked = (stack.gather(parameters), stack.gather(gradients), stack.moments)

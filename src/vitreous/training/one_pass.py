@@ -1,8 +1,8 @@
-"""Clip, AdamW, the watch's verdict and the average of the weights in one launch, on a GPU.
+"""Clipping, AdamW, the check for NaN and the average of the weights in one launch, on a GPU.
 
-In plain torch each goes over all parameters by itself: a factor on the gradients, the moments and weights, and three
-passes of an average. Optimizer and Average are what it means, and run everywhere else; what they keep is kept where it
-was, so that a run may change from one to the other at any step.
+In plain torch each goes over all parameters separately: a factor on the gradients, the moments and weights, and three
+passes of an average. Optimizer and Average define the result, and run everywhere else; their state stays where it is,
+so that a run may change from one to the other at any step.
 """
 
 import torch
@@ -15,7 +15,7 @@ from vitreous.training.optim import Optimizer, clip_factor
 
 
 class OnePass:
-    """For an Optimizer that is AdamW alone, and the Average of the weights that it moves."""
+    """For an Optimizer that is AdamW alone, and the Average of its weights."""
 
     def __init__(self, optimizer: Optimizer, average: Average | None) -> None:
         from vitreous.nn.kernels.adamw import pieces
@@ -25,7 +25,7 @@ class OnePass:
         groups = adam.param_groups
         self.parameters = [p for group in groups for p in group["params"]]
         states, device = [adam.state[p] for p in self.parameters], self.parameters[0].device
-        # All counts of steps are one tensor; what checkpoints know are views of it.
+        # All step counts are one tensor; checkpoints see views of it.
         self.counts = torch.stack([state["step"] for state in states])
         for state, count in zip(states, self.counts.unbind(), strict=True):
             state["step"] = count
@@ -39,27 +39,27 @@ class OnePass:
         self.decays = torch.tensor([float(group["weight_decay"]) for group in groups], device=device)[self.groups]
         self.log_betas = torch.tensor(groups[0]["betas"], dtype=torch.float64, device=device).log()[:, None]
         self.numbers = dict(zip(("beta1", "beta2"), groups[0]["betas"], strict=True), epsilon=groups[0]["eps"])
-        # A graph that is captured copies from here at every replay, and nothing may be allocated for it meanwhile.
+        # A captured graph copies from here at every replay; nothing may be allocated during the capture.
         self.for_a_graph = torch.zeros(5, len(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
         self.known: list[list[int]] = []
         self.addresses = self.for_a_graph
 
     @classmethod
     def of(cls, objective: Objective, optimizer: Optimizer, average: Average) -> "OnePass | None":
-        """None, where anything is not as the kernel wants it."""
+        """None if anything does not meet the kernel's requirements."""
         parts = optimizer.parts
         if len(parts) != 1 or not isinstance(parts[0], torch.optim.AdamW) or optimizer.is_sharded:
             return None
         parameters = [p for group in parts[0].param_groups for p in group["params"]]
         if not all(kernels.pays("adamw", p) and fits(p, p) for p in parameters):
             return None
-        # What comes after a step may move weights once more, and the average is of these.
+        # `after_step` may change weights once more, and the average must include that.
         is_last = type(objective).after_step is Objective.after_step
         return cls(optimizer, average if average.is_on and is_last else None)
 
     @torch.no_grad()
     def step(self, norm: Tensor, max_norm: float | None, bad: Tensor) -> None:
-        """What Optimizer.clip (but for the norm), Optimizer.step and Average.update do to these weights."""
+        """Does to these weights what Optimizer.clip (except for the norm), Optimizer.step and Average.update do."""
         from vitreous.nn.kernels.adamw import step
 
         addresses = self._addresses()
@@ -72,7 +72,7 @@ class OnePass:
         step(addresses, self.cut, self.sizes, factors, torch.stack([factor, is_bad, share]), **self.numbers)
 
     def _addresses(self) -> Tensor:
-        """(5, P) on the device: of weights, gradients, two moments and averages; 0 where there is none."""
+        """(5, P) on the device: addresses of weights, gradients, both moments and averages; 0 if there is none."""
         for p in self.parameters:
             if p.grad is not None and not fits(p.grad, p):
                 p.grad = torch.empty_like(p).copy_(p.grad)
@@ -89,6 +89,6 @@ class OnePass:
 
 
 def fits(tensor: Tensor, parameter: Tensor) -> bool:
-    """Whether its numbers lie one after the other as those of the parameter do, and can be read 16 bytes at a time."""
+    """Whether its elements are contiguous in the order of the parameter's, and can be read 16 bytes at a time."""
     is_dense = parameter.is_contiguous() and tensor.stride() == parameter.stride()
     return is_dense and tensor.dtype == torch.float32 and tensor.data_ptr() % 16 == 0

@@ -1,4 +1,4 @@
-"""Optimizers: which parameters move together, at what rate and with what decay, and how their state is kept.
+"""Optimizers: which parameters are updated together, at what rate and with what decay, and how their state is kept.
 
 Nothing here waits for the device: rates and step counters are tensors, and a flag on the device turns a step into
 nothing. So a whole training step can be one CUDA graph.
@@ -19,11 +19,11 @@ from vitreous.training.muon import Matrix, Muon
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter that is trained, and what its place in the network says about it."""
+    """A parameter to train, and what its place in the network says about it."""
 
     name: str
-    parameter: nn.Parameter  # what the optimizer moves: of a sharded one the rows on this rank
-    registered: nn.Parameter  # as the network has it, with the gradient: the same, where it is not sharded
+    parameter: nn.Parameter  # what the optimizer updates: of a sharded one, the rows on this rank
+    registered: nn.Parameter  # as in the network, with the gradient: the same object if it is not sharded
     weight: bool  # of a dense layer or a convolution; not a norm, bias, token or position
     inner: bool  # a weight inside a stage after the first: not of the stem, not of a head
     parts: int  # matrices stacked in its rows: 3 for a fused query, key and value
@@ -31,9 +31,9 @@ class Slot:
 
 
 def slots(objective: Objective, layer_decay: float = 1.0, encoder_rate: float = 1.0) -> list[Slot]:
-    """Everything that is trained. Layer-wise decay as in BEiT (Bao et al. 2021, appendix): a head has the full rate,
-    the last stage `layer_decay` times that, the stage before it the square, and so on down to the stem. What an
-    encoder holds outside its stages (a final norm) goes with its last stage. `encoder_rate`: a factor for all of it."""
+    """Every parameter to train. Layer-wise decay as in BEiT (Bao et al. 2021, appendix): a head has the full rate, the
+    last stage `layer_decay` times that, the stage before it the square, and so on down to the stem. What an encoder has
+    outside its stages (a final norm) goes with its last stage. `encoder_rate`: a factor for the whole encoder."""
     stages = objective.learner.stages()
     depth = {p: len(stages) - 1 for p in objective.learner.parameters()}
     depth |= {p: index for index, stage in enumerate(stages) for p in stage.parameters()}
@@ -54,21 +54,21 @@ def slots(objective: Objective, layer_decay: float = 1.0, encoder_rate: float = 
 
 
 def _parts(path: str, module: nn.Module) -> int:
-    """How many matrices a weight stacks: its module says so in `num_fused`, or has the name it has in attention."""
+    """How many matrices a weight stacks, by its module's `num_fused`, or by the module's name in attention."""
     return int(getattr(module, "num_fused", 3 if path.rpartition(".")[2] == "project_in" else 1))
 
 
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """On gradients of this norm, so that it becomes `max_norm` at most."""
-    # Without a comparison: a norm of NaN must reach the caller, who decides what to do about it.
+    """The factor that reduces the norm of gradients to at most `max_norm`."""
+    # No comparison: a NaN must reach the caller, who decides what to do about it.
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
 class Optimizer:
-    """One or more torch optimizers as one, free of host synchronisation.
+    """One or more torch optimizers as one, without host synchronisation.
 
-    Their state exists from the start, at fixed addresses: a graph can be captured, and a checkpoint written, before
-    the first step.
+    Their state exists from the start, at fixed addresses: a graph can be captured, and a checkpoint written, before the
+    first step.
     """
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer], named: Sequence[Slot]) -> None:
@@ -85,14 +85,14 @@ class Optimizer:
         torch.mul(self._base, multiplier, out=self._rates)
 
     def step(self, bad: Tensor | None = None) -> None:
-        """Move the weights; where the 0-d tensor `bad` is not 0, leave weights and state exactly as they are."""
+        """Update the weights; if the 0-d tensor `bad` is not 0, leave weights and state exactly as they are."""
         flag = None if bad is None else (bad != 0).to(torch.float32)
         for slot in self._named:
             if slot.registered is not slot.parameter:
                 gradient = slot.registered.grad
                 slot.parameter.grad = None if gradient is None else shards.local(gradient)
         for part in self._parts:
-            part.found_inf = flag  # type: ignore[attr-defined]  # as torch's GradScaler tells a fused optimizer
+            part.found_inf = flag  # type: ignore[attr-defined]  # as torch's GradScaler does for fused optimizers
             part.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -108,7 +108,7 @@ class Optimizer:
 
     @property
     def rates(self) -> Tensor:
-        """(G,) the learning rates of all groups, now."""
+        """(G,) the current learning rates of all groups."""
         return self._rates
 
     @property
@@ -119,12 +119,12 @@ class Optimizer:
         return [slot.registered.grad for slot in self._named if slot.registered.grad is not None]
 
     def norm(self) -> Tensor:
-        """Of all gradients together, as a 0-d tensor."""
+        """The norm of all gradients together, as a 0-d tensor."""
         gradients = self.gradients()
         return shards.total_norm(gradients) if gradients else torch.zeros_like(self._rates[0])
 
     def clip(self, max_norm: float | None) -> Tensor:
-        """The norm of all gradients together; they are scaled down to `max_norm` where it is larger."""
+        """The norm of all gradients together, which are scaled down to `max_norm` if it is larger."""
         norm, gradients = self.norm(), self.gradients()
         if max_norm is not None and gradients:
             torch._foreach_mul_([shards.local(gradient) for gradient in gradients], clip_factor(norm, max_norm))
@@ -141,7 +141,7 @@ class Optimizer:
         return tensors
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Exactly what `state` gave, copied in place."""
+        """Copy in place exactly what `state` returned."""
         own = self.state()
         for name in sorted(own.keys() ^ state.keys()):
             side = "lacks" if name in own else "has an unknown"
@@ -153,7 +153,7 @@ class Optimizer:
             tensor.copy_(state[name])
 
     def describe(self) -> list[str]:
-        """One line a group, for logs."""
+        """One line per group, for logs."""
         lines = []
         for group, base in zip(self._groups, self._base.tolist(), strict=True):
             count = sum(p.numel() for p in group["params"])
@@ -170,7 +170,7 @@ class AdamWSettings:
     weight_decay: float = 0.1  # decoupled: weights shrink by learning rate times this, each step
     epsilon: float = 1e-8
     layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
-    encoder_rate: float = 1.0  # factor on the learning rate of the whole encoder: DETR trains it at a tenth of the rest
+    encoder_rate: float = 1.0  # factor on the learning rate of the whole encoder; DETR: a tenth of the rest
     decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
 
     def build(self, objective: Objective) -> Optimizer:
@@ -194,7 +194,7 @@ class SGDSettings:
         groups = _groups(found, self)
         sgd = torch.optim.SGD(groups, momentum=self.momentum, nesterov=self.nesterov, fused=True)
         if self.momentum:
-            # From zero the first step equals torch's own start, and a first step that is skipped leaves no rubbish.
+            # Starting at zero, the first step equals torch's, and a skipped first step leaves nothing undefined.
             for slot in found:
                 sgd.state[slot.parameter]["momentum_buffer"] = torch.zeros_like(slot.parameter)
         return Optimizer([sgd], found)
@@ -207,9 +207,9 @@ class MuonSettings:
     lr: float = 1e-3  # peak learning rate of the matrices, on AdamW's scale
     momentum: float = 0.95
     nesterov: bool = True
-    weight_decay: float = 0.1  # decoupled; of both
-    split_qkv: bool = True  # query, key and value of a fused matrix are made orthogonal one by one
-    kernels: bool = True  # convolution kernels too, each output's weights as one row
+    weight_decay: float = 0.1  # decoupled, for both
+    split_qkv: bool = True  # orthogonalise query, key and value of a fused matrix separately
+    kernels: bool = True  # also convolution kernels, each output's weights as one row
     layer_decay: float = 1.0  # factor on the learning rate from each stage to the one before it; 1 = none
     adam_lr: float = 1e-3  # peak learning rate of the rest
     adam_beta1: float = 0.9
@@ -256,7 +256,7 @@ OptimizerSettings = AdamWSettings | SGDSettings | MuonSettings
 
 
 def _is_kernel(slot: Slot) -> bool:
-    # With a depthwise kernel each output reads one input: there is no matrix to make orthogonal.
+    # In a depthwise kernel each output reads one input: there is no matrix to orthogonalise.
     return slot.parameter.ndim == 4 and slot.parameter.shape[1] > 1
 
 

@@ -1,14 +1,14 @@
-"""The run directory: everything a run leaves behind, and what it needs to go on.
+"""The run directory: everything a run leaves behind, and what it needs to resume.
 
 run.json           that this is a run
 recipe.json        what was asked for
 pictures.json      which pictures it learns from, see data/fingerprint.py
-environment.json   with what: versions, hardware, commit, command; one entry a start
-metrics.jsonl      one JSON object a line
+environment.json   versions, hardware, commit, command; one entry per start
+metrics.jsonl      one JSON object per line
 checkpoints/       step-00000123/ ..., see checkpoint.py
 model/             the result, see weights/own.py
-results.json       its numbers; where they are, the run has finished
-tensorboard/       where TensorBoard is installed
+results.json       its numbers, written when the run has finished
+tensorboard/       if TensorBoard is installed
 """
 
 import contextlib
@@ -33,24 +33,24 @@ from vitreous.training.environment import environment
 
 RUN = "run.json"
 FORMAT = "vitreous run 1"
-BEFORE_FORMATS = {"recipe.json", "environment.json"}  # what runs have that were begun without a run.json
+BEFORE_FORMATS = {"recipe.json", "environment.json"}  # the files of runs from before there was a run.json
 
 _held: set[Path] = set()  # directories that this process trains into
 
 
 class RunDirectory:
-    """Read freely; to write, enter it (`with RunDirectory(path) as run`), which one process at a time can do."""
+    """Anyone may read; to write, enter it (`with RunDirectory(path) as run`), which one process at a time can do."""
 
     def __init__(self, path: Path | str, *, keep: int = 2, owner: bool = True, tensorboard: bool = True) -> None:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep)
         self.metrics = self.path / "metrics.jsonl"
-        self._owner = owner  # False: a rank other than the first, which enters beside the owner and writes nothing
+        self._owner = owner  # False: a rank other than the first, which enters too and writes nothing
         self._tensorboard = tensorboard
         self._lock: IO[bytes] | None = None
         self._log: IO[str] | None = None
         self._writer: Any = None
-        self._first_step: int | None = None  # from which TensorBoard shows this process's numbers
+        self._first_step: int | None = None  # the first step of this process that TensorBoard shows
         self._opened = time.monotonic()
         self._earlier_s = 0.0
 
@@ -79,7 +79,7 @@ class RunDirectory:
             atomic.sweep(folder)
 
     def check_ours(self) -> None:
-        """Nothing is written into, and nothing removed from, a folder that somebody else filled."""
+        """Refuses a folder that somebody else filled: nothing is written into it or removed from it."""
         names = atomic.strangers(self.path) if self.path.is_dir() else []
         if RUN in names:
             self._about()
@@ -87,13 +87,15 @@ class RunDirectory:
             raise UserError(f"{self.path}: not a run, but a folder with {names[0]!r} in it; choose another --out")
 
     def _about(self) -> dict[str, Any]:
-        """run.json, or what would be in it."""
+        """run.json, or what it would contain."""
         path = self.path / RUN
         about = atomic.read_json(path) if path.exists() else {"format": FORMAT}
         if not isinstance(about, dict) or not str(about.get("format")).startswith("vitreous run "):
             raise UserError(f"{path}: not written by vitreous; choose another --out")
         if about["format"] != FORMAT:
-            raise UserError(f"{path}: says {about['format']!r}, and this version reads {FORMAT!r}; install a later one")
+            raise UserError(
+                f"{path}: its format is {about['format']!r}, and this version reads {FORMAT!r}; install a later one"
+            )
         return about
 
     def _take_lock(self) -> None:
@@ -107,7 +109,7 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # a full disk: log() has said so, or nothing is missing
+        with contextlib.suppress(OSError):  # a full disk: log() has reported it, or nothing is missing
             if self._writer:
                 self._writer.close()
         with contextlib.suppress(OSError):
@@ -122,7 +124,7 @@ class RunDirectory:
     # ---- metrics
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl. It has a "step"; log all of a step before its checkpoint is saved."""
+        """Append a line to metrics.jsonl. It has a "step"; log everything of a step before saving its checkpoint."""
         line = json.dumps({name: _finite(value) for name, value in row.items()}, allow_nan=False) + "\n"
         try:
             if self._log is None:
@@ -133,7 +135,7 @@ class RunDirectory:
             raise self._full(error, len(line)) from None
         try:
             self._show(row)
-        except OSError as error:  # a second view of what is in the log: training goes on without it
+        except OSError as error:  # the numbers are in the log, so training continues without TensorBoard
             print(f"{self.path}: nothing more is written for TensorBoard ({error.strerror})", file=sys.stderr)
             self._writer = False
 
@@ -150,11 +152,11 @@ class RunDirectory:
                     self._writer.add_scalar(name, value, row["step"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every whole line of metrics.jsonl."""
+        """Every complete line of metrics.jsonl."""
         return [row for _, row in self._lines()]
 
     def truncate_log(self, step: int) -> None:
-        """Drop what was logged after `step`, and a line torn by a kill: the log of a run that goes on from there."""
+        """Drop what was logged after `step`, and a line cut off by a kill: the log of a run that resumes there."""
         if not self._owner:
             return
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
@@ -179,12 +181,12 @@ class RunDirectory:
     # ---- checkpoints
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-        """All tensors (file name -> name -> tensor) and JSON that the run needs to go on after `step` steps."""
+        """Save all tensors (file name -> name -> tensor) and the JSON that the run needs to resume after `step`."""
         self.keep_log()
         self.checkpoints.save(step, tensors, state, self.elapsed_s)
 
     def keep_log(self) -> None:
-        """Bring it to the disk, so that it never ends before a checkpoint."""
+        """Sync the log to disk, so that it never ends before a checkpoint."""
         self._check_there()
         try:
             if self._log:
@@ -193,8 +195,8 @@ class RunDirectory:
             raise self._full(error, 0) from None
 
     def _check_there(self) -> None:
-        """A folder that was moved, removed or unmounted is not created again: perhaps on another disk, and without the
-        rest of the run."""
+        """Refuses to recreate a folder that was moved, removed or unmounted: it could be on another disk, and would
+        lack the rest of the run."""
         if self._lock is None:
             return
         try:
@@ -203,12 +205,12 @@ class RunDirectory:
             is_there = False
         if not is_there:
             raise UserError(
-                f"{self.path}: moved, removed or unmounted while the run wrote into it, so nothing more is saved; if "
-                "the folder still exists elsewhere, the same command with that --out resumes from its last checkpoint"
+                f"{self.path}: moved, removed or unmounted during the run, so nothing more is saved; if the folder "
+                "still exists elsewhere, the same command with that --out resumes from its last checkpoint"
             )
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """The newest whole one; its `notes` name those that were skipped."""
+        """The newest intact one; its `notes` name those that were skipped."""
         found = self.checkpoints.latest()
         if found:
             self._earlier_s = found.elapsed_s
@@ -218,7 +220,7 @@ class RunDirectory:
 
     @property
     def elapsed_s(self) -> float:
-        """Time spent on the run: until the checkpoint it resumed from, and since this process entered."""
+        """Time spent on the run: until the checkpoint that it resumed from, and since this process entered."""
         return self._earlier_s + time.monotonic() - self._opened
 
     def timing(self) -> dict[str, float]:
@@ -229,12 +231,12 @@ class RunDirectory:
         path = self.path / "environment.json"
         try:
             starts = atomic.read_json(path)
-        except UserError:  # the first start, or damaged; nothing depends on it
+        except UserError:  # the first start, or a damaged file, which nothing depends on
             starts = []
         atomic.write_json([*(starts if isinstance(starts, list) else []), environment()], path)
 
     def results(self) -> dict[str, Any] | None:
-        """What a finished run left; None where there is none, or not all of it: then its end is repeated."""
+        """The results of a finished run; None if there are none, or not all of them: then its end is repeated."""
         path = self.path / "results.json"
         if not path.exists():
             return None
@@ -246,7 +248,7 @@ class RunDirectory:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity; as text they are still told apart, and float() reads them."""
+    """JSON has no NaN or infinity; as text they stay distinct, and float() reads them."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -256,13 +258,13 @@ def _summary_writer(folder: Path, first_step: int | None) -> Any:
     except ImportError:
         return None
     _say_it_once()
-    # What an interrupted process showed of later steps is hidden.
+    # Hides later steps that an interrupted process wrote.
     return SummaryWriter(str(folder), purge_step=first_step)
 
 
 @cache
 def _say_it_once() -> None:
-    """TensorBoard's thread raises a full disk for us, who say so in a line, and then as a traceback of its own."""
+    """TensorBoard's thread reports a full disk to us, and we print one line; this hides its own traceback."""
     hook = threading.excepthook
 
     def shown(found: threading.ExceptHookArgs) -> None:

@@ -1,8 +1,7 @@
 """Checkpoints of all ranks, written while training goes on.
 
-After the same step all ranks copy to the host what each of them saves (see shares). Then every rank writes its own
-files in a thread, and when the last one is done, the first writes the manifest and puts the checkpoint in its place.
-Until then the one before it counts.
+After the same step, every rank copies what it saves to the host (see `shares`), then writes its files in a thread. When
+all are done, the first rank writes the manifest and puts the checkpoint in place. Until then the previous one counts.
 """
 
 import json
@@ -22,20 +21,20 @@ from vitreous.training.run import RunDirectory
 from vitreous.training.shares import Shares, State
 from vitreous.weights import own
 
-LOOK_S = 0.02  # between looks whether all ranks have written
+LOOK_S = 0.02  # between checks whether all ranks have written
 
 
 class Saver:
-    """At most one checkpoint at a time is being written; all ranks begin and finish it together."""
+    """Writes at most one checkpoint at a time; all ranks begin and finish it together."""
 
     def __init__(self, directory: RunDirectory, world: World) -> None:
         self._directory, self._world = directory, world
         self._shares = Shares(world)
-        self._copies: dict[tuple[str, str], Tensor] = {}  # on the host, used again for the next one
+        self._copies: dict[tuple[str, str], Tensor] = {}  # on the host, reused for the next checkpoint
         self._writing: _Writing | None = None
 
     def begin(self, step: int, tensors: State, state: Mapping[str, Any]) -> None:
-        """Returns as soon as the state is copied, and may be changed."""
+        """Returns as soon as the state is copied and may be changed."""
         self.finish()
         opened = json.loads(self._world.collect(json.dumps(self._opened(step)))[0])
         _check(opened["error"])
@@ -47,7 +46,7 @@ class Saver:
         self._writing = _Writing(step, draft, self._directory.elapsed_s, _Thread(draft, copied, documents))
 
     def _opened(self, step: int) -> dict[str, Any]:
-        """The first rank makes the folder into which all write."""
+        """The first rank creates the folder that all write into."""
         said = {"process": os.getpid(), "error": ""}
         if self._world.is_first:
             try:
@@ -73,7 +72,7 @@ class Saver:
         return self._writing is not None and self._writing.thread.is_alive()
 
     def finish(self) -> None:
-        """Wait for all ranks and put the checkpoint in its place; nothing, where none was begun."""
+        """Wait for all ranks and put the checkpoint in place; does nothing if none was begun."""
         if self._writing is None:
             return
         while self._world.any(self.is_writing)[0]:
@@ -91,7 +90,7 @@ class Saver:
                 draft.drop()
 
     def _place(self, step: int, draft: own.Draft, files: own.Files, elapsed_s: float) -> str:
-        """What went wrong, which all ranks must know."""
+        """Returns what went wrong, for all ranks."""
         error = ""
         if self._world.is_first:
             try:
@@ -106,7 +105,7 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What ends a run on all ranks does not end the checkpoint before it; a lost rank will never be done with it.
+        # An error that ends the run on all ranks does not prevent this checkpoint; a lost rank would never finish it.
         if error is None or isinstance(error, UserError):
             self.finish()
 
@@ -118,7 +117,7 @@ def _check(error: str) -> None:
 
 class _Thread(threading.Thread):
     def __init__(self, draft: own.Draft, tensors: State, documents: Mapping[str, Any]) -> None:
-        super().__init__(name="checkpoint", daemon=True)  # a rank that lost another one does not wait for it
+        super().__init__(name="checkpoint", daemon=True)  # a rank that lost another does not wait for this thread
         self._draft, self._tensors, self._documents = draft, tensors, documents
         self._files: own.Files = {}
         self._error = ""

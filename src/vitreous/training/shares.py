@@ -1,6 +1,6 @@
-"""What each rank saves of a checkpoint, and how these shares become one again.
+"""What each rank saves of a checkpoint, and how these shares are joined again.
 
-torch.distributed.checkpoint plans both; what it writes by itself would be a pickle. Here
+torch.distributed.checkpoint plans both; its own files would be pickles. Here:
 
     objective-00002-of-00004.safetensors   the second rank's parts of tensors
     shards-00002-of-00004.json             where in its tensor each part begins
@@ -23,7 +23,7 @@ from vitreous.nn.shards import Piece, Pieces
 from vitreous.training.devices import World
 from vitreous.weights import own
 
-if TYPE_CHECKING:  # importing it takes a second, for which most runs have no use
+if TYPE_CHECKING:  # importing it takes a second, and most runs do not need it
     from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 State = Mapping[str, Mapping[str, Tensor]]  # file -> name -> tensor
@@ -38,7 +38,7 @@ def shard_name(stem: str, rank: int, size: int) -> str:
 
 
 class Shares:
-    """Of one rank, from checkpoint to checkpoint."""
+    """The shares of one rank, with a plan that is kept between checkpoints."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -46,7 +46,7 @@ class Shares:
         self._plan: dict[str, list[int]] = {}
 
     def of(self, tensors: State, state: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
-        """Files of tensors, and documents."""
+        """The files of tensors and the documents that this rank writes."""
         rank, size = self._world.rank, self._world.size
         documents: dict[str, Any] = {"state": dict(state)} if rank == 0 else {}
         flat = {f"{stem}/{name}": tensor for stem, named in tensors.items() for name, tensor in named.items()}
@@ -64,7 +64,7 @@ class Shares:
         return files, documents
 
     def _planned(self, flat: Mapping[str, Tensor]) -> dict[str, list[int]]:
-        """Planned anew where names or shapes have changed, which they do on all ranks at once."""
+        """A new plan if names or shapes have changed, which happens on all ranks at once."""
         shapes = {name: tensor.shape for name, tensor in flat.items()}
         if shapes != self._shapes:
             self._shapes, self._plan = shapes, plan(flat, self._world)
@@ -76,8 +76,8 @@ def _local(tensors: State) -> State:
 
 
 def plan(tensors: Mapping[str, Tensor], world: World) -> dict[str, list[int]]:
-    """Of which tensors this rank saves a part, and where in the tensor it begins. What all ranks have whole, the first
-    one saves. All must ask together."""
+    """The tensors of which this rank saves a part, and where in the tensor the part begins. Tensors that all ranks have
+    whole are saved by the first. All ranks must call this together."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
@@ -92,12 +92,12 @@ Box = list[list[int]]  # where a part of a tensor begins, and how long it is, al
 
 
 def _box(item: "WriteItem") -> Box:
-    assert item.tensor_data is not None  # there is nothing but tensors
+    assert item.tensor_data is not None  # there are only tensors
     return [list(item.tensor_data.chunk.offsets), list(item.tensor_data.chunk.sizes)]
 
 
 def _plan_of(mine: "SavePlan", boxes: list[Box]) -> "SavePlan":
-    """Another rank's: it has other parts of the same tensors, in the same order."""
+    """Another rank's plan: other parts of the same tensors, in the same order."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
     items = []
@@ -112,7 +112,7 @@ def _plan_of(mine: "SavePlan", boxes: list[Box]) -> "SavePlan":
 
 
 def joined(found: own.Folder, path: Path) -> dict[str, Mapping[str, Tensor]]:
-    """What several ranks saved, as one tensor each."""
+    """The tensors that several ranks saved, each as one."""
     if SHARDS not in found.documents:
         return dict(found.tensors)
     size, whole = int(found.documents[SHARDS]["ranks"]), {}
@@ -125,10 +125,10 @@ def joined(found: own.Folder, path: Path) -> dict[str, Mapping[str, Tensor]]:
         whole[stem] = Pieces(pieces)
         for name, shape in shapes.items():
             if name not in pieces or not whole[stem].fills(name, torch.Size(shape)):
-                raise UserError(f"{path}: damaged (of {stem} {name!r}, some rows are missing)")
+                raise UserError(f"{path}: damaged (some rows are missing from {name!r} of {stem})")
     return dict(whole)
 
 
 def _next(before: list[Piece], tensor: Tensor) -> list[int]:
-    """Where a part begins of which no document says it: earlier versions saved rows after rows."""
+    """Where a part begins if no document says so: earlier versions saved consecutive rows."""
     return [sum(len(piece.tensor) for piece in before), *[0] * (tensor.ndim - 1)] if tensor.ndim else []
