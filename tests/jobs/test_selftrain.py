@@ -105,7 +105,7 @@ def test_more_rounds_may_follow_and_another_thing_is_refused(rounds):
         selftrain(recipe(steps=7), out, rounds=2, pseudo=LOW, open_data=OPEN)
     with pytest.raises(UserError, match="is not confident enough about any of"):
         selftrain(recipe(), out.parent / "sure", rounds=1, pseudo=PseudoSettings(confidence=1.0), open_data=OPEN)
-    with pytest.raises(UserError, match="learned from with their labels; name others with --unlabelled"):
+    with pytest.raises(UserError, match="used with their labels; name others with --unlabelled"):
         selftrain(recipe(train_limit=None), out.parent / "whole", rounds=1, open_data=OPEN)
 
 

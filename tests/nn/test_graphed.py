@@ -115,7 +115,7 @@ def test_what_cannot_be_recorded_runs_plainly_and_says_so_once(recordings, monke
         x = batch(3)
         torch.testing.assert_close(forward(x).sums, x.sum(dim=1))
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.endswith("no CUDA graph can hold them: operation not permitted when stream is capturing")
+    assert said.endswith("this cannot be a CUDA graph: operation not permitted when stream is capturing")
 
 
 def test_what_waits_for_the_host_is_not_even_tried(recordings, monkeypatch, capsys):

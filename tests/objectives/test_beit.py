@@ -192,7 +192,7 @@ def test_a_collapsed_tokeniser_is_noticed():
         given.model.words.bias[3] = 1e3
     objective = built(given=given)
     numbers = {name: float(value.detach()) for name, value in objective(batch(), torch.tensor(0.5)).items()}
-    assert "a tokeniser that had itself collapsed" in objective.concern(numbers)
+    assert "a tokeniser that had collapsed itself" in objective.concern(numbers)
     healthy = {name: float(value.detach()) for name, value in built()(batch(), torch.tensor(0.5)).items()}
     assert objective.concern(healthy) is None
 

@@ -181,7 +181,7 @@ def test_checkpointing_changes_nothing():
         (SWIN, {"mask_ratio": 1.0}, "hides 64 of 64 squares"),
         (SWIN, {"mask_ratio": 0.0}, "hides 0 of 64 squares"),
         (SWIN, {"mask_ratio": float("nan")}, "mask_ratio is nan"),
-        (SWIN, {"mask_px": 3}, "whole patches, which have 2 x 2 px here"),
+        (SWIN, {"mask_px": 3}, "whole patches, here of 2 x 2 px"),
         (SWIN, {"mask_px": 0}, "mask_px is 0: a square must be whole patches"),
         (SWIN, {"mask_px": 12}, "do not fill a picture of 32 x 32 px"),
         (replace(SWIN, picture_px=(30, 30)), {"mask_px": 2}, "one position per 4 x 4 px"),

@@ -259,7 +259,7 @@ def test_a_killed_teacher_goes_on(tmp_path, teacher, stored):
         ),
         (
             lambda r: replace(r, training=replace(r.training, steps=19)),
-            "no predictions for epoch 4, and this run has 4",
+            "no predictions for epoch 4 of the 4 of this run",
         ),
     ],
 )
@@ -368,7 +368,7 @@ def test_a_document_of_something_else(tmp_path, teacher, stored, change):
             lambda: train(learning_from(student(teacher), tmp_path), tmp_path / "run", read_test=False),
             lambda: teach(student(teacher), tmp_path, samples=PART),
         ):
-            with pytest.raises(UserError, match=r"answers.json: not what `vitreous teach` writes") as error:
+            with pytest.raises(UserError, match=r"answers.json: not written by `vitreous teach`") as error:
                 use()
             assert "\n" not in str(error.value)
 
@@ -376,7 +376,7 @@ def test_a_document_of_something_else(tmp_path, teacher, stored, change):
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path):
     (tmp_path / "epoch-0000").mkdir()
     (tmp_path / "epoch-0000" / ".notes.old").write_text("mine")
-    with pytest.raises(UserError, match="holds 'epoch-0000', and no predictions of a teacher"), claimed(tmp_path, {}):
+    with pytest.raises(UserError, match="contains 'epoch-0000', but no teacher's predictions"), claimed(tmp_path, {}):
         pass
     assert (tmp_path / "epoch-0000" / ".notes.old").read_text() == "mine"
 

@@ -68,7 +68,7 @@ def test_an_encoder_answers_features_at_the_size_that_its_preprocessing_makes(tm
     features = teacher(STUDENTS.normalised(pictures()))
     assert isinstance(features, Features)
     assert features.maps[-1].shape[-2:] == (4, 4)
-    with pytest.raises(UserError, match="without a head cannot tell classes"):
+    with pytest.raises(UserError, match="without a head predicts no classes"):
         teacher.in_order_of(CLASSES)
 
 

@@ -1,7 +1,7 @@
 """Exact assignment of targets to queries, batched: the set matching of DETR (Carion et al. 2020, section 3.1).
 
-Every target gets a query of its own so that the sum of costs is the least. Shortest augmenting paths with potentials
-(Jonker and Volgenant 1987; Crouse 2016): targets come one by one, and each may push earlier ones to other queries.
+Every target gets its own query, such that the sum of costs is minimal. Shortest augmenting paths with potentials
+(Jonker and Volgenant 1987; Crouse 2016): targets are added one by one, and each may push earlier ones to other queries.
 On CUDA one Triton program solves each sample without leaving the device (nn/kernels/assignment_triton.py).
 """
 
@@ -19,9 +19,9 @@ LARGEST = 1e30  # costs beyond it count as not finite
 def assign(cost: Tensor, valid: Tensor) -> Tensor:
     """cost (B, Q, M), valid (B, M) bool -> (B, M) int64: the query of every target, -1 for none.
 
-    Targets that are not valid get none; of more targets than queries, those get one that make the sum the least.
-    A cost that is not finite (or beyond 1e30) is never chosen where another complete assignment exists. On CUDA nothing
-    waits for the host. Several decoder layers are best solved in one call, as a larger batch.
+    Targets that are not valid get none; if there are more targets than queries, those that minimise the sum get one.
+    A cost that is not finite (or beyond 1e30) is never chosen if there is a complete assignment without it. On CUDA
+    nothing waits for the host. Several decoder layers are best solved in one call, as a larger batch.
     """
     if cost.numel() == 0:
         return torch.full_like(valid, NOBODY, dtype=torch.int64)
@@ -30,7 +30,7 @@ def assign(cost: Tensor, valid: Tensor) -> Tensor:
 
 
 def avoiding_what_is_not_finite(cost: Tensor, valid: Tensor) -> Tensor:
-    """(B, M, Q) with every such cost larger than all that an assignment could save by taking it."""
+    """(B, M, Q) with every such cost larger than anything an assignment could save by choosing it."""
     finite = cost.abs() <= LARGEST  # false for NaN too
     largest = torch.where(finite & valid[..., None], cost.abs(), 0).amax((1, 2), keepdim=True)
     worst = (2 * min(cost.shape[1:]) + 1) * largest.clamp(min=1e-6)
@@ -59,8 +59,8 @@ def _(cost: Tensor, valid: Tensor) -> Tensor:
 def shortest_augmenting_paths(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     """(rows, columns) -> the column of every row, -1 for none."""
     num_rows, num_columns = cost.shape
-    # Where rows are more than columns, as many columns of equal cost as are missing: all get used, so that they
-    # change nothing but who goes without.
+    # With more rows than columns, the missing columns are added, all of equal cost: all are used, so they only decide
+    # which rows get no real column.
     missing = max(num_rows - num_columns, 0)
     cost = np.pad(cost, ((0, 0), (0, missing)))
     row_of = np.full(cost.shape[1], NOBODY)  # of every column

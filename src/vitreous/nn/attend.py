@@ -1,10 +1,10 @@
-"""Softmax attention of given queries, keys and values, by whichever way is the fastest on the device."""
+"""Softmax attention of given queries, keys and values, in the way that is fastest on the device."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Pairs of tokens per head up to which a CPU keeps them all: the memory of a few layers, and no more.
+# Pairs of tokens per head up to which a CPU keeps all of them in memory.
 MOST_PAIRS = 2**18
 
 
@@ -19,6 +19,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None = None, *, caus
 
 
 def _is_faster_in_steps(q: Tensor, k: Tensor) -> bool:
-    """torch's fused kernel for CPUs widens bfloat16 to float32; products of their own use the instructions for it, and
-    are 2 times as fast, 4 times and more on the way back (benchmarks/cpu_step.py)."""
+    """torch's fused kernel for CPUs widens bfloat16 to float32; separate products use the instructions for bfloat16,
+    and are twice as fast forward, 4 times and more backward (benchmarks/cpu_step.py)."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] * k.shape[-2] <= MOST_PAIRS

@@ -1,4 +1,4 @@
-"""Multi-head self-attention: one fused kernel on the way forward, a second method for looking inside."""
+"""Multi-head self-attention: a fused kernel for the forward pass, a second method for looking inside."""
 
 from typing import Literal
 
@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self.query_bias = nn.Parameter(torch.zeros(width)) if bias == "no-key" else None
         self.value_bias = nn.Parameter(torch.zeros(width)) if bias == "no-key" else None
         self.relative, self.bias_table = relative, bias_table
-        # As the released code: each of the three kernels is Xavier-uniform on its own, biases are zero.
+        # As in the released code: each of the three kernels is Xavier-uniform by itself, biases are zero.
         for part in self.project_in.weight.detach().chunk(3):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.project_out.weight)
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def _added(self, queries: Tensor, pairs: Tensor | None, bias: Tensor | None) -> Tensor | None:
-        """What is added to the logits: by the layer's own relative positions, and by whoever calls."""
+        """What the layer's own relative positions and the caller add to the logits."""
         own = self.pair_positions
         given = None if bias is None else bias.to(queries.dtype)
         if pairs is None or own is None:
@@ -74,12 +74,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, pairs: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D).
 
-        pairs: (N, N) or (B, N, N), the row of the layer's own relative positions for each pair of tokens.
+        pairs: (N, N) or (B, N, N), for each pair of tokens its row in the layer's own table of relative positions.
         bias: (B or 1, heads or 1, N, N), added to the logits: a table that layers share, or a mask of -inf.
         """
         given = self.project_in.bias
         if given is not None and self._is_plain(pairs, bias) and packed_attention.serves(x, self.width // self.heads):
-            # As in nn/gelu: the product adds the bias, and what it learns comes out of attention's own gradient.
+            # As in nn/gelu: the product adds the bias, and attention's backward pass gives the bias its gradient.
             packed = multiplied(self.project_in, x, given.detach())
             attended: Tensor = self.dropout(self.project_out(packed_attention.attend(packed, given, self.heads)[0]))
             return attended
@@ -100,15 +100,15 @@ class Attention(nn.Module):
         pairs: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """(B, heads, r, N): the softmax rows of the queries asked for (all by default). For inspection only."""
+        """(B, heads, r, N): the softmax rows of these queries (default: all). For inspection only."""
         rows = slice(None) if rows is None else rows
         weight_q, weight_k, _ = self.project_in.weight.chunk(3)
         bias_q = self.query_bias if self.project_in.bias is None else self.project_in.bias.chunk(3)[0]
         q = self._heads_apart(F.linear(x[:, rows], weight_q, bias_q))  # (B, heads, r, d)
         scaled = q * q.shape[-1] ** -0.5
-        # A key's bias adds the same to all logits of a row, which the softmax does not see: it is left out.
+        # The bias of the keys adds the same to all logits of a row, which softmax ignores: it is left out.
         if q.shape[2] < q.shape[3]:
-            # q (W x) = (q W) x: for few rows it is cheaper to bring the queries to the tokens than to make all keys.
+            # q (W x) = (q W) x: for few rows it is cheaper to transform the queries than to compute all keys.
             backwards = scaled.transpose(0, 1).flatten(1, 2) @ weight_k.view(self.heads, -1, self.width)
             backwards = backwards.view(self.heads, len(x), -1, self.width).transpose(0, 1)  # (B, heads, r, D)
             logits = (backwards.flatten(1, 2) @ x.transpose(1, 2)).view(*q.shape[:3], -1)

@@ -17,9 +17,9 @@ Gelu = Literal["erf", "tanh", "quick"]
 
 
 class Draws:
-    """What chance decides inside a network about the samples of a batch, drawn from their keys: the same for any
-    number of ranks and of parts of a batch. Who trains the network says whose batch it is; outside of that, the
-    layers draw from torch's generator."""
+    """The random decisions inside a network (stochastic depth), drawn from the samples' keys: the same for any number
+    of ranks and of parts of a batch. The training loop sets the batch with `of`; otherwise the layers draw from torch's
+    generator."""
 
     def __init__(self, network: nn.Module) -> None:
         self.layers = [part for part in network.modules() if isinstance(part, StochasticDepth) and part.rate > 0]
@@ -28,8 +28,8 @@ class Draws:
 
     @contextmanager
     def of(self, keys: Tensor, num_views: int) -> Iterator[None]:
-        """Inside, forwards and backwards (which may recompute), a network sees the views of these samples, one view of
-        all samples after the other. Passes of several sizes each count from the first view."""
+        """Inside, the forward and backward passes (which may recompute) see the views of these samples, one view of all
+        samples after the other. Passes of different sizes each count from the first view."""
         for layer, factors in zip(self.layers, self._factors(keys, num_views), strict=True):
             layer.factors = factors
         try:
@@ -39,7 +39,7 @@ class Draws:
                 layer.factors = None
 
     def _factors(self, keys: Tensor, num_views: int) -> list[Tensor]:
-        """Of every layer (views x B,)."""
+        """For every layer, (views x B,)."""
         if not self.layers:
             return []
         if self.rates.device != keys.device:
@@ -50,12 +50,12 @@ class Draws:
 
 
 class StochasticDepth(nn.Module):
-    """Leaves a residual branch out for a random part of the samples, and scales up the others.
+    """Drops a residual branch for a random part of the samples, and scales up the others.
 
-    The draw is a tensor operation: nothing is read back by the host, so a CUDA graph can hold it.
+    The draw is a tensor operation: the host reads nothing back, so it can be part of a CUDA graph.
     """
 
-    # Of the samples, by whoever knows them (Draws): a tensor, so that layers of all rates are compiled as one.
+    # One factor per sample, set by Draws: a tensor, so that layers of all rates are compiled as one.
     factors: Tensor | None = None
 
     def __init__(self, rate: float) -> None:
@@ -83,8 +83,8 @@ def depth_rates(highest: float, depth: int) -> list[float]:
 
 
 def small_weights(module: nn.Module, std: float = 0.02) -> None:
-    """Every dense layer, convolution and table of biases of a module from a narrow normal, biases from zero: how Swin,
-    PVT and ConvNeXt begin."""
+    """Initialises every dense layer, convolution and table of biases of a module from a narrow normal, and biases to
+    zero, as in Swin, PVT and ConvNeXt."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv2d):
             nn.init.trunc_normal_(part.weight, std=std)
@@ -95,7 +95,7 @@ def small_weights(module: nn.Module, std: float = 0.02) -> None:
 
 
 class QuickGelu(nn.Module):
-    """x * sigmoid(1.702 x), OpenAI CLIP's stand-in for the GELU."""
+    """x * sigmoid(1.702 x), OpenAI CLIP's approximation of GELU."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(1.702 * x)
@@ -114,7 +114,7 @@ class Mlp(nn.Module):
         self.gelu, self.is_exact = gelu_kind(gelu), gelu == "erf"
         self.contract = nn.Linear(mlp_width, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        for layer in (self.expand, self.contract):  # as the released code
+        for layer in (self.expand, self.contract):  # as in the released code
             nn.init.xavier_uniform_(layer.weight)
             nn.init.normal_(layer.bias, std=1e-6)
 
@@ -144,7 +144,7 @@ class SwiGlu(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """One learned factor a channel on a residual branch (Touvron et al. 2021, CaiT)."""
+    """One learned factor per channel of a residual branch (Touvron et al. 2021, CaiT)."""
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
@@ -155,8 +155,8 @@ class LayerScale(nn.Module):
 
 
 class Repeated(nn.Module):
-    """A part that a network has many of, called with tensors one after the other. Until it is called, its weights may
-    lie in shards over ranks (training/ranks)."""
+    """A part that a network has many of, called one after the other. Until it is called, its weights may be sharded
+    over ranks (training/ranks)."""
 
 
 class Block(Repeated):

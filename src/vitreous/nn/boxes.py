@@ -1,4 +1,4 @@
-"""Boxes: as centre and size (cx, cy, w, h), as models say them, or as corners (x0, y0, x1, y1). (..., 4) each."""
+"""Boxes (..., 4): as centre and size (cx, cy, w, h), which models predict, or as corners (x0, y0, x1, y1)."""
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ def centred(boxes: Tensor) -> Tensor:
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
-    """(...) from 0 to 1, of boxes as corners; shapes are broadcast."""
+    """(...) from 0 to 1, for boxes as corners; shapes are broadcast."""
     shared, union = _shared_and_union(a, b)
     return shared / union
 
 
 def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
-    """(...) from -1 to 1, of boxes as corners; shapes are broadcast (Rezatofighi et al. 2019)."""
+    """(...) from -1 to 1, for boxes as corners; shapes are broadcast (Rezatofighi et al. 2019)."""
     shared, union = _shared_and_union(a, b)
     hull = _area(torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:]))
     hull = hull.clamp(min=torch.finfo(hull.dtype).tiny)
@@ -31,7 +31,7 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _shared_and_union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Areas. A model's box may come to nothing: no division by zero then, where it lies on a target that did, too."""
+    """Areas. The union is never 0, even if both boxes are empty."""
     shared = _area(torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:]))
     union = _area(a[..., :2], a[..., 2:]) + _area(b[..., :2], b[..., 2:]) - shared
     return shared, union.clamp(min=torch.finfo(union.dtype).tiny)

@@ -1,4 +1,4 @@
-"""What capturing a CUDA graph needs: to know beforehand whether it can be done, and to come out of a failure."""
+"""What capturing a CUDA graph needs: knowing beforehand whether it can be done, and recovering from a failure."""
 
 import gc
 import warnings
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def abandon(device: int, pool: Any) -> None:
-    """Bring allocator and random numbers, which torch leaves as they are in a capture that fails, out of it."""
+    """End the capture for the allocator and the random number generator, which torch forgets if a capture fails."""
     for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
         with suppress(RuntimeError, AttributeError):
             getattr(torch._C, name)(device, pool)
@@ -21,8 +21,8 @@ def abandon(device: int, pool: Any) -> None:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """A graph of before, held by a cycle as those of finished runs are, must not be freed in the midst of a capture:
-    CUDA forbids that, and the capture fails."""
+    """Inside, no earlier graph is freed that a reference cycle keeps alive, as in finished runs: CUDA forbids that
+    during a capture, which would fail."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -33,7 +33,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 def waits_of(step: Callable[..., object], inputs: tuple[Tensor, ...]) -> list[str]:
-    """Take the step; what torch says of every place where it waits for the device."""
+    """Take the step; returns torch's message for every place where it waits for the device."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")

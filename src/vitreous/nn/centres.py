@@ -1,5 +1,5 @@
-"""Objects by their middles (Zhou et al. 2019, CenterNet): every place of one map says of each class how likely it is
-the middle of an object, and where the sides of that object are. Among neighbours only the surest is listened to:
+"""Objects by their centres (Zhou et al. 2019, CenterNet): every place of one map predicts for each class how likely it
+is the centre of an object, and where the sides of that object are. Among neighbours only the most confident counts:
 nothing else removes duplicates.
 """
 
@@ -17,19 +17,19 @@ from vitreous.nn.deformable_detr import middles, shares_seen
 from vitreous.nn.detr import places_seen, shown, wide
 from vitreous.nn.pyramid import ChannelNorm
 
-RARE = 0.01  # how likely a place is the middle of an object of a class before a picture is seen
-SIDE = 0.2  # of the box that a place begins with, in shares of the picture
-REACH = 1.5  # places: how far from itself a place may put the middle of its box
-LOGS = (-5.0, 1.6)  # of a side of a box against the one it begins with: from a thousandth of the picture to all of it
-NOTHING = -20.0  # the logit of a place that is not listened to
+RARE = 0.01  # initial probability that a place is the centre of an object of a class
+SIDE = 0.2  # initial side of a box, as a share of the picture
+REACH = 1.5  # places: how far from itself a place may put the centre of its box
+LOGS = (-5.0, 1.6)  # range of log(side / initial side): from a thousandth of the picture to all of it
+NOTHING = -20.0  # the logit of a place that does not count
 
 
 class Placed(NamedTuple):
-    """What every place says."""
+    """The prediction of every place."""
 
     logits: Tensor  # (B, N, K)
     boxes: Tensor  # (B, N, 4) as (cx, cy, w, h), 0 to 1 of the picture
-    middles: Tensor  # (B or 1, N, 2): where the places are, likewise
+    middles: Tensor  # (B or 1, N, 2): where the places are, 0 to 1 of the picture
     shown: Tensor | None  # (B, N) bool: the places that show picture; None: all
     size: tuple[int, int]  # rows and columns of places
 
@@ -45,7 +45,7 @@ class Layer(nn.Module):
 
 
 class Centres(nn.Module):
-    """All maps together at the size of the finest, enlarged; a few convolutions; then every place speaks."""
+    """All maps together at the size of the finest, enlarged; a few convolutions; then a prediction for every place."""
 
     def __init__(self, channels: Sequence[int], num_classes: int, *, width: int, depth: int, enlarged: int) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class Centres(nn.Module):
         nn.init.zeros_(self.boxes.bias)
 
     def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Placed:
-        """maps: (B, C, h, w) each, finest first, as many as channels were given. extent: (B, 2), how many rows and
-        columns of the canvas are picture."""
+        """maps: (B, C, h, w) each, finest first, as many as channels were given. extent: (B, 2), the number of rows and
+        columns of the canvas that are picture."""
         size = (self.enlarged * maps[0].shape[-2], self.enlarged * maps[0].shape[-1])
         parts = [project(norm(one)) for norm, project, one in zip(self.norms, self.project, maps, strict=True)]
         x = torch.stack([part if part.shape[-2:] == size else resized_maps(part, size) for part in parts]).sum(dim=0)
@@ -77,14 +77,14 @@ class Centres(nn.Module):
         with platforms.full_precision(x.device):
             said = self.boxes(x.to(self.boxes.weight.dtype))
         said = said.to(wide(said.dtype))
-        away = REACH * said[..., :2].tanh() / shares[:, None]  # in places, of the part that shows picture
+        away = REACH * said[..., :2].tanh() / shares[:, None]  # in places of the part that shows the picture
         away = torch.stack([away[..., 0] / size[1], away[..., 1] / size[0]], dim=-1)
         return torch.cat([places + away, SIDE * said[..., 2:].clamp(*LOGS).exp()], dim=-1)
 
 
 def surest(found: Placed, queries: int) -> tuple[Tensor, Tensor]:
-    """Logits (B, Q, K) and boxes (B, Q, 4) of so many places. Of a class only those speak that are surer of it than the
-    eight around them."""
+    """Logits (B, Q, K) and boxes (B, Q, 4) of the best places. For each class only those count that are more confident
+    than their eight neighbours."""
     logits = found.logits if found.shown is None else torch.where(found.shown[..., None], found.logits, NOTHING)
     maps = logits.transpose(1, 2).reshape(logits.shape[0], -1, *found.size)  # (B, K, h, w)
     speak = (maps >= F.max_pool2d(maps, 3, 1, 1)).flatten(2).transpose(1, 2)

@@ -1,7 +1,7 @@
-"""Convolutions of maps whose channels lie last in memory, of the two kinds that cuDNN is slow at.
+"""Convolutions of channels-last maps, of the two kinds that are slow in cuDNN.
 
-On a GPU nn/kernels/depthwise.py takes the place of depthwise ones, whose gradient of the weights is the slowest; those
-that cut a map into patches become one matrix product.
+On a GPU nn/kernels/depthwise.py replaces depthwise ones, whose weight gradient is the slowest; those that cut a map
+into patches become one matrix product.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from vitreous.nn import kernels
 
 
 def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
-    """(B, h, w, D) -> (B, h, w, D): one filter per channel, and the GELU of that if asked for."""
+    """(B, h, w, D) -> (B, h, w, D): one filter per channel, then optionally GELU."""
     if kernels.serve(x) and _is_plain(conv):
         assert conv.bias is not None
         taps = conv.weight.flatten(1).T  # (kernel * kernel, D)
@@ -26,7 +26,7 @@ def depthwise(x: Tensor, conv: nn.Conv2d, gelu: bool = False) -> Tensor:
 
 
 def patchwise(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """(B, h, w, C) -> (B, h / stride, w / stride, D), by a convolution whose steps are as wide as its kernel."""
+    """(B, h, w, C) -> (B, h / stride, w / stride, D), by a convolution whose stride equals its kernel."""
     if not kernels.serve(x):
         mixed: Tensor = conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return mixed

@@ -1,4 +1,4 @@
-"""Convolution with standardised weights and the norm that goes with it: what BiT and the hybrid stems are made of."""
+"""Convolution with standardised weights, and its norms: the parts of BiT and the hybrid stems."""
 
 import math
 from typing import Literal
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from vitreous.nn.tokens import lecun_normal_
 
 Padding = Literal["centred", "same"]  # kernel // 2 on both sides, or as TensorFlow and JAX pad
-# What keeps a filter from being divided by zero is added to its variance (BiT's released code, timm), or to its
-# standard deviation (the hybrids' code, which is JAX).
+# Against division by zero, epsilon is added to a filter's variance (BiT's released code, timm), or to its standard
+# deviation (the hybrids' code, which is JAX).
 Standardisation = Literal["variance", "deviation"]
 
 
 class StandardizedConv(nn.Conv2d):
-    """Each filter is brought to mean 0 and variance 1 before use (Qiao et al. 2019)."""
+    """Each filter is standardised to mean 0 and variance 1 before use (Qiao et al. 2019)."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class StandardizedConv(nn.Conv2d):
         lecun_normal_(self.weight)
 
     def filters(self) -> Tensor:
-        """(out, in, h, w): what is convolved with. The statistics of a half-precision weight are taken in float32."""
+        """(out, in, h, w): the standardised filters. Statistics of half-precision weights are computed in float32."""
         weight = self.weight.float() if self.weight.dtype in (torch.bfloat16, torch.float16) else self.weight
         variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
         if self.standardisation == "deviation":
@@ -49,13 +49,13 @@ class StandardizedConv(nn.Conv2d):
 
 
 def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Pads with zeros to an output of ceil(size / stride); where the padding is odd, the far side gets more."""
+    """Pads with zeros for an output of ceil(size / stride); if the padding is odd, the far side gets more."""
     h, w = (max((math.ceil(size / stride) - 1) * stride + kernel - size, 0) for size in x.shape[-2:])
     return F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2)) if h or w else x
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch norm whose statistics are fixed, as they were when its weights were trained: a factor and an offset."""
+    """Batch norm with fixed statistics from when its weights were trained: a factor and an offset."""
 
     weight: Tensor
     bias: Tensor
@@ -66,7 +66,7 @@ class FrozenBatchNorm(nn.Module):
         super().__init__()
         self.epsilon = epsilon
         for name, value in (("weight", torch.ones(width)), ("bias", torch.zeros(width))):
-            # What never learns is no parameter: it is not counted as one.
+            # Buffers, not parameters: they never learn, and are not counted.
             self.register_parameter(name, nn.Parameter(value)) if learned else self.register_buffer(name, value)
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
@@ -82,5 +82,5 @@ class FrozenBatchNorm(nn.Module):
 
 
 def group_norm(width: int, epsilon: float) -> nn.GroupNorm:
-    """32 groups, as BiT; fewer where a shrunken width is no multiple of 32."""
+    """32 groups, as in BiT; fewer if a small width is not a multiple of 32."""
     return nn.GroupNorm(math.gcd(32, width), width, eps=epsilon)

@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention (Zhu et al. 2021): a query looks at a few places of several maps, and says where."""
+"""Multi-scale deformable attention (Zhu et al. 2021): a query reads a few places of several maps, chosen by itself."""
 
 import math
 
@@ -21,7 +21,7 @@ class DeformableAttention(nn.Module):
         self.weights = nn.Linear(width, heads * levels * points)
         self.project_in = nn.Linear(width, width)  # values
         self.project_out = nn.Linear(width, width)
-        # As the released code: all weights alike; each head looks in a direction of its own, point by point further.
+        # As in the released code: all weights equal; each head looks in its own direction, each point further away.
         for layer in (self.offsets, self.weights):
             nn.init.zeros_(layer.weight)
         nn.init.zeros_(self.weights.bias)
@@ -37,7 +37,7 @@ class DeformableAttention(nn.Module):
         """(B, Q, D) -> (B, Q, D).
 
         references: (B, Q, levels, 2), points (x, y), or (B, Q, levels, 4), boxes (cx, cy, w, h): 0 to 1 of each map.
-        tokens: (B, N, D), what is looked at: the maps of all levels, of these `shapes`, one behind the other.
+        tokens: (B, N, D), what is read: the maps of all levels, of these `shapes`, concatenated.
         valid: (B, N) bool, false where a map shows padding, which counts as 0.
         """
         values = self.project_in(tokens)
@@ -48,21 +48,21 @@ class DeformableAttention(nn.Module):
         return out
 
     def looks(self, queries: Tensor, references: Tensor, shapes: Shapes) -> tuple[Tensor, Tensor]:
-        """Where each query looks, (B, Q, heads, levels, points, 2) as (x, y) in 0 to 1 of each map, and how much each
-        place counts, (B, Q, heads, levels, points), which sums to 1 for a head."""
+        """Where each query looks, (B, Q, heads, levels, points, 2) as (x, y) in 0 to 1 of each map, and the weights of
+        these places, (B, Q, heads, levels, points), which sum to 1 for each head."""
         split = (self.heads, self.levels, self.points)
         offsets = self.offsets(queries).unflatten(2, (*split, 2)).to(references.dtype)
         weights = self.weights(queries).unflatten(2, (self.heads, -1)).softmax(dim=-1).unflatten(3, split[1:])
         middles = references[:, :, None, :, None, :2]
         if references.shape[-1] == 2:  # in places of the map
             return middles + offsets * _place(shapes, references)[:, None], weights
-        sides = references[:, :, None, :, None, 2:]  # in shares of the box: the last point may come to its border
+        sides = references[:, :, None, :, None, 2:]  # in shares of the box: the last point may reach its border
         return middles + offsets * (0.5 / self.points) * sides, weights
 
 
 def _place(shapes: Shapes, like: Tensor) -> Tensor:
-    """(levels, 2): width and height of one place of each map, the map's being 1."""
-    # Filled on the device: a copy from the host would have no place in a CUDA graph.
+    """(levels, 2): width and height of one place of each map, as shares of the map."""
+    # Filled on the device: a CUDA graph cannot contain a copy from the host.
     return torch.stack([torch.stack([like.new_full((), 1 / side) for side in (w, h)]) for h, w in shapes])
 
 

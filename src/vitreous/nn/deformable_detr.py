@@ -1,7 +1,7 @@
-"""Deformable DETR (Zhu et al. 2021): tokens of several maps, and queries, each look at a few places only.
+"""Deformable DETR (Zhu et al. 2021): queries, and tokens of several maps, each look at only a few places.
 
-With refinement every layer of the decoder corrects the boxes of the layer before; in two stages the first boxes are the
-best of those that the encoder's tokens propose.
+With refinement, every layer of the decoder corrects the boxes of the previous one; with two stages, the first boxes are
+the best of those that the encoder's tokens propose.
 """
 
 import math
@@ -29,26 +29,26 @@ from vitreous.nn.detr import (
 )
 from vitreous.nn.kernels.deformable import Shapes
 
-RARE = 0.01  # how likely a query is to be of a class before a picture is seen
-PROPOSAL = 0.05  # side of a proposal on the finest map, in shares of the picture; it doubles from map to map
+RARE = 0.01  # initial probability that a query is of a class
+PROPOSAL = 0.05  # side of a proposal on the finest map, as a share of the picture; it doubles from map to map
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeformableSizes(Sizes):
-    levels: int  # maps that are looked at
-    points: int  # of each map, by each head
-    refine: bool  # each layer of the decoder corrects the boxes of the one before
-    two_stage: bool  # begin at boxes that the encoder proposes, not at learned points
+    levels: int  # maps to look at
+    points: int  # per map and head
+    refine: bool  # each layer of the decoder corrects the boxes of the previous one
+    two_stage: bool  # start from boxes that the encoder proposes, not from learned points
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder makes of the maps: all of them, one behind the other."""
+    """The encoder's output: all maps, concatenated."""
 
     tokens: Tensor  # (B, N, D)
     shapes: Shapes
-    shown: Tensor | None  # (B, N) bool; None: all show picture
-    shares: Tensor  # (B, levels, 2): the part of each map's width and height that shows picture
+    shown: Tensor | None  # (B, N) bool; None: all show the picture
+    shares: Tensor  # (B, levels, 2): the part of each map's width and height that shows the picture
 
     def moved(self, references: Tensor) -> Tensor:
         """Points or boxes (B, Q, 2 or 4) of the picture -> (B, Q, levels, 2 or 4) of each map, padding included."""
@@ -107,7 +107,7 @@ class DecoderLayer(nn.Module):
 
 
 class Proposals(nn.Module):
-    """Every token of the encoder proposes a box around its place; the likeliest become queries (appendix A.4)."""
+    """Every token of the encoder proposes a box around its place; the most confident become queries (appendix A.4)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class Proposals(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def tokens(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """(B, N, D), and the logits of a small box around each token's place, (B, N, 4), infinite where it is near the
-        border or in the padding."""
+        """(B, N, D), and the logits of a small box around each token's place, (B, N, 4), infinite near the border and
+        in the padding."""
         boxes = torch.cat(
             [
                 torch.cat([places, torch.full_like(places, PROPOSAL * 2.0**level)], dim=-1)
@@ -137,7 +137,7 @@ class Proposals(nn.Module):
         return found, torch.where(usable, (boxes / (1 - boxes)).log(), math.inf)
 
     def queries(self, references: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes (B, Q, 4) -> queries and what is known at first, (B, Q, D) each."""
+        """Boxes (B, Q, 4) -> the queries and their initial contents, (B, Q, D) each."""
         waves = sine_waves(references, self.norm.normalized_shape[0] // 2).flatten(2)
         first: Tensor = self.queries_norm(self.project_queries(waves.to(self.project_queries.weight.dtype)))
         queries, known = first.chunk(2, dim=-1)
@@ -145,7 +145,7 @@ class Proposals(nn.Module):
 
 
 class DeformableDetr(nn.Module):
-    """Several maps through the encoder, queries through the decoder; of each a box, and classes, each for itself."""
+    """Several maps through the encoder, queries through the decoder; each gives a box and independent classes."""
 
     def __init__(self, channels: Sequence[int], num_classes: int, sizes: DeformableSizes) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class DeformableDetr(nn.Module):
         self.sizes = sizes
         width, extra = sizes.width, sizes.levels - len(channels)
         self.project = nn.ModuleList(_projection(each, width, 1) for each in channels)
-        for number in range(extra):  # coarser maps than there are: the last one, halved, and again
+        for number in range(extra):  # additional coarser maps: the last one, halved repeatedly
             self.project.append(_projection(width if number else channels[-1], width, 3))
         self.levels = nn.Parameter(torch.randn(sizes.levels, width))
         self.encoder = nn.ModuleList(EncoderLayer(sizes) for _ in range(sizes.encoder_depth))
@@ -162,14 +162,14 @@ class DeformableDetr(nn.Module):
         self.queries = None if sizes.two_stage else nn.Parameter(torch.randn(sizes.queries, 2 * width))
         self.points = None if sizes.two_stage else nn.Linear(width, 2)
         self.decoder = nn.ModuleList(DecoderLayer(sizes) for _ in range(sizes.decoder_depth))
-        # With refinement each layer has heads of its own, and so have proposals, the last ones; else all share them.
+        # With refinement each layer has its own heads, and the last are for proposals; otherwise all share them.
         num = sizes.decoder_depth + sizes.two_stage if sizes.refine else 1
         self.classes = nn.ModuleList(nn.Linear(width, num_classes) for _ in range(num))
         self.boxes = nn.ModuleList(ReluMlp((width, width, width, 4)) for _ in range(num))
         self._start()
 
     def _start(self) -> None:
-        """As the released code: no class is likely, boxes are where their references are, and small."""
+        """As in the released code: no class is likely, boxes are at their references, and small."""
         for classes, boxes in zip(self.classes, self.boxes, strict=True):
             assert isinstance(classes, nn.Linear) and isinstance(boxes, ReluMlp)
             nn.init.constant_(classes.bias, -math.log((1 - RARE) / RARE))
@@ -187,8 +187,8 @@ class DeformableDetr(nn.Module):
     ) -> Decoded:
         """maps: (B, C, h, w) each, finest first, as many as channels were given.
 
-        extent: (B, 2), how many rows and columns of the canvas are picture. hints: boxes (B, M, 4) of which queries are
-        made as of proposals, in two stages; those of the proposals know nothing of them."""
+        extent: (B, 2), the number of rows and columns of the canvas that are picture. hints: boxes (B, M, 4) that
+        become queries like proposals, with two stages; the queries of proposals do not see them."""
         memory = self.encoded(maps, extent, canvas)
         if self.proposals is None:
             assert self.queries is not None and self.points is not None
@@ -196,7 +196,7 @@ class DeformableDetr(nn.Module):
             references = self.points(queries).to(wide(memory.shares.dtype)).sigmoid()
             return self._decoded(memory, queries, known, references)
         tokens, places = self.proposals.tokens(memory)
-        logits = self.classes[-1](tokens)  # (B, N, K), of which the first says whether there is anything
+        logits = self.classes[-1](tokens)  # (B, N, K); the first says whether there is any object
         best = logits[..., 0].topk(min(self.sizes.queries, logits.shape[1]), dim=1).indices[..., None]
         chosen = tokens.gather(1, best.expand(-1, -1, tokens.shape[-1]))
         box_logits = self._offsets(-1, chosen) + places.gather(1, best.expand(-1, -1, 4))
@@ -243,7 +243,7 @@ def encoded(
 ) -> Memory:
     """Maps (B, D, h, w) each through layers of deformable attention, in which every place looks at places of all maps.
 
-    levels: (maps, D), what tells one map's places from another's. start: see `sine_positions`."""
+    levels: (maps, D), an embedding per map. start: see `sine_positions`."""
     shapes = [(one.shape[-2], one.shape[-1]) for one in maps]
     seen = [places_seen(extent, canvas, one) for one in maps]  # (B, 2) each
     dtype = wide(maps[0].dtype)
@@ -265,7 +265,7 @@ def encoded(
 
 
 def middles(shapes: Shapes, shares: Tensor) -> list[Tensor]:
-    """(B, h * w, 2) per level: the middle (x, y) of every place of a map, 0 to 1 of what shows picture."""
+    """(B, h * w, 2) per level: the centre (x, y) of every place of a map, 0 to 1 of the part that shows the picture."""
     found = []
     for level, (h, w) in enumerate(shapes):
         y, x = ((torch.arange(side, device=shares.device).to(shares.dtype) + 0.5) / side for side in (h, w))
@@ -275,12 +275,12 @@ def middles(shapes: Shapes, shares: Tensor) -> list[Tensor]:
 
 
 def shares_seen(seen: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """(B, 2): the part of a map's width and height that shows picture."""
+    """(B, 2): the part of a map's width and height that shows the picture."""
     return torch.stack([seen[:, 1].to(dtype) / shape[1], seen[:, 0].to(dtype) / shape[0]], dim=1)
 
 
 def _corrected(references: Tensor, offsets: Tensor) -> Tensor:
-    """Boxes (B, Q, 4): those of the references, points or boxes, moved by offsets before the sigmoid."""
+    """Boxes (B, Q, 4): the references (points or boxes), moved by offsets before the sigmoid."""
     clear = references.clamp(0, 1)
     logits = (clear.clamp(min=1e-5) / (1 - clear).clamp(min=1e-5)).log()
     if logits.shape[-1] == 2:

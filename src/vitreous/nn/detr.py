@@ -1,4 +1,4 @@
-"""DETR's encoder-decoder (Carion et al. 2020): learned queries read a map, and each says one box or none."""
+"""DETR's encoder-decoder (Carion et al. 2020): learned queries read a map, and each predicts one box or none."""
 
 import math
 from collections.abc import Sequence
@@ -27,23 +27,23 @@ class Sizes:
 
 
 class Decoded(NamedTuple):
-    """What the queries say after each layer of the decoder, the last one last."""
+    """The queries' predictions after each layer of the decoder."""
 
     logits: Tensor  # (L, B, Q, K)
     boxes: Tensor  # (L, B, Q, 4) as (cx, cy, w, h), 0 to 1 of the picture
     proposals: tuple[Tensor, Tensor] | None = None  # (B, Q, K) logits and (B, Q, 4) boxes before the decoder
-    hinted: tuple[Tensor, Tensor] | None = None  # (L, B, M, K) and (L, B, M, 4), of queries that were given boxes
+    hinted: tuple[Tensor, Tensor] | None = None  # (L, B, M, K) and (L, B, M, 4), of queries made from given boxes
 
 
-# ---- Where a map shows picture, and positions
+# ---- Which part of a map shows the picture, and positions
 
 
 def places_seen(extent: Tensor | None, canvas: tuple[int, int], like: Tensor) -> Tensor:
-    """(B, 2) int64: how many rows and columns of the map `like` (B, D, h, w) show picture, by the upper left corners of
-    its places; without an extent all of them, (1, 2)."""
+    """(B, 2) int64: how many rows and columns of the map `like` (B, D, h, w) show the picture, judged by the upper left
+    corners of its places; without an extent, all of them, (1, 2)."""
     shape = like.shape[-2:]
     if extent is None:
-        # Filled on the device: a copy from the host would have no place in a CUDA graph.
+        # Filled on the device: a CUDA graph cannot contain a copy from the host.
         return torch.stack([torch.full((1,), side, device=like.device) for side in shape], dim=1)
     rows_columns = [
         (extent[:, axis] * shape[axis] + canvas[axis] - 1).div(canvas[axis], rounding_mode="floor") for axis in (0, 1)
@@ -52,14 +52,14 @@ def places_seen(extent: Tensor | None, canvas: tuple[int, int], like: Tensor) ->
 
 
 def shown(seen: Tensor, shape: Sequence[int]) -> Tensor:
-    """(B, h * w) bool: the places that show picture."""
+    """(B, h * w) bool: the places that show the picture."""
     rows, columns = (torch.arange(shape[axis], device=seen.device) < seen[:, axis, None] for axis in (0, 1))
     return (rows[:, :, None] & columns[:, None, :]).flatten(1)
 
 
 def sine_positions(seen: Tensor, shape: Sequence[int], width: int, start: float, dtype: torch.dtype) -> Tensor:
-    """(B, h * w, width): waves of the row in the first half, of the column in the second, as shares of what is `seen`.
-    The first place is at `start`: DETR counts from 1, Deformable DETR from the middle, 0.5."""
+    """(B, h * w, width): sines of the row in the first half, of the column in the second, as shares of what is `seen`.
+    The first place is at `start`: DETR counts from 1, Deformable DETR from 0.5, the centre."""
     waves = []
     for axis in (0, 1):
         places = torch.arange(shape[axis], device=seen.device).to(dtype) + start
@@ -69,7 +69,7 @@ def sine_positions(seen: Tensor, shape: Sequence[int], width: int, start: float,
 
 
 def sine_waves(shares: Tensor, width: int) -> Tensor:
-    """(...) numbers from 0 to 1 -> (..., width): sines and cosines by turns, of longer and longer waves."""
+    """(...) numbers from 0 to 1 -> (..., width): sines and cosines alternately, of increasing wavelengths."""
     exponents = torch.arange(width, device=shares.device).div(2, rounding_mode="floor").to(shares.dtype) * 2 / width
     angles = (shares * (2 * math.pi))[..., None] / 10_000**exponents
     return torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1).flatten(-2)
@@ -79,8 +79,8 @@ def sine_waves(shares: Tensor, width: int) -> Tensor:
 
 
 class CrossAttention(nn.Module):
-    """Attention from tokens to others, or to themselves: what queries and keys are made of may differ from the values'
-    tokens, since positions are added to the former alone."""
+    """Attention from tokens to others, or to themselves: queries and keys may be computed from other inputs than
+    values, since positions are added only to them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class CrossAttention(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, shown: Tensor | None = None) -> Tensor:
-        """(B, Q, D), (B, N, D), (B, N, D) -> (B, Q, D). shown: (B, N) or (B, Q, N) bool, what may be looked at."""
+        """(B, Q, D), (B, N, D), (B, N, D) -> (B, Q, D). shown: (B, N) or (B, Q, N) bool, what may be attended to."""
         q, k = self._queries_keys(queries, keys)
         v = self._apart(F.linear(values, *self._part(2)))
         looked = F.scaled_dot_product_attention(q, k, v, attn_mask=None if shown is None else _by_head(shown))
@@ -151,7 +151,7 @@ class ReluMlp(nn.Module):
 
 
 class Residual(nn.Module):
-    """norm(x + branch): the norm comes last, as in the first transformer."""
+    """norm(x + branch): the norm comes last, as in the original transformer."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Queries look at each other, then at the picture."""
+    """Queries attend to each other, then to the picture."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class DecoderLayer(nn.Module):
         self.mlp_residual = Residual(sizes.width, sizes.dropout)
 
     def forward(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, shown: Tensor | None) -> Tensor:
-        """x: (B, Q, D), what is known so far; queries: (1, Q, D), added to it where it asks."""
+        """x: (B, Q, D), the contents of the queries; queries: (1, Q, D), added to them to form attention's queries."""
         placed = x + queries
         x = self.self_residual(x, self.self_attention(placed, placed, x))
         x = self.attention_residual(x, self.attention(x + queries, keys, values, shown))
@@ -200,7 +200,7 @@ class DecoderLayer(nn.Module):
 
 
 class Detr(nn.Module):
-    """One map through the encoder, queries through the decoder; of each a box and a class, or none: the last one."""
+    """One map through the encoder, queries through the decoder; each gives a box and a class or none (the last)."""
 
     def __init__(self, channels: int, num_classes: int, sizes: Sizes) -> None:
         super().__init__()
@@ -214,8 +214,8 @@ class Detr(nn.Module):
         self.boxes = ReluMlp((sizes.width, sizes.width, sizes.width, 4))
 
     def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Decoded:
-        """maps: (B, C, h, w) each, finest first, of which the last is read. extent: (B, 2), how many rows and columns
-        of the canvas are picture."""
+        """maps: (B, C, h, w) each, finest first; only the last is read. extent: (B, 2), the number of rows and columns
+        of the canvas that are picture."""
         last = self.project(maps[-1])  # (B, D, h, w)
         seen = places_seen(extent, canvas, last)
         positions = sine_positions(seen, last.shape[-2:], self.width, 1.0, wide(last.dtype))
@@ -237,12 +237,12 @@ class Detr(nn.Module):
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """float32 where numbers are narrower: sines of positions, and boxes, need it."""
+    """At least float32, which sines of positions and boxes need."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def precise(layers: ReluMlp, x: Tensor) -> Tensor:
-    """In the precision of the weights, under autocast too: in bfloat16 a box of a large picture is off by some 3 px."""
+    """In the precision of the weights, even under autocast: bfloat16 moves a box in a large picture by about 3 px."""
     with platforms.full_precision(x.device):
         out: Tensor = layers(x.to(next(layers.parameters()).dtype))
         return out.to(wide(out.dtype))

@@ -1,9 +1,9 @@
-"""Dense layers whose products are of 8-bit floats, for training on a GPU that has them (opt-in: precision fp8).
+"""Dense layers that multiply 8-bit floats, for training on a GPU that supports it (opt-in: precision fp8).
 
-Every row of a factor has a scale of its own (its largest number becomes the largest that there is), which the kernel
-that writes the row knows by itself: no pass over a tensor is added, and nothing is remembered from step to step. The
-output and the gradient of the input are such products; the gradient of the weight, in which outliers of every sample
-meet, is one in bfloat16. All are e4m3: with a scale per row gradients need no wider range.
+Every row of a factor has its own scale (its largest number becomes the largest possible), which the kernel that writes
+the row can compute: no pass over a tensor is added, and nothing is remembered between steps. The output and the
+gradient of the input are such products; the gradient of the weight, in which outliers of all samples meet, is computed
+in bfloat16. All are e4m3: with a scale per row, gradients need no wider range.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LARGEST = 448.0  # of e4m3
-LEAST = 1e-12  # of a scale: a row may be all zeros
-MULTIPLE = 16  # of which the axes of a matrix must be, for these units
+LEAST = 1e-12  # smallest scale: a row may be all zeros
+MULTIPLE = 16  # the hardware needs the axes of a matrix to be multiples of this
 
 
 class Dense8(nn.Linear):
@@ -31,12 +31,12 @@ class Dense8(nn.Linear):
 
 
 def multiplied(dense: nn.Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-    """What a dense layer does, with another bias than its own."""
+    """The product of a dense layer with a given bias instead of its own."""
     return dense.product(x, bias) if isinstance(dense, Dense8) else F.linear(x, dense.weight, bias)
 
 
 def use_8_bits(block: nn.Module) -> None:
-    """In place, for its dense layers."""
+    """Changes its dense layers in place."""
     for part in block.modules():
         if type(part) is nn.Linear and part.in_features % MULTIPLE == part.out_features % MULTIPLE == 0:
             part.__class__ = Dense8
@@ -62,14 +62,14 @@ class Product8(torch.autograd.Function):
 
 
 def rounded(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(R, K) -> (R, K) e4m3, and (R, 1) float32 by which its rows are to be multiplied."""
+    """(R, K) -> (R, K) e4m3, and (R, 1) float32, the scales to multiply its rows by."""
     wide = matrix.float()
     scales = (wide.abs().amax(dim=1, keepdim=True) / LARGEST).clamp(min=LEAST)
     return (wide / scales).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).contiguous(), scales
 
 
 def product(a: Tensor, a_scales: Tensor, b: Tensor, b_scales: Tensor, bias: Tensor | None, *, fast: bool) -> Tensor:
-    """a (M, K) and b (N, K), by rows, and bias (N,) -> a b' + bias (M, N) bfloat16. fast: sums of fewer bits."""
+    """a (M, K) and b (N, K), by rows, and bias (N,) -> a b' + bias (M, N) bfloat16. fast: less precise sums."""
     if a.is_cuda:
         return torch._scaled_mm(a, b.T, a_scales, b_scales.T, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast)
     found = (a.float() @ b.float().T) * a_scales * b_scales.T

@@ -1,8 +1,8 @@
-"""Across ranks, with gradients: for losses that compare the samples of the whole batch.
+"""Tensors of all ranks, with gradients: for losses that compare the samples of the whole batch.
 
-Training averages the gradients of all ranks (training/ranks). Where a rank's loss is the mean over its own samples,
-the gradients of these functions sum what every rank's loss says about a tensor, so the averaged gradient is that of the
-global mean. Alone, both functions change nothing.
+Training averages the gradients of all ranks (training/ranks). If a rank's loss is the mean over its own samples, the
+gradients of these functions sum over the losses of all ranks, so the averaged gradient is that of the global mean. In a
+single process, both functions do nothing.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 class _Others:
-    """Whether the other ranks, if there are any, count."""
+    """Whether this process takes part with the other ranks, if there are any."""
 
     count = True
 
 
 def be_alone(is_alone: bool = True) -> None:
-    """From now on this process is a world of its own, whatever others there are; or, again, one of them."""
+    """From now on this process ignores all others; or takes part with them again."""
     _Others.count = not is_alone
 
 

@@ -1,5 +1,5 @@
-"""The exact GELU after a dense layer, whose bias learns in the same pass. Its plain form is F.gelu; on a GPU,
-nn/kernels/gelu.py is a few times fewer instructions, and the bias costs no pass of its own."""
+"""The exact GELU after a dense layer, with the gradient of the layer's bias in the same pass. The plain form is F.gelu;
+on a GPU, nn/kernels/gelu.py needs a fraction of the instructions, and the bias no pass of its own."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ def dense_gelu(dense: nn.Linear, x: Tensor) -> Tensor:
     """gelu(dense(x)), exactly (erf)."""
     if dense.bias is None or not kernels.pays("gelu", x):
         return F.gelu(dense(x))
-    # The product adds the bias as it ends, for nothing; what it learns comes out of the GELU's gradient.
+    # The product adds the bias for free; the GELU's backward pass gives the bias its gradient.
     out: Tensor = biased_gelu(multiplied(dense, x, dense.bias.detach()), dense.bias)
     return out
 
 
 @torch.library.custom_op("vitreous::biased_gelu", mutates_args=())
 def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x) of x (..., C) with the bias (C,) in it already: the gradient of the bias is the sum of that of x."""
+    """gelu(x) of x (..., C), which includes the bias (C,): the gradient of the bias is the sum of that of x."""
     from vitreous.nn.kernels.gelu import activated
 
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]

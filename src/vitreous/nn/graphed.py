@@ -1,7 +1,7 @@
-"""Forward passes without gradients as a GPU takes them fastest: every kernel of a batch is launched by one call.
+"""Forward passes without gradients, as fast as a GPU can run them: one call launches every kernel of a batch.
 
-A GPU is done with the kernels of a small model, or of a few pictures, before the host has launched the next one. So a
-pass over a batch size that comes again is recorded as a CUDA graph, which costs about as much as one pass.
+With a small model, or a few pictures, a GPU finishes each kernel before the host has launched the next. So a pass over
+a batch size that recurs is recorded as a CUDA graph, which costs about as much as one pass.
 """
 
 import sys
@@ -25,10 +25,10 @@ M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 Inputs = tuple[Tensor | None, ...]
 
-PLAIN_CALLS = 2  # with a batch size before it is recorded: a pass must have run, and one batch alone needs no graph
-MOST_GRAPHS = 8  # of one object; the one that was not needed for longest goes first
+PLAIN_CALLS = 2  # before a batch size is recorded: a pass must have run, and a single batch needs no graph
+MOST_GRAPHS = 8  # per object; the least recently used goes first
 
-# Side by side, passes would only wait for each other on the GPU; and nothing may join one that is being recorded.
+# Concurrent passes would only wait for each other on the GPU; and nothing may interfere with one being recorded.
 _TURN = threading.RLock()
 
 
@@ -36,13 +36,12 @@ class Graphed(Generic[M, T]):
     """`forward(module, *inputs)`, of tensors (B, ...); an input may be None. It returns tensors (B, ...), alone or in
     dataclasses, dicts and tuples, which the caller may keep.
 
-    Under autocast its weights are cast once, and fixed norms become part of the convolutions before them, so weights
-    must stay as they are for as long as this lives. A batch that is smaller than a recorded one is filled up to it and
-    cut again. With gradients, on other devices, in training mode and where weights are sharded, `forward` is called as
-    it is.
+    Under autocast, weights are cast once, and fixed norms are folded into the convolutions before them, so weights must
+    not change during the life of this object. A batch smaller than a recorded one is padded to it and cut again. With
+    gradients, on other devices, in training mode and with sharded weights, `forward` is simply called.
 
-    compiled: a mode of torch.compile, by which kernels are fused, too. That takes most of a minute per batch size, for
-    a tenth or two of the time: it pays for millions of pictures.
+    compiled: a mode of torch.compile, which also fuses kernels. It takes most of a minute per batch size and saves 10
+    to 20 % of the time: it pays for millions of pictures.
     """
 
     def __init__(self, module: M, forward: Callable[..., T], compiled: str | None = None) -> None:
@@ -50,7 +49,7 @@ class Graphed(Generic[M, T]):
         self.refused: str | None = None  # why nothing can be recorded
         self._is_whole = not any(map(is_sharded, module.parameters()))
         self._casting = CastOnce()
-        self._short: M | None = None  # the module without what passes in half precision can spare
+        self._short: M | None = None  # the module in its short form for half precision
         self._asked: Counter[Any] = Counter()
         self._graphs: OrderedDict[Any, _Graph[T]] = OrderedDict()  # by signature and batch size
         self._pool: Any = None
@@ -65,7 +64,7 @@ class Graphed(Generic[M, T]):
             return self._pass(inputs)
 
     def forget(self) -> None:
-        """Give back the memory of everything recorded."""
+        """Free the memory of all recordings."""
         with _TURN:
             self._graphs.clear()
             self._asked.clear()
@@ -104,7 +103,7 @@ class Graphed(Generic[M, T]):
         module = self._casting.copied(short)  # with the weights that were just cast
         fused = torch.compile(self.forward, dynamic=False, mode=self.compiled)
         self._fused = lambda *given: fused(module, *given)
-        return self._fused(*inputs)  # compiled here, and not in the pass that is watched for waits
+        return self._fused(*inputs)  # compiled here, not in the pass that is watched for waits
 
     def _shortened(self) -> M:
         if not torch.is_autocast_enabled("cuda"):
@@ -114,7 +113,7 @@ class Graphed(Generic[M, T]):
         return self._short
 
     def _tried(self, inputs: Inputs) -> T:
-        """The pass before the one that is recorded: what waits for the host cannot be."""
+        """The pass before the recorded one: a pass that waits for the device cannot be recorded."""
         found: list[T] = []
         if waits := waits_of(lambda: found.append(self._forward(inputs)), ()):
             self._refuse(f"it waits for the device in {waits[0]}")
@@ -122,15 +121,15 @@ class Graphed(Generic[M, T]):
 
     def _refuse(self, reason: str) -> None:
         self.refused = reason
-        print(f"its kernels are launched one by one, since no CUDA graph can hold them: {reason}", file=sys.stderr)
+        print(f"kernels are launched one by one, since this cannot be a CUDA graph: {reason}", file=sys.stderr)
 
     def _record(self, signature: Any, inputs: Inputs) -> int | None:
-        """The size of a new graph; None where there can be none."""
+        """The size of a new graph; None if there can be none."""
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.popitem(last=False)
         num = _num(inputs)
         try:
-            # All draw on one pool of memory: what a graph leaves there has been copied before another runs.
+            # All graphs share one memory pool: a graph's outputs are copied before another runs.
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._graphs[signature, num] = _Graph(self._forward, inputs, self._pool)
         except RuntimeError as error:
@@ -158,12 +157,12 @@ class _Graph(Generic[T]):
 
 
 def recorded(run: Callable[[], T], pool: Any) -> tuple[Callable[[], None], T]:
-    """What repeats the kernels of a pass, and the tensors into which it writes. Not by `torch.cuda.graph`, which first
-    empties the cache of all memory: in the midst of training that costs more than the graph brings."""
+    """A function that repeats the kernels of a pass, and the tensors that it writes. Not by `torch.cuda.graph`, which
+    first empties the memory cache: during training that costs more than the graph saves."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with nothing_collected(), torch.cuda.stream(_side(torch.cuda.current_device())):
-        # Other threads may allocate and copy meanwhile: readers pin what they bring.
+        # Other threads may allocate and copy meanwhile: readers pin memory.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             found = run()
@@ -174,12 +173,12 @@ def recorded(run: Callable[[], T], pool: Any) -> tuple[Callable[[], None], T]:
 
 @cache
 def _side(device: int) -> torch.cuda.Stream:
-    """One per GPU, beside the stream where nothing can be recorded: libraries keep work space for each."""
+    """One per GPU, as the default stream cannot be recorded, and libraries keep a workspace for each stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _on_the_side(run: Callable[[], T]) -> T:
-    """Where it will be recorded, so that what libraries set up is there by then."""
+    """On the stream that will be recorded, so that libraries have set up what they need there."""
     side, here = _side(torch.cuda.current_device()), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -194,13 +193,13 @@ def _num(inputs: Inputs) -> int:
 
 
 def _signature(inputs: Inputs) -> Any:
-    """All that a graph depends on beside the size of the batch."""
+    """Everything that a graph depends on, except the batch size."""
     shapes = tuple(None if one is None else (one.dtype, tuple(one.shape[1:])) for one in inputs)
     return shapes, torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
 
 
 def mapped(found: T, change: Callable[[Tensor], Tensor]) -> T:
-    """The same with every tensor changed; what is no tensor stays."""
+    """The same structure with every tensor changed; anything else stays."""
     made: Any = found
     if isinstance(found, Tensor):
         made = change(found)

@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from vitreous import platforms
 
-# What models call with weights: products, which autocast takes in half precision, and a norm, which it does not.
+# The functions that models call with weights: products, which autocast runs in half precision, and a norm, which it
+# does not.
 CALLED: tuple[Callable[..., Any], ...] = (F.linear, F.conv2d, F.layer_norm)
 
 
@@ -19,23 +20,23 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def half_where_native(device: torch.device) -> torch.autocast:
-    """bfloat16 where it is twice as fast at least: on a GPU, and on a CPU with instructions for it; elsewhere, what a
-    model was saved in."""
+    """bfloat16 where it is at least twice as fast: on a GPU, and on a CPU with instructions for it; elsewhere, the
+    precision that a model was saved in."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=platforms.has_bfloat16(device))
 
 
 class CastOnce(TorchFunctionMode):
-    """Inside, under autocast, products find their weights cast already, and the norms of half-precision tokens take and
-    return half precision, with their sums in float32 as ever. Autocast alone casts every weight in every pass, which is
-    most of the time of a single picture, and brings all tokens to float32 and back for every norm.
+    """Inside, under autocast, weights are cast only once, and norms of half-precision tokens take and return half
+    precision, still with sums in float32. Autocast alone casts every weight in every pass, which is most of the time
+    for a single picture, and converts all tokens to float32 and back for every norm.
 
-    Weights must stay as they are for as long as this lives. What asks for full precision (autocast switched off inside)
-    gets the weights themselves.
+    Weights must not change during the life of this object. Code that asks for full precision (autocast switched off
+    inside) gets the original weights.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.cast: dict[int, tuple[Tensor, Tensor]] = {}  # by the weight's identity: itself, and in half precision
+        self.cast: dict[int, tuple[Tensor, Tensor]] = {}  # by the weight's id: the weight, and in half precision
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -60,6 +61,6 @@ class CastOnce(TorchFunctionMode):
         return self.cast[id(given)][1]
 
     def copied(self, module: M) -> M:
-        """A module with the cast weights, as far as there are any, for what cannot run inside."""
+        """A copy of the module with the weights cast so far, for code that cannot run inside."""
         known: dict[int, Any] = {key: nn.Parameter(cast, requires_grad=False) for key, (_, cast) in self.cast.items()}
         return copy.deepcopy(module, known)

@@ -1,7 +1,7 @@
-"""Mask2Former (Cheng et al. 2022): queries that look inside their own masks, on maps of three scales.
+"""Mask2Former (Cheng et al. 2022): queries that attend inside their own masks, on maps of three scales.
 
-A pixel decoder mixes the maps by deformable attention and makes the finest one; queries read its coarser maps in turn,
-each where the mask that it has drawn so far lies.
+A pixel decoder mixes the maps by deformable attention and computes the finest one; queries read its coarser maps in
+turn, each inside the mask that it has predicted so far.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from vitreous.nn.pyramid import ChannelNorm
 from vitreous.nn.query_masks import QueryMasks, inside
 
 SCALES = 3  # maps that queries read, the coarsest ones
-NORM_EPSILON = 1e-5  # of what norms an encoder's maps
+NORM_EPSILON = 1e-5  # of the norms of an encoder's maps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class PixelSizes:
     heads: int
     mlp_width: int
     depth: int
-    points: int  # of each map, by each head
+    points: int  # per map and head
     mask_width: int  # of the finest map's pixels
     levels: int = SCALES
     dropout: float = 0.0
@@ -38,7 +38,7 @@ class PixelSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class QuerySizes:
-    """Of the decoder that queries go through."""
+    """Of the queries' decoder."""
 
     queries: int
     width: int
@@ -50,14 +50,14 @@ class QuerySizes:
 
 @dataclass(frozen=True)
 class Pixels:
-    """What the pixel decoder makes of an encoder's maps."""
+    """The pixel decoder's output."""
 
     finest: Tensor  # (B, mask_width, h, w)
     maps: list[Tensor]  # (B, D, h, w) each, coarsest first
 
 
 class PixelDecoder(nn.Module):
-    """The coarsest maps through layers of deformable attention; then each finer one is added to what is known."""
+    """The coarsest maps go through layers of deformable attention; then the finer ones are added, one after another."""
 
     def __init__(self, channels: Sequence[int], sizes: PixelSizes) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class PixelDecoder(nn.Module):
 
 
 class MaskedLayer(nn.Module):
-    """Queries look at the picture, each inside its mask, then at each other."""
+    """Queries attend to the picture, each inside its mask, then to each other."""
 
     def __init__(self, sizes: QuerySizes) -> None:
         super().__init__()
@@ -101,7 +101,8 @@ class MaskedLayer(nn.Module):
         self.mlp_residual = Residual(sizes.width, sizes.dropout)
 
     def forward(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-        """x: (B, Q, D), what is known so far; queries: (1, Q, D), added to it where it asks. seen: (B, Q, N) bool."""
+        """x: (B, Q, D), the contents of the queries; queries: (1, Q, D), added to them to form attention's queries.
+        seen: (B, Q, N) bool."""
         x = self.attention_residual(x, self.attention(x + queries, keys, values, seen))
         placed = x + queries
         x = self.self_residual(x, self.self_attention(placed, placed, x))
@@ -110,7 +111,7 @@ class MaskedLayer(nn.Module):
 
 
 class Mask2Former(nn.Module):
-    """An encoder's maps in, QueryMasks out. normed: of each map, whether it comes out of a norm; else it gets one."""
+    """An encoder's maps in, QueryMasks out. normed: for each map, whether it is normed already; if not, it is here."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class Mask2Former(nn.Module):
         finest = pixels.finest
         values = [one.flatten(2).transpose(1, 2) + level for one, level in zip(pixels.maps, self.levels, strict=True)]
         keys = [value + _positions(one, value) for one, value in zip(pixels.maps, values, strict=True)]
-        # A mask made smaller is the product with smaller pixels: these are made once, for all queries and layers.
+        # A smaller mask is the product with smaller pixels, which are computed once for all queries and layers.
         smaller = [resized_maps(finest.detach(), (one.shape[-2], one.shape[-1])) for one in pixels.maps]
         x, queries = self.known.expand(finest.shape[0], -1, -1), self.queries[None]
         found = [self.norm(x)]
@@ -149,7 +150,7 @@ class Mask2Former(nn.Module):
         for number, layer in enumerate(self.decoder):
             scale = number % len(keys)
             seen = inside(drawn[-1], smaller[scale])
-            seen = seen | ~seen.any(dim=-1, keepdim=True)  # who has drawn nothing there may look everywhere
+            seen = seen | ~seen.any(dim=-1, keepdim=True)  # queries with an empty mask may look everywhere
             x = layer(x, queries, keys[scale], values[scale], seen)
             found.append(self.norm(x))
             drawn.append(self.masks(found[-1]))

@@ -1,6 +1,7 @@
-"""Self-attention from one matrix product to the next on a GPU: queries, keys and values are read where the first left
-them, and their gradients are written where its own are wanted, with that of its bias. As an operator that a compiled
-graph holds as one node; its plain form is nn/attention.Attention, nn/kernels/packed_attention.py does it."""
+"""Self-attention between two matrix products on a GPU: queries, keys and values are read where the first product wrote
+them, and their gradients are written where its backward pass reads them, with that of its bias. An operator, so that a
+compiled graph contains it as one node; the plain form is nn/attention.Attention, the kernel
+nn/kernels/packed_attention.py."""
 
 from typing import Any
 
@@ -9,19 +10,19 @@ from torch import Tensor
 
 from vitreous.nn import kernels
 
-# torch's own kernels are made for long sequences.
+# For longer sequences torch's own kernels are faster.
 MOST_TOKENS, HEAD_WIDTHS, DTYPES = 512, (16, 32, 64, 128), (torch.bfloat16, torch.float16)
 
 
 def serves(x: Tensor, head_width: int) -> bool:
-    """Whether the kernel may take what is projected from tokens x (B, N, D)."""
+    """Whether the kernel supports what is projected from tokens x (B, N, D)."""
     fits = head_width in HEAD_WIDTHS and x.ndim == 3 and x.shape[1] <= MOST_TOKENS
     return fits and kernels.pays("attention", x) and kernels.computed_dtype(x) in DTYPES
 
 
 @torch.library.custom_op("vitreous::packed_attention", mutates_args=())
 def attend(packed: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """(B, N, 3 * D), with the bias (3 * D,) in it already -> (B, N, D), and what the way back wants to know."""
+    """(B, N, 3 * D), which includes the bias (3 * D,) -> (B, N, D), and what the backward pass needs."""
     from vitreous.nn.kernels.packed_attention import attended
 
     with torch.cuda.device_of(packed):  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""A 1x1 convolution with all that surrounds it in a bottleneck, for passes without gradients: one product of matrices.
+"""A 1x1 convolution with everything around it in a bottleneck, for passes without gradients: one matrix product.
 
-Most of a ResNet's maps are written and read again only to add an offset and a shortcut and to take the ReLU. On a GPU
-nn/kernels/pointwise.py does so while the product's numbers are still in registers.
+Most of a ResNet's maps are written and read again only to add an offset and a shortcut and to apply the ReLU. On a GPU
+nn/kernels/pointwise.py does so while the products are still in registers.
 """
 
 import torch
@@ -12,8 +12,8 @@ from vitreous.nn import kernels
 
 DTYPES = (torch.bfloat16, torch.float16)
 MULTIPLE = 64  # of channels, in and out
-TILE = 128  # rows of a program, and columns where there are as many
-ENOUGH = 132  # programs: with fewer a GPU of 132 processors is not full, and torch's kernels divide the sums instead
+TILE = 128  # rows of a program, and columns if there are as many
+ENOUGH = 132  # programs: fewer do not fill a GPU of 132 processors, and torch's kernels split the sums instead
 
 
 def pointwise(
@@ -21,7 +21,7 @@ def pointwise(
 ) -> Tensor:
     """relu(conv(x) + added), of x (B, C, h, w), weight (N, C, 1, 1) and bias (N,), to (B, N, h, w).
 
-    before: (C,), of which the offset and ReLU of the layer before are left to be done. added: (B, N, h, w)."""
+    before: (C,), the offset of the previous layer, if it and its ReLU are still to be applied. added: (B, N, h, w)."""
     if _is_served(x, weight, added):
         rows = None if added is None else _rows(added)
         found: Tensor = multiplied(_rows(x), weight.flatten(1), bias, before, rows)

@@ -1,4 +1,4 @@
-"""Pooling by attention: one learned query looks at all tokens (Lee et al. 2019; SigLIP and Scaling ViT call it MAP)."""
+"""Pooling by attention: one learned query attends to all tokens (Lee et al. 2019; MAP in SigLIP and Scaling ViT)."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class AttentionPool(nn.Module):
-    """(B, N, D) -> (B, D): what the query finds, then a norm and an MLP around which it passes."""
+    """(B, N, D) -> (B, D): attention, then a residual MLP after a norm."""
 
     def __init__(self, width: int, heads: int, mlp: nn.Module, norm_epsilon: float) -> None:
         super().__init__()

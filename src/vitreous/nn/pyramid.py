@@ -1,10 +1,10 @@
-"""A pyramid for plain ViTs: maps of several strides from the last one alone (Li et al. 2022, ViTDet, section 3)."""
+"""A pyramid for plain ViTs: maps of several strides, all from the last one (Li et al. 2022, ViTDet, section 3)."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-SCALES = (4.0, 2.0, 1.0, 0.5)  # of ViTDet: strides of 4, 8, 16 and 32 px where patches have 16
+SCALES = (4.0, 2.0, 1.0, 0.5)  # of ViTDet: strides of 4, 8, 16 and 32 px for patches of 16 px
 
 
 class SimplePyramid(nn.Module):
@@ -35,7 +35,7 @@ class Level(nn.Module):
 
 
 def _resizing(channels: int, scale: float) -> tuple[nn.Module, int]:
-    """And the channels that it leaves."""
+    """The layers, and the number of channels they leave."""
     half, quarter = max(1, channels // 2), max(1, channels // 4)
     if scale == 4:
         first, second = (nn.ConvTranspose2d(*pair, 2, stride=2) for pair in ((channels, half), (half, quarter)))

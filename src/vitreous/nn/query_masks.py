@@ -1,5 +1,5 @@
-"""Masks by queries: what Mask2Former and EoMT return, where a mask is read between its places, and what is said of it
-as a class per pixel."""
+"""Masks by queries: what Mask2Former and EoMT return, how to sample a mask between its places, and how masks become a
+class per pixel."""
 
 from typing import NamedTuple
 
@@ -11,17 +11,17 @@ from vitreous.nn.detr import wide
 from vitreous.nn.kernels.deformable import weighted_samples
 
 LEAST = 1e-7  # score of a class that no query sees
-LANE = 32  # channels that are read together
+LANE = 32  # channels that are sampled together
 
 
 class QueryMasks(NamedTuple):
-    """What queries say after each layer, the last one last: a class or none, and which places are meant.
+    """The queries' predictions after each layer: a class or none, and a mask.
 
-    A mask's logit at a place is the product of the query's embedding and the place's pixel: whoever needs but a few
-    masks, or some points of them, makes no others.
+    A mask's logit at a place is the product of the query's embedding and the place's pixel: code that needs only some
+    masks, or some points of them, computes only those.
     """
 
-    logits: Tensor  # (L, B, Q, K + 1); the last one is for none
+    logits: Tensor  # (L, B, Q, K + 1); the last is for none
     embeddings: Tensor  # (L, B, Q, C)
     pixels: Tensor  # (L, B, C, h, w), or (1, B, C, h, w) for all layers
 
@@ -37,8 +37,8 @@ def inside(embeddings: Tensor, pixels: Tensor) -> Tensor:
 
 
 def class_scores(said: QueryMasks) -> Tensor:
-    """(B, K, h, w): the logarithm of each class's score, summed over the queries (Cheng et al. 2021, MaskFormer,
-    section 3.4), by the last layer."""
+    """(B, K, h, w): the logarithm of each class's score, summed over the queries of the last layer (Cheng et al. 2021,
+    MaskFormer, section 3.4)."""
     logits, masks = said.logits[-1], said.masks()
     with platforms.full_precision(masks.device):
         classes = logits.to(wide(logits.dtype)).softmax(dim=-1)[..., :-1]  # (B, Q, K)
@@ -48,10 +48,10 @@ def class_scores(said: QueryMasks) -> Tensor:
 
 
 def pixels_at(pixels: Tensor, points: Tensor) -> Tensor:
-    """(L, B, C, h, w), (B, P, 2) -> (L, B, P, C): between the places; gradients are the same in every run.
+    """(L, B, C, h, w), (B, P, 2) -> (L, B, P, C), interpolated between places; gradients are the same in every run.
 
-    points: as (x, y), 0 to 1 from border to border. Beyond the middles of the outermost places, pixels are as there:
-    so are masks made larger."""
+    points: as (x, y), 0 to 1 from border to border. Beyond the centres of the outermost places, pixels are as at those
+    centres, as in enlarged masks."""
     layers, batch, channels, *shape = pixels.shape
     half_x, half_y = 0.5 / shape[1], 0.5 / shape[0]
     points = torch.stack([points[..., 0].clamp(half_x, 1 - half_x), points[..., 1].clamp(half_y, 1 - half_y)], dim=-1)
@@ -74,6 +74,6 @@ def logits_at(embeddings: Tensor, sampled: Tensor) -> Tensor:
 
 
 def uncertain_first(logits: Tensor, known: Tensor, num: int) -> Tensor:
-    """(..., P), (..., P) bool -> (..., num) int64: the points whose logits are nearest to 0, of those that count."""
+    """(..., P), (..., P) bool -> (..., num) int64: of the known points, those whose logits are nearest to 0."""
     doubts = torch.where(known, -logits.detach().abs(), -torch.inf)
     return doubts.topk(num, dim=-1, sorted=False).indices

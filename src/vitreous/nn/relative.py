@@ -1,4 +1,4 @@
-"""Relative positions: what a pair of tokens adds to the logits of the attention."""
+"""Relative positions: what is added to attention's logits for each pair of tokens."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from vitreous.nn.resizing import Resizing, resize_offsets, resize_table, resized
 
 
 class PairPositions(nn.Module):
-    """A table with a row for every relation two tokens can have."""
+    """A table with a row for every relation between two tokens."""
 
     table: nn.Parameter
 
@@ -28,8 +28,8 @@ class PairPositions(nn.Module):
 class RelativePositions(PairPositions):
     """Embeddings of 1-D offsets that meet the query; the products are added to the logits (paper, D.4).
 
-    One table a layer, shared by the heads. A token's place in the sequence counts the prefix tokens first,
-    then the grid cells in reading order, so a token keeps its offsets when others are dropped.
+    One table per layer, shared by the heads. A token's place in the sequence counts the prefix tokens first, then the
+    grid cells in reading order, so a token keeps its offsets when others are dropped.
     """
 
     def __init__(self, length: int, head_width: int) -> None:
@@ -39,7 +39,7 @@ class RelativePositions(PairPositions):
 
     @property
     def length(self) -> int:
-        """How many places the sequence has."""
+        """The number of places in the sequence."""
         return (len(self.table) + 1) // 2
 
     def offsets(self, places: Tensor) -> Tensor:
@@ -62,10 +62,10 @@ class RelativePositions(PairPositions):
 
 
 class BiasTable(PairPositions):
-    """One learned bias a head for every 2-D offset between two cells (Bao et al. 2022, BEiT; Liu et al. 2021, Swin).
+    """One learned bias per head for every 2-D offset between two cells (Bao et al. 2022, BEiT; Liu et al. 2021, Swin).
 
-    The rows: (2h-1) * (2w-1) offsets, those of the rows first; then, for models with a prefix, prefix to cell, cell to
-    prefix, prefix to prefix.
+    The rows: (2h-1) * (2w-1) offsets, row by row; then, for models with a prefix, prefix to cell, cell to prefix,
+    prefix to prefix.
     """
 
     def __init__(self, grid: tuple[int, int], heads: int, has_prefix: bool = True) -> None:
@@ -92,12 +92,12 @@ class BiasTable(PairPositions):
         return index
 
     def forward(self, queries: Tensor, pairs: Tensor) -> Tensor:
-        # Picked from the turned table, so that the last axis is contiguous, as the fused kernels want it.
+        # Picked from the transposed table, so that the last axis is contiguous, as the fused kernels need it.
         bias = self.table.to(queries.dtype).T.contiguous()[:, pairs]  # (heads, n, n) or (heads, B, n, n)
         return bias.unsqueeze(0) if bias.ndim == 3 else bias.transpose(0, 1)
 
     def resize(self, num_prefix: int, grid: tuple[int, int], mode: Resizing = "bilinear") -> None:
-        """Offsets are interpolated in 2-D as they lie; BEiT's own code spaces them geometrically, which keeps near
+        """Offsets are interpolated in 2-D, evenly spaced; BEiT's own code spaces them geometrically, which keeps near
         offsets sharper. The rows of the prefix are copied."""
         old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
         table = self.table.detach()

@@ -1,4 +1,4 @@
-"""Resizing tables of positions: once, when the picture size changes; inside the graph for small crops alone."""
+"""Resizing tables of positions: once, when the picture size changes; inside the graph only for small crops."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ def resize_table(
 ) -> Tensor:
     """(P + h*w, D) -> (P + h'*w', D), interpolated in 2-D (paper, section 3.2); the prefix rows are copied.
 
-    "zoom" is linear with aligned corners, as the released code does it.
+    "zoom" is linear with aligned corners, as in the released code.
     """
     if tuple(grid) == tuple(new_grid):
         return table
@@ -30,8 +30,8 @@ def resize_table(
 def resize_offsets(table: Tensor, length: int, mode: Resizing = "bilinear") -> Tensor:
     """(2N-1, d) embeddings of 1-D offsets -> (2N'-1, d), stretched in 1-D about offset 0, which stays the centre.
 
-    The offsets are those of the reading order, so this is exact along the sequence and approximate in the
-    picture: the paper does not say how to fine-tune relative positions at another size.
+    The offsets are those of the reading order, so this is exact along the sequence and approximate in the picture: the
+    paper does not say how to fine-tune relative positions at another size.
     """
     return resize_table(table, 0, (len(table), 1), (2 * length - 1, 1), mode)
 

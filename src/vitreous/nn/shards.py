@@ -1,6 +1,5 @@
-"""Tensors of which every rank holds some rows, and all ranks together the whole: torch's DTensor, split along its first
-axis (see training/ranks). A plain tensor, which every rank has whole, passes through all of these as it is.
-"""
+"""Tensors of which every rank holds some rows: torch's DTensor, split along its first axis (see training/ranks). A
+plain tensor, which every rank has whole, passes through all of these functions unchanged."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -12,16 +11,16 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # asked so, DTensor need not be imported, which takes a while
+    return hasattr(tensor, "full_tensor")  # avoids importing DTensor, which takes a while
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The rows that lie on this rank, in the same memory and without gradient."""
+    """The rows on this rank, in the same memory and without gradient."""
     return tensor.detach().to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def beside(part: Tensor, tensor: Tensor) -> Tensor:
-    """Some rows on every rank as one tensor that lies over the ranks as another does."""
+    """The parts of all ranks as one tensor, distributed like `tensor`."""
     if not is_sharded(tensor):
         return part
     from torch.distributed.tensor import DTensor
@@ -33,7 +32,7 @@ def beside(part: Tensor, tensor: Tensor) -> Tensor:
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All rows on every rank, which must all ask for them together."""
+    """All rows, on every rank. All ranks must call this together."""
     return {name: _gathered(tensor) for name, tensor in tensors.items()}
 
 
@@ -42,7 +41,7 @@ def _gathered(tensor: Tensor) -> Tensor:
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Of all tensors together, on every rank, in one exchange."""
+    """The norm of all tensors together, on every rank, with one exchange."""
     sharded = [tensor for tensor in tensors if is_sharded(tensor)]
     if not sharded:
         return torch.nn.utils.get_total_norm(tensors)
@@ -52,19 +51,19 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     return (square + torch.nn.utils.get_total_norm(plain).square()).sqrt()
 
 
-# ---- tensors that were saved
+# ---- saved tensors
 
 
 class Piece(NamedTuple):
-    """Of a tensor, what one rank saved."""
+    """The part of a tensor that one rank saved."""
 
     begins: Sequence[int]  # in the whole, along each axis
     tensor: Tensor
 
 
 class Pieces(Mapping[str, Tensor]):
-    """Tensors by name, each in the pieces that ranks saved, which may have been more or fewer than there are now.
-    torch.distributed.checkpoint plans what is read of which, and no more is."""
+    """Tensors by name, each in the pieces that ranks saved; there may have been more or fewer ranks than now.
+    torch.distributed.checkpoint plans which parts of the pieces to read."""
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
         self._pieces = pieces
@@ -84,12 +83,12 @@ class Pieces(Mapping[str, Tensor]):
         return torch.Size(map(max, zip(*ends, strict=True)))
 
     def fills(self, name: str, shape: torch.Size) -> bool:
-        """Whether nothing is missing of a tensor of this shape."""
+        """Whether the pieces make up a whole tensor of this shape."""
         held = sum(piece.tensor.numel() for piece in self._pieces[name])
         return self.shape(name) == shape and held == shape.numel()
 
     def part(self, name: str, place: Tensor) -> Tensor:
-        """What this rank has of it, if it lies over the ranks as `place` does."""
+        """This rank's part of it, if it is distributed like `place`."""
         from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
         from torch.distributed.checkpoint.metadata import (
             ChunkStorageMetadata,
@@ -114,8 +113,8 @@ def _box(begins: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
 
 
 def fitted(saved: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Saved tensors, each lying over the ranks as the live one of its name does. What has no such namesake, or one of
-    another shape, stays whole: whoever takes them in will say so."""
+    """Saved tensors, each distributed over the ranks like the live one of its name. Those without a live one, or with
+    one of another shape, stay whole: whatever loads them reports that."""
     if not isinstance(saved, Pieces):
         saved = Pieces({name: [Piece([0] * tensor.ndim, tensor)] for name, tensor in saved.items()})
     found = {}

@@ -44,12 +44,12 @@ class PatchEmbedding(nn.Module):
 
 
 class Prefix(nn.Module):
-    """Learned tokens that stand before the patches: class and distillation tokens, then registers."""
+    """Learned tokens before the patches: class and distillation tokens, then registers."""
 
     def __init__(self, num: int, width: int, num_registers: int = 0) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.zeros(num + num_registers, width))  # the class token starts at zero
-        # Registers have no position to tell them apart, so they may not start equal.
+        # Registers have no positions to tell them apart, so they must not start equal.
         nn.init.normal_(self.tokens.detach()[num:], std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Prefix(nn.Module):
 
 
 class Positions(nn.Module):
-    """Vectors added to the tokens by their place."""
+    """Vectors added to the tokens, one per place."""
 
     num_prefix: int
     grid: tuple[int, int]
@@ -75,7 +75,7 @@ class Positions(nn.Module):
 
 
 class LearnedPositions(Positions):
-    """One learned vector a place: the paper's default (section 3.1)."""
+    """One learned vector per place: the paper's default (section 3.1)."""
 
     def __init__(self, num_prefix: int, grid: tuple[int, int], width: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class LearnedPositions(Positions):
 
 
 class LearnedPositions2d(Positions):
-    """A learned half-vector a column and one a row, concatenated (paper, D.4). Prefix tokens have their own."""
+    """A learned half-vector per column and one per row, concatenated (paper, D.4). Prefix tokens have their own."""
 
     def __init__(self, num_prefix: int, grid: tuple[int, int], width: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class LearnedPositions2d(Positions):
 class SineCosinePositions(Positions):
     """Fixed sines and cosines of the column, then of the row (Chen et al. 2021, MoCo v3). Zero for the prefix.
 
-    The table is saved with the weights, since after a resize it is no longer that of a fresh grid.
+    The table is saved with the weights, since after a resize it differs from that of a new grid.
     """
 
     table: Tensor
@@ -131,7 +131,7 @@ class SineCosinePositions(Positions):
             raise ValueError(f"sine-cosine positions need a width that is a multiple of 4, not {width}")
         self.num_prefix, self.grid = num_prefix, grid
         table = torch.empty(num_prefix + grid[0] * grid[1], width)
-        if not table.is_meta:  # a model that has only shapes needs no sines, for which torch would import its compiler
+        if not table.is_meta:  # a meta model needs no sines, for which torch would import its compiler
             table[:num_prefix], table[num_prefix:] = 0, _sines(grid, width)
         self.register_buffer("table", table)
 
@@ -155,7 +155,7 @@ def _sines(grid: tuple[int, int], width: int) -> Tensor:
 class Placement(nn.Module):
     """Where absolute positions are added: at the stem, or in every layer with its own table or a shared one (D.4).
 
-    Also the home of a table of relative biases that all layers share.
+    It also holds a table of relative biases that all layers share.
     """
 
     def __init__(
@@ -167,14 +167,14 @@ class Placement(nn.Module):
         self.bias_table = bias_table
 
     def at_depth(self, depth: int, grid: tuple[int, int] | None = None, mode: Resizing = "bilinear") -> Tensor | None:
-        """The table to add before block `depth` (0 = the first), if any; interpolated where the grid is another."""
+        """The table to add before block `depth` (0 = the first), if any; interpolated if the grid differs."""
         table = self.table_at(depth)
         if table is None or (depth > 0 and not self.every_layer):
             return None
         return resize_table(table(), table.num_prefix, table.grid, grid or table.grid, mode)
 
     def table_at(self, depth: int) -> Positions | None:
-        """The table that the tokens of a block have been given, before it or at the stem."""
+        """The table that was added to the tokens of a block, before it or at the stem."""
         if not len(self.tables):
             return None
         table = self.tables[min(depth, len(self.tables) - 1)]

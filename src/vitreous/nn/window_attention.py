@@ -1,5 +1,5 @@
-"""Window attention on a GPU, as an operator that a compiled graph holds as one node. Its meaning is what
-models/swin.WindowAttention does with rolled and cut maps; nn/kernels/window_attention.py does it where the map lies."""
+"""Window attention on a GPU, as an operator that a compiled graph contains as one node. The plain form is
+models/swin.WindowAttention, on rolled and cut maps; nn/kernels/window_attention.py works on the map in place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,22 +9,22 @@ from torch import Tensor
 
 from vitreous.nn import kernels
 
-# A window's softmax is held in registers: of windows of 7 and 8, not of those of 12, and in half precision alone.
+# A window's softmax is kept in registers, which suffice for windows of 7 and 8, not 12, and for half precision only.
 MOST_PLACES, HEAD_WIDTHS, DTYPES = 64, (16, 32, 64), (torch.bfloat16, torch.float16)
 
 
 def serves(x: Tensor, head_width: int, size: tuple[int, int]) -> bool:
-    """Whether the kernel may take what is projected from a map x, cut into windows of this size."""
+    """Whether the kernel supports what is projected from a map x, cut into windows of this size."""
     fits = head_width in HEAD_WIDTHS and size[0] * size[1] <= MOST_PLACES
     return fits and kernels.serve(x) and kernels.computed_dtype(x) in DTYPES
 
 
 @torch.library.custom_op("vitreous::window_attention", mutates_args=())
 def attend(projected: Tensor, table: Tensor, cut: Sequence[int]) -> Tensor:
-    """(B, H, W, 3 * D) -> (B, H, W, D): of every head in every window. H and W are whole windows.
+    """(B, H, W, 3 * D) -> (B, H, W, D): attention in every window. H and W are whole windows.
 
     table: (offsets, heads), float32, the biases of the offsets.
-    cut: height and width of a window, how far they are shifted down and right, and the window the table is made for.
+    cut: height and width of a window, how far they are shifted down and right, and the window that the table is for.
     """
     from vitreous.nn.kernels.window_attention import attended
 

@@ -12,27 +12,27 @@ class Objective(nn.Module):
     """A learning rule around an encoder."""
 
     encoder: Encoder  # what remains when training ends (may be a property: DINO returns its teacher)
-    across_samples: bool = False  # a sample's loss depends on the others of its batch, so batches cannot be cut
-    on_device: bool = True  # a step waits for nothing on the host, so that a CUDA graph can hold it
+    across_samples: bool = False  # a sample's loss depends on the others in its batch, so a batch cannot be split
+    on_device: bool = True  # a step waits for nothing on the host, so it can be a CUDA graph
 
     @property
     def learner(self) -> Encoder:
-        """The encoder that the gradients move."""
+        """The encoder that the gradients update."""
         return self.encoder
 
     @property
     def task(self) -> "Objective | None":
-        """The part that makes predictions about pictures, where there is one."""
+        """The part that makes predictions about pictures, if there is one."""
         return None
 
     def look(self, batches: Iterable[Batch]) -> None:
-        """Called once, before the first step of a run, with all training pictures as they are (colour clusters)."""
+        """Called once, before the first step of a run, with all training pictures, not augmented (colour clusters)."""
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        """Named losses and other 0-d numbers worth logging; "loss" is the one that is minimised.
+        """Named losses and other 0-d numbers worth logging; "loss" is minimised.
 
-        progress: 0-d float tensor from 0 (start of the run) to 1 (its end). Schedules derive from it, so
-        nothing extra has to be saved.
+        progress: 0-d float tensor from 0 (start of the run) to 1 (its end). Schedules derive from it, so nothing extra
+        has to be saved.
         """
         raise NotImplementedError
 
@@ -40,5 +40,5 @@ class Objective(nn.Module):
         """Called after each optimizer step: momentum teachers, queues."""
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
-        """A line for the user, where the logged numbers tell that something goes wrong, and why."""
+        """A line for the user if the logged numbers show that something is wrong, and why."""
         return None

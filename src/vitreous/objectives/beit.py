@@ -1,7 +1,7 @@
-"""BEiT (Bao et al. 2021): blocks of patches are hidden, and their visual words predicted from what is left.
+"""BEiT (Bao et al. 2021): blocks of patches are hidden, and their visual words predicted from the rest.
 
 The words are those that a trained tokeniser sees in the whole picture. Only patch embeddings are replaced, before
-positions are added, so nothing in the ViT changes.
+positions are added, so the ViT does not change.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from vitreous.objectives.taught import TaughtSettings
 from vitreous.objectives.tokeniser import perplexity, too_few_words
 from vitreous.platforms import widest
 
-BLOCKS = 10  # drawn for every picture, of which the first few are enough
+BLOCKS = 10  # drawn per picture; the first few usually suffice
 
 
 @dataclass(frozen=True, kw_only=True)
 class BEiTSettings(TaughtSettings):
     mask_ratio: float = 0.4  # share of the patches that are masked; their number is rounded down
-    least_block: int = 16  # patches in the smallest block, for a grid of 196; fewer suit a smaller grid
-    aspect: float = 0.3  # least height to width of a block; the greatest is its inverse
+    least_block: int = 16  # patches in the smallest block, for a grid of 196; give fewer for a smaller grid
+    aspect: float = 0.3  # least ratio of a block's height to its width; the largest is the inverse
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "BEiT":
         tokens = plain_tokens(encoder, "BEiT")
@@ -42,7 +42,7 @@ class BEiTSettings(TaughtSettings):
             )
         if not 1 <= self.least_block <= num:
             raise UserError(
-                f"least_block is {self.least_block}, where {num} patches are masked in all: set it to 1 to {num}"
+                f"least_block is {self.least_block}, but {num} patches are masked in all: set it to 1 to {num}"
             )
         if not 0 < self.aspect <= 1:
             raise UserError(f"aspect is {self.aspect}: it must be above 0 and at most 1")
@@ -50,11 +50,11 @@ class BEiTSettings(TaughtSettings):
 
 
 def _vocabulary(teacher: nn.Module, encoder: TokenEncoder) -> int:
-    """How many words the teacher knows; an error where it has none, or none for each patch."""
+    """How many words the teacher knows; an error if it is no tokeniser, or its grid differs from the patches'."""
     if not isinstance(getattr(teacher, "model", teacher), Tokeniser):
         raise UserError(
-            "BEiT learns from a tokeniser, and the teacher is another model: train one with a Tokeniser as its model "
-            "(recipe cifar10_tokeniser), and name its run with --teacher"
+            "BEiT learns from a tokeniser, and the teacher is another kind of model: train a tokeniser (recipe "
+            "cifar10_tokeniser), and name its run with --teacher"
         )
     words = teacher(torch.zeros(1, encoder.channels, *encoder.picture_px)).maps[-1]
     grid = Grid(*words.shape[-2:])
@@ -67,7 +67,7 @@ def _vocabulary(teacher: nn.Module, encoder: TokenEncoder) -> int:
 
 
 class BEiT(Objective):
-    """Cross-entropy between the word that a linear head predicts and the tokeniser's own, at masked patches alone."""
+    """Cross-entropy between the word that a linear head predicts and the tokeniser's, at masked patches only."""
 
     encoder: TokenEncoder
 
@@ -91,7 +91,7 @@ class BEiT(Objective):
         return {"loss": loss, "accuracy": right, "words": perplexity(codes, self.vocabulary)}
 
     def losses(self, images: Tensor, masked: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and the share of words that are right, for the cells `masked` (B, n) and their words (B, n)."""
+        """The loss and the share of correct words, for the cells `masked` (B, n) and their words (B, n)."""
         tokens, grid = self.encoder.embed(images)
         hidden = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device).scatter_(1, masked, True)
         tokens = torch.where(hidden[..., None], self.mask_token.to(tokens.dtype), tokens)
@@ -103,18 +103,18 @@ class BEiT(Objective):
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
         return too_few_words(
-            numbers, "a tokeniser that had itself collapsed: look at `words` in its run, and train it again"
+            numbers, "a tokeniser that had collapsed itself: look at `words` in its run, and train it again"
         )
 
 
 def draw_blocks(keys: Tensor, grid: Grid, num: int, *, least: int, aspect: float) -> Tensor:
     """(B, num) int64: the masked cells of every picture, in blocks (Bao et al. 2021, section 2.3, algorithm 1).
 
-    As there, a block has between `least` patches and as many as are still wanted, and blocks are added until there are
-    enough. What differs: exactly `num` cells are masked, so that shapes are fixed; the block that goes beyond is cut
-    where reading, from one of the four corners by chance, has found enough cells. The aspect is drawn on a logarithmic
-    scale, as in the authors' code, and only among those that fit the grid, where theirs draws again. And there are ten
-    blocks at most; should they not be enough, cells outside them are read from that corner, too.
+    As in the paper, a block has between `least` patches and as many as are still missing, and blocks are added until
+    there are enough. What differs: exactly `num` cells are masked, so that shapes are fixed; the last block is cut off
+    when reading it from a random corner has found enough cells. The aspect is drawn on a logarithmic scale, as in the
+    authors' code, and only from ratios that fit the grid (theirs draws again). And there are at most ten blocks; if
+    they are not enough, cells outside them are taken from that corner, too.
     """
     draws = K.uniform(keys, "blocks", 4 * BLOCKS + 2).to(widest(keys.device))
     cells = torch.arange(grid.cells, device=keys.device)
@@ -130,7 +130,7 @@ def draw_blocks(keys: Tensor, grid: Grid, num: int, *, least: int, aspect: float
 
 
 def _block(draws: Tensor, missing: Tensor, grid: Grid, *, least: int, aspect: float) -> Tensor:
-    """(B, 4) int64: top, left, height and width of a block each, from four numbers in [0, 1) each."""
+    """(B, 4) int64: top, left, height and width of one block per picture, from four numbers in [0, 1) each."""
     area = least + draws[:, 0] * (missing - least).clamp(min=0)
     # height = sqrt(area * ratio) fits where ratio <= h^2 / area, and the width where ratio >= area / w^2
     low = (area / grid.w**2).clamp(min=aspect).log()

@@ -1,7 +1,7 @@
-"""BYOL (Grill et al. 2020): predict what a slow copy of oneself says of another view. No picture is pushed away.
+"""BYOL (Grill et al. 2020): predict the output of a slow copy of oneself for another view. No picture is pushed away.
 
-Nothing in the loss forbids that all pictures get the same output; the predictor, the slow copy and the batch norms keep
-it from happening (section 3.2 and appendix F). So it is watched for.
+Nothing in the loss prevents all pictures from getting the same output; the predictor, the slow copy and the batch norms
+do (section 3.2 and appendix F). So it is watched for.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from vitreous.objectives.simclr import check_momentum, check_widths, two_views
 class BYOLSettings:
     hidden: int = 4096  # width of the hidden layers of projector and predictor
     out: int = 256  # width of the predicted vectors
-    momentum: float = 0.996  # share of its weights that the slow copy keeps per step, at the start; 1 at the end
+    momentum: float = 0.996  # share of its weights that the slow copy keeps per step at the start; it rises to 1
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "BYOL":
         check_widths(self.hidden, self.out)
@@ -34,9 +34,9 @@ class BYOLSettings:
 
 
 class BYOL(Objective):
-    """What remains is the learner (the paper's online network), and not its slow copy (the target)."""
+    """The encoder that remains is the learner's (the paper's online network), not its slow copy's (the target)."""
 
-    across_samples = True  # by way of the batch norms
+    across_samples = True  # through the batch norms
 
     def __init__(self, encoder: Encoder, head: nn.Module, predictor: nn.Module, momentum: float) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class BYOL(Objective):
             "a learning rate that is too high, a target that follows too fast (raise objective.momentum), or batches "
             "of few pictures"
         )
-        # All projections may be one while the encoder, which then learns nothing, still tells pictures apart.
+        # All projections may be equal while the encoder, which then learns nothing, still tells pictures apart.
         projected = {"feature_std": numbers.get("projected_std", 1.0)}
         return collapsed(numbers, causes) or collapsed(projected, causes)
 

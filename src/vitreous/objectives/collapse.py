@@ -1,22 +1,22 @@
-"""Collapse: every picture gets the same output, which many objectives without labels reward. It is watched for."""
+"""Collapse, which many objectives without labels reward: every picture gets the same output. How to notice it."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-LEAST_STD = 0.1  # of what features spread evenly over the sphere have
-LEAST_RANK = 1.2  # fresh ViTs begin at 2 to 3, and healthy runs have been seen at 1.6
+LEAST_STD = 0.1  # relative to features spread evenly over the sphere
+LEAST_RANK = 1.2  # untrained ViTs start at 2 to 3, and healthy runs have been seen at 1.6
 
 
 @torch.no_grad()
 def spread(features: Tensor) -> dict[str, Tensor]:
-    """How far the features (B, D) of a batch are from all being one.
+    """How far the features (B, D) of a batch are from all being equal.
 
-    feature_std: the standard deviation of the unit vectors' entries, times the root of D: about 1 where they are spread
-    evenly, 0 where all are equal (Chen and He 2020, section 4.1). feature_rank: the number of directions that the
-    features really use, (sum of variances)^2 / sum of squared variances along the principal axes. It needs no
-    decomposition, which would hold up the device.
+    feature_std: the standard deviation of the unit vectors' entries, times the root of D: about 1 if they are spread
+    evenly, 0 if all are equal (Chen and He 2020, section 4.1). feature_rank: the effective number of directions, (sum
+    of variances)^2 / sum of squared variances along the principal axes, computed without a decomposition, which would
+    hold up the device.
     """
     unit = torch.nn.functional.normalize(features.detach().float(), dim=1)
     centred = unit - unit.mean(dim=0)
@@ -31,7 +31,7 @@ def spread(features: Tensor) -> dict[str, Tensor]:
 
 
 def collapsed(numbers: Mapping[str, float], causes: str) -> str | None:
-    """What to tell the user where the logged spread is too small. `causes`: what usually brings the objective to it."""
+    """What to tell the user if the logged spread is too small. `causes`: the usual ones for the objective."""
     std, rank = numbers.get("feature_std", 1.0), numbers.get("feature_rank", float("inf"))
     if std < LEAST_STD:
         what = f"all pictures get almost the same features (their spread is {std:.3f}, where 1 is even)"

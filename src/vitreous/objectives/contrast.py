@@ -1,7 +1,7 @@
 """Losses that compare every picture of a batch with every text, across all ranks.
 
-Of all pairs of a batch, those that belong together stand in the same row of both. Each rank compares its own rows with
-everybody's, so that the mean over ranks is the loss of the whole batch.
+Row i of the pictures belongs to row i of the texts. Each rank compares its own rows with those of all ranks, so that
+the mean over ranks is the loss of the whole batch.
 """
 
 import torch
@@ -15,7 +15,7 @@ from vitreous.objectives.simclr import products
 
 def softmax_contrast(pictures: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """CLIP's (Radford et al. 2021, figure 3): which of all texts belongs to a picture, and which of all pictures to a
-    text. pictures, texts: (B, D) of length 1; scale: 0-d, by which similarities are multiplied."""
+    text. pictures, texts: (B, D) of length 1; scale: 0-d factor on the similarities."""
     rank, _ = world()
     partner = rank * len(pictures) + torch.arange(len(pictures), device=pictures.device)
     of_pictures = F.cross_entropy(scale * products(pictures, gather(texts)), partner)
@@ -24,11 +24,11 @@ def softmax_contrast(pictures: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 
 
 def sigmoid_contrast(pictures: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, chunk: int = 1024) -> Tensor:
-    """SigLIP's (Zhai et al. 2023, algorithm 1): of every pair for itself, whether it belongs together; the sum over all
-    texts, the mean over pictures.
+    """SigLIP's (Zhai et al. 2023, algorithm 1): for every pair separately, whether it belongs together; summed over all
+    texts, averaged over pictures.
 
-    Logits are made for `chunk` texts at a time, and made again on the way back, so that memory grows with the batch and
-    not with its square."""
+    Logits are computed for `chunk` texts at a time, and again in the backward pass, so that memory grows with the
+    batch, not with its square."""
     rank, _ = world()
     everybodys, first = gather(texts), rank * len(pictures)
     total = torch.zeros((), device=pictures.device)

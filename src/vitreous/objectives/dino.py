@@ -1,4 +1,4 @@
-"""DINO: a student agrees with a slowly following copy of itself about crops of a picture (Caron et al. 2021)."""
+"""DINO: a student learns to agree with a slow copy of itself about crops of a picture (Caron et al. 2021)."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.momentum import Momentum, ramp
 from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
 
-FEW = 1.5  # prototypes that all outputs of a batch use together
+FEW = 1.5  # prototypes in use by a whole batch: below, all outputs are nearly the same
 CAUSES = (
     "a teacher temperature above 0.07, a learning rate that is too high, a momentum that is too low for the batch "
     "(0.996 for 1024 pictures, 0.9995 for 256), too short a freeze of the last layer"
@@ -25,15 +25,15 @@ CAUSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class DINOSettings:
-    prototypes: int = 65_536  # outputs of the head; a few thousand do for small sets
+    prototypes: int = 65_536  # outputs of the head; a few thousand suffice for small sets
     hidden: int = 2048  # width of the head's hidden layers
     bottleneck: int = 256  # width of the head before its last layer
     student_temperature: float = 0.1
     teacher_temperature: float = 0.07  # lower is sharper
-    teacher_temperature_start: float = 0.04  # rises from here in a straight line
+    teacher_temperature_start: float = 0.04  # rises linearly from here
     temperature_fraction: float = 0.1  # share of the run over which it rises: 30 epochs in the paper
-    momentum: float = 0.996  # share of itself that the teacher keeps per step, at the start; it rises to 1 by a cosine
-    centre_momentum: float = 0.9  # share of itself that the centre of the teacher's outputs keeps per step
+    momentum: float = 0.996  # share of its weights that the teacher keeps per step at the start; it rises to 1
+    centre_momentum: float = 0.9  # share that the centre of the teacher's outputs keeps of itself per step
     freeze_fraction: float = 0.01  # share of the run during which the head's last layer is frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "DINO":
@@ -70,7 +70,7 @@ class Head(nn.Module):
 
 
 class Network(nn.Module):
-    """An encoder and its head: what the teacher is a copy of."""
+    """An encoder and its head; the teacher is a copy of both."""
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__()
@@ -83,11 +83,11 @@ class Network(nn.Module):
 
 class DINO(Objective):
     """The student sees all crops, the teacher the global ones. The teacher's outputs are centred, so that no prototype
-    takes all, and sharpened, so that they do not all become even; the two balance each other (section 3.1, 5.3)."""
+    dominates, and sharpened, so that they do not become uniform; the two balance each other (section 3.1, 5.3)."""
 
     centre: Tensor  # (K,) moving mean of the teacher's scores
-    summed: Tensor  # (K,) of the means of the parts of this step's batch
-    num_parts: Tensor  # () how many there are
+    summed: Tensor  # (K,) sum of the means of the parts of this step's batch
+    num_parts: Tensor  # () number of these parts
 
     def __init__(self, encoder: Encoder, settings: DINOSettings) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class DINO(Objective):
         self.register_buffer("num_parts", torch.zeros(()))
 
     @property
-    def encoder(self) -> Encoder:  # type: ignore[override]  # what remains is the teacher: it is the better one
+    def encoder(self) -> Encoder:  # type: ignore[override]  # the teacher remains: it is better than the student
         network = self.teacher.module
         assert isinstance(network, Network)
         return network.encoder
@@ -125,14 +125,14 @@ class DINO(Objective):
         return {
             "loss": loss,
             "teacher_entropy": entropy,
-            "teacher_kl": loss.detach() - entropy,  # from the student's outputs: 0 where all are the same
+            "teacher_kl": loss.detach() - entropy,  # from the student's outputs: 0 if all are the same
             "prototypes_used": _entropy(targets.mean(dim=0)).exp(),
             "teacher_temperature": temperature,
             **spread(features[: len(batch)]),
         }
 
     def temperature(self, progress: Tensor) -> Tensor:
-        """Of the teacher."""
+        """The teacher's."""
         s = self.settings
         risen = (progress / max(s.temperature_fraction, 1e-9)).clamp(max=1.0)
         return s.teacher_temperature_start + (s.teacher_temperature - s.teacher_temperature_start) * risen
@@ -146,10 +146,10 @@ class DINO(Objective):
         self.num_parts.zero_()
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
-        """Both ways to collapse (section 5.3): every output even, or the same prototype for every picture."""
+        """Both ways to collapse (section 5.3): uniform outputs, or the same prototype for every picture."""
         s = self.settings
         entropy, largest = numbers["teacher_entropy"], math.log(s.prototypes)
-        # As it warms up, even outputs mean nothing: those of random weights are even too.
+        # Uniform outputs mean nothing during the warm-up: those of random weights are uniform too.
         is_warm = numbers["teacher_temperature"] >= s.teacher_temperature * (1 - 1e-6)
         if is_warm and entropy > EVEN * largest:
             return (

@@ -1,4 +1,4 @@
-"""The small networks that objectives put behind an encoder, and throw away when training ends."""
+"""The small networks that objectives put behind an encoder, and discard when training ends."""
 
 import itertools
 
@@ -9,8 +9,8 @@ from vitreous.nn.gather import mean_over_ranks
 
 
 class BatchNorm(nn.Module):
-    """Normalises every feature over the whole batch, of all ranks. It keeps no running statistics: these heads never
-    leave training."""
+    """Normalises every feature over the batch of all ranks. It keeps no running statistics: these heads are used in
+    training only."""
 
     def __init__(self, width: int, affine: bool = True, epsilon: float = 1e-5) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class BatchNorm(nn.Module):
 
 
 def projector(*widths: int, norm_last: bool = False) -> nn.Sequential:
-    """Dense layers from width to width, with batch norm and ReLU between them; after the last one, batch norm without
-    scale and bias where `norm_last`. A norm follows every bias, so only a last layer without norm has one."""
+    """Dense layers of these widths, with batch norm and ReLU between them; after the last, batch norm without scale and
+    bias if `norm_last`. A norm makes a bias before it useless, so only a last layer without norm has one."""
     layers: list[nn.Module] = []
     for index, (width, out) in enumerate(itertools.pairwise(widths)):
         last = index == len(widths) - 2

@@ -1,7 +1,7 @@
-"""The masked autoencoder (He et al. 2021): most patches are dropped, and a light decoder paints them again.
+"""The masked autoencoder (He et al. 2021): most patches are dropped, and a light decoder reconstructs them.
 
-The encoder never sees what is dropped, so a step costs a fraction of a supervised one. The decoder gets the encoded
-patches, a mask token on every cell that was dropped, and positions of its own. It is thrown away afterwards.
+The encoder never sees the dropped patches, so a step costs a fraction of a supervised one. The decoder gets the encoded
+patches, a mask token on every dropped cell, and its own positions. It is discarded after training.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from vitreous.nn.tokens import SineCosinePositions, position_rows
 from vitreous.objectives.base import Objective
 from vitreous.objectives.masked import check_ratio, cut, of_cells, on_cells, pasted, patch_px, plain_tokens
 
-EPSILON = 1e-6  # added to a patch's variance: an even patch has none
+EPSILON = 1e-6  # added to a patch's variance, which is 0 for a uniform patch
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAESettings:
     mask_ratio: float = 0.75  # share of the patches that the encoder does not see
     decoder_depth: int = 8  # blocks of the decoder
-    decoder_width: int = 512  # of the decoder's tokens
-    decoder_heads: int = 16  # of the decoder's attention
+    decoder_width: int = 512  # width of the decoder's tokens
+    decoder_heads: int = 16  # attention heads of the decoder
     normalise: bool = True  # predict each patch normalised by its own mean and variance (section 4.1, Table 1d)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MAE":
@@ -41,7 +41,7 @@ class MAESettings:
         if not 1 <= self._num_kept(cells) < cells:
             raise UserError(
                 f"mask_ratio is {self.mask_ratio}, which keeps {self._num_kept(cells)} of {cells} patches: "
-                "at least one must be kept, and one hidden"
+                "at least one must be kept and one hidden"
             )
         depth, width, heads = self.decoder_depth, self.decoder_width, self.decoder_heads
         if min(depth, width, heads) < 1 or width % heads or width % 4:
@@ -58,7 +58,7 @@ class MAESettings:
 
 
 class Decoder(nn.Module):
-    """Encoded patches, and the cells they sit on -> the values of the patches on all other cells."""
+    """Encoded patches and their cells -> the values of the patches on all other cells."""
 
     def __init__(self, encoder: TokenEncoder, *, depth: int, width: int, heads: int, values: int) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ class Decoder(nn.Module):
     def forward(self, encoded: Encoded, cells: Tensor, checkpointing: bool = False) -> Tensor:
         """cells: (B, N), first the k that were encoded -> (B, N - k, values) of the others.
 
-        The tokens stay in this order, with the positions of their cells: to attention all orders are one, and nothing
-        has to be moved about, on the way forward or back.
+        The tokens stay in this order, with the positions of their cells: attention does not depend on the order, and
+        nothing has to be moved, forward or backward.
         """
         seen = self.embed(encoded.tokens)  # (B, P + k, D), the prefix first
         num_seen = encoded.patches.shape[1]
@@ -86,13 +86,13 @@ class Decoder(nn.Module):
         x = x + position_rows(self.positions(), encoded.num_prefix, 0, cells).to(x.dtype)
         for block in self.blocks:
             x = run(block, x, checkpointing=checkpointing)
-        # Only what was dropped is predicted: the rest has no part in the loss.
+        # Only dropped patches are predicted: the rest has no part in the loss.
         out: Tensor = self.predict(self.norm(x[:, encoded.num_prefix + num_seen :]))
         return out
 
 
 class MAE(Objective):
-    """Nearly all of the work is the encoder's on the few patches that are kept."""
+    """Nearly all of the work is the encoder's, on the few patches that are kept."""
 
     def __init__(self, encoder: TokenEncoder, decoder: Decoder, num_kept: int, normalise: bool) -> None:
         super().__init__()
@@ -108,13 +108,13 @@ class MAE(Objective):
         return {"loss": F.mse_loss(predicted, self.targets(of_cells(patches, dropped)))}
 
     def draw(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, k) cells that are kept and (B, N - k) that are dropped."""
+        """(B, k) kept cells and (B, N - k) dropped ones."""
         kept, dropped = K.orderings(keys, "mae.cells", self.encoder.grid.cells).tensor_split((self.num_kept,), dim=1)
         return kept, dropped
 
     def predicted(self, patches: Tensor, kept: Tensor, dropped: Tensor) -> Tensor:
-        """Of all patches (B, N, values) the dropped ones (B, N - k, values), from the kept ones alone."""
-        # Patches are embedded one by one, so those that are kept may lie side by side in a picture one patch high.
+        """The dropped patches (B, N - k, values), predicted from the kept ones of `patches` (B, N, values)."""
+        # Patches are embedded separately, so the kept ones may lie side by side in a picture one patch high.
         tokens, _ = self.encoder.embed(pasted(of_cells(patches, kept), Grid(1, self.num_kept), patch_px(self.encoder)))
         encoded = self.encoder.encode(tokens, self.encoder.grid, at=kept)
         out: Tensor = self.decoder(encoded, torch.cat([kept, dropped], dim=1), self.encoder.checkpointing)
@@ -122,7 +122,7 @@ class MAE(Objective):
 
     @torch.no_grad()
     def targets(self, patches: Tensor) -> Tensor:
-        """What is to be predicted of patches (B, n, values)."""
+        """What to predict of patches (B, n, values)."""
         if not self.normalise:
             return patches.float()
         mean, deviation = _statistics(patches)
@@ -132,8 +132,8 @@ class MAE(Objective):
     def reconstruction(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) pictures with the dropped patches predicted, and (B, 1, H, W), 1 where a patch was kept.
 
-        Where targets are normalised, a predicted patch is shown with the mean and variance of the true one: the model
-        was never asked for these.
+        If targets are normalised, a predicted patch gets the mean and variance of the true one: the model does not
+        predict these.
         """
         kept, dropped = self.draw(keys)
         grid, (ph, pw) = self.encoder.grid, patch_px(self.encoder)
@@ -148,13 +148,13 @@ class MAE(Objective):
 
 
 def _statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, n, 1) each: a patch's mean and standard deviation, over all its values, the variance unbiased."""
+    """(B, n, 1) each: a patch's mean and standard deviation over all its values, from the unbiased variance."""
     variance, mean = torch.var_mean(patches.float(), dim=-1, keepdim=True)
     return mean, (variance + EPSILON).sqrt()
 
 
 def flops(model: ViTSettings, settings: MAESettings) -> int:
-    """FLOPs of one picture's forward pass: the encoder on what is kept, the decoder on all. Computes nothing."""
+    """FLOPs of one picture's forward pass: the encoder on kept patches, the decoder on all. Nothing is computed."""
     with shapes_only():
         objective = settings.build(model.build(), ())
         key = torch.zeros(1, dtype=torch.int64)

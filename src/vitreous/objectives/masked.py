@@ -1,12 +1,12 @@
 """Masked patch prediction, the ViT paper's own self-supervision (Dosovitskiy et al. 2021, section 4.6, B.1.2).
 
 Half of the patch embeddings are corrupted before positions are added: of these, 80 % become a learned mask token, 10 %
-the embedding of another patch, and 10 % stay as they are. At every corrupted patch, those that stay included, the patch
-is predicted from its own token.
+the embedding of another patch, and 10 % stay as they are. Every corrupted patch, including those that stay, is
+predicted from its own token.
 
 What the paper leaves open is decided here. The number of patches of each kind is exact, not drawn, so that shapes are
-fixed. The other patch is any other one of the same picture, seen or not. The head is one linear layer on the last
-tokens. A level has 8 bits, of which the upper three count.
+fixed. The other patch is any other of the same picture, corrupted or not. The head is one linear layer on the last
+tokens. Of the 8 bits of a level, the upper three count.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from vitreous.objectives.base import Objective
 
 Channels = tuple[float, float, float]
 
-COLOURS = 512  # 3 bits a channel
+COLOURS = 512  # 3 bits per channel
 DOWNSIZED = 4  # the downsized patch has 4 x 4 places
 MASK_SHARE, SWAP_SHARE = 0.8, 0.1  # of the corrupted patches
 
@@ -35,8 +35,8 @@ class MaskedSettings:
     target: Literal["mean", "downsized", "pixels"] = "mean"  # mean colour, colours of 4 x 4 places, or all pixels (L2)
     mask_ratio: float = 0.5  # share of the patches that are corrupted; the paper also tried 0.15
     # Colours are computed from levels, but an objective sees normalised pictures. `Masked.look` checks both on data.
-    mean: Channels = (0.5, 0.5, 0.5)  # what was subtracted from each channel: as in normalise.mean
-    std: Channels = (0.5, 0.5, 0.5)  # what each channel was divided by: as in normalise.std
+    mean: Channels = (0.5, 0.5, 0.5)  # what was subtracted from each channel, as in normalise.mean
+    std: Channels = (0.5, 0.5, 0.5)  # what each channel was divided by, as in normalise.std
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Masked":
         tokens = plain_tokens(encoder, "masked patch prediction")
@@ -45,8 +45,8 @@ class MaskedSettings:
         num = round(self.mask_ratio * cells)
         if not 1 <= num <= cells or cells < 2:
             raise UserError(
-                f"mask_ratio is {self.mask_ratio}, which is {num} of {cells} patches: at least one must be "
-                "corrupted, and there must be two"
+                f"mask_ratio is {self.mask_ratio}, which is {num} of {cells} patches: at least one must be corrupted, "
+                "out of at least two"
             )
         patch = patch_px(tokens)
         if self.target == "downsized" and (patch[0] % DOWNSIZED or patch[1] % DOWNSIZED):
@@ -59,12 +59,12 @@ class MaskedSettings:
                 f"masked patch prediction predicts colours, but the pictures have {tokens.channels} channels"
             )
         if min(self.std) <= 0:
-            raise UserError(f"std is {self.std}: every channel's must be above 0")
+            raise UserError(f"std is {self.std}: all values must be above 0")
         return Masked(tokens, self)
 
 
 class Masked(Objective):
-    """A TokenEncoder, a mask token, and a head that is thrown away."""
+    """A TokenEncoder, a mask token, and a head that is discarded."""
 
     mean: Tensor
     std: Tensor
@@ -82,18 +82,18 @@ class Masked(Objective):
         self.head = nn.Linear(encoder.token_width, outputs[settings.target])
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        # Facts of the data and no weights: not saved, and real even where the others are meta.
+        # Facts about the data, not weights: not saved, and real tensors even if the weights are meta.
         for name, values in (("mean", settings.mean), ("std", settings.std)):
             self.register_buffer(name, torch.tensor(values, device="cpu")[:, None, None], persistent=False)
 
     def look(self, batches: Iterable[Batch]) -> None:
-        """Pictures as they are have 256 levels: another mean or std than theirs does not give these back."""
+        """Checks mean and std: only those of the pictures turn them back into 256 levels."""
         for batch in batches:
             exact = self._exact_levels(batch.images)
             if not bool(((exact - exact.round()).abs() < 0.05).all() & (exact > -0.5).all() & (exact < 255.5).all()):
                 raise UserError(
-                    "objective.mean and objective.std do not turn the pictures back into levels from 0 to 255: give "
-                    "them the values of normalise"
+                    "objective.mean and objective.std do not turn the pictures back into levels from 0 to 255: set "
+                    "them to normalise.mean and normalise.std"
                 )
             return
 
@@ -109,8 +109,8 @@ class Masked(Objective):
         return {"loss": F.cross_entropy(predicted.reshape(-1, COLOURS), wanted.flatten())}
 
     def draw(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n) cells that are corrupted: first those masked, then those swapped, then those kept; and for each
-        swapped one the other cell (B, s) whose embedding it gets."""
+        """The corrupted cells (B, n): first the masked, then the swapped, then those that stay; and for each swapped
+        cell, the one (B, s) whose embedding it gets."""
         cells = self.encoder.grid.cells
         corrupted = K.orderings(keys, "masked.cells", cells)[:, : self.num_corrupted]
         swapped = corrupted[:, self.num_masked : self.num_masked + self.num_swapped]
@@ -118,7 +118,7 @@ class Masked(Objective):
         return corrupted, (swapped + steps) % cells
 
     def corrupted(self, tokens: Tensor, corrupted: Tensor, sources: Tensor) -> Tensor:
-        """The embeddings (B, N, D) as the blocks will see them."""
+        """The embeddings (B, N, D) as the blocks see them."""
         B, _, D = tokens.shape
         masked, swapped, _ = corrupted.tensor_split((self.num_masked, self.num_masked + self.num_swapped), dim=1)
         mask = self.mask_token.to(tokens.dtype).expand(B, self.num_masked, D)
@@ -130,7 +130,7 @@ class Masked(Objective):
         if self.target == "pixels":
             return cut(images, grid).float()
         places = 1 if self.target == "mean" else DOWNSIZED
-        # Whole numbers again: a sum of them is exact, and no colour depends on how a device rounds.
+        # Integers again: their sums are exact, so that no colour depends on how a device rounds.
         levels = self._exact_levels(images.float()).round()
         B, h, w = len(images), grid.h * places, grid.w * places
         means = cut(levels, Grid(h, w)).view(B, h, w, 3, -1).mean(dim=-1)
@@ -147,7 +147,7 @@ class Masked(Objective):
 
 
 def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
-    """The encoder, where its tokens are patches of the picture; an error where a token knows of its neighbours."""
+    """The encoder, if its tokens are patches of the picture; an error if tokens see neighbouring patches."""
     if not isinstance(encoder, TokenEncoder) or encoder.tokens_overlap:
         raise UserError(
             f"{what} hides patches of the picture, so it needs a plain ViT: choose a model without a convolutional stem"
@@ -156,7 +156,7 @@ def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
 
 
 def check_ratio(ratio: float) -> None:
-    """Before it becomes a number of patches: what is not a number cannot be rounded."""
+    """To call before the ratio becomes a number of patches: a NaN cannot be rounded."""
     if not 0 <= ratio <= 1:
         raise UserError(f"mask_ratio is {ratio}: it is a share of the patches, between 0 and 1")
 
@@ -174,19 +174,19 @@ def cut(images: Tensor, grid: Grid) -> Tensor:
 
 
 def pasted(patches: Tensor, grid: Grid, patch: tuple[int, int]) -> Tensor:
-    """(B, h*w, C * ph * pw) -> (B, C, H, W): the way back from `cut`."""
+    """(B, h*w, C * ph * pw) -> (B, C, H, W): the inverse of `cut`."""
     (ph, pw), B = patch, len(patches)
     maps = patches.reshape(B, grid.h, grid.w, -1, ph, pw).permute(0, 3, 1, 4, 2, 5)  # (B, C, h, ph, w, pw)
     return maps.reshape(B, -1, grid.h * ph, grid.w * pw)
 
 
 def of_cells(tokens: Tensor, cells: Tensor) -> Tensor:
-    """(B, N, D) and (B, n) -> (B, n, D): of each picture the tokens of its cells."""
+    """(B, N, D) and (B, n) -> (B, n, D): each picture's tokens at its cells."""
     return tokens.gather(1, _wide(cells, tokens.shape[-1]))
 
 
 def on_cells(tokens: Tensor, cells: Tensor, others: Tensor) -> Tensor:
-    """`tokens` (B, N, D) with `others` (B, n, D) in their place on the cells (B, n)."""
+    """`tokens` (B, N, D) with `others` (B, n, D) in place of those at the cells (B, n)."""
     return tokens.scatter(1, _wide(cells, tokens.shape[-1]), others)
 
 

@@ -1,6 +1,6 @@
-"""MoCo v3 (Chen, Xie and He 2021): queries of a learner find their keys, which a slow copy of it makes.
+"""MoCo v3 (Chen, Xie and He 2021): the queries of a learner find their keys, which a slow copy of it computes.
 
-There is no queue any more: the keys of a large batch are enough (section 3).
+Unlike earlier versions, it has no queue: the keys of a large batch are enough (section 3).
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ class MoCoV3Settings:
     hidden: int = 4096  # width of the hidden layers of projector and predictor
     out: int = 256  # width of queries and keys
     temperature: float = 0.2  # what similarities are divided by: the lower, the more the nearest pictures count
-    momentum: float = 0.99  # share of its weights that the slow copy keeps per step, at the start; 1 at the end
-    freeze_patches: bool = True  # keep a ViT's patch embedding as initialised: training is steadier (section 4.2)
+    momentum: float = 0.99  # share of its weights that the slow copy keeps per step at the start; it rises to 1
+    freeze_patches: bool = True  # keep a ViT's patch embedding as initialised: training is more stable (section 4.2)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MoCoV3":
         check_widths(self.hidden, self.out)
@@ -35,22 +35,22 @@ class MoCoV3Settings:
         check_momentum(self.momentum)
         if self.freeze_patches:
             freeze_patches(encoder)
-        # Section 4.1: every layer of both has batch norm, the last ones too.
+        # Section 4.1: every layer of both has batch norm, including the last.
         head = projector(encoder.width, self.hidden, self.hidden, self.out, norm_last=True)
         predictor = projector(self.out, self.hidden, self.out, norm_last=True)
         return MoCoV3(encoder, head, predictor, self.temperature, self.momentum)
 
 
 def freeze_patches(encoder: Encoder) -> None:
-    """The patches of a picture are embedded in the first stage. A hybrid embeds those of a map, later, and a ResNet has
-    none: with them nothing is frozen."""
+    """Freezes the patch embedding, which is in the first stage. A hybrid embeds patches of a map, later, and a ResNet
+    has none: nothing of these is frozen."""
     for part in encoder.stages()[0].modules():
         if isinstance(part, PatchEmbedding):
             part.requires_grad_(False)
 
 
 class MoCoV3(Objective):
-    """What remains is the learner, as in the paper, and not its slow copy."""
+    """The encoder that remains is the learner's, as in the paper, not that of its slow copy."""
 
     across_samples = True
 
@@ -69,7 +69,7 @@ class MoCoV3(Objective):
         queries = [self.predictor(self.projector(view)) for view in features.chunk(2)]
         keys = [self.key_projector(view) for view in self.key_encoder(views).pooled.chunk(2)]
         first, second = (info_nce(q, k, self.temperature) for q, k in zip(queries, reversed(keys), strict=True))
-        # Algorithm 1: times 2 tau, so that the gradient does not depend much on the temperature.
+        # Algorithm 1: times 2 tau, so that the gradient hardly depends on the temperature.
         return {"loss": 2 * self.temperature * (first + second)} | spread(features[: len(batch)])
 
     def after_step(self, progress: Tensor) -> None:
@@ -86,7 +86,7 @@ class MoCoV3(Objective):
 
 
 def info_nce(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding the key (B, D) of each query (B, D) among the keys of all ranks (equation 1)."""
+    """Cross-entropy of finding each query's key among the keys of all ranks (equation 1). Both: (B, D)."""
     wanted, offered = (F.normalize(x.float(), dim=1) for x in (queries, keys))
     logits = products(wanted, gather(offered)) / temperature  # (B, ranks x B)
     own = world()[0] * len(queries) + torch.arange(len(queries), device=queries.device)

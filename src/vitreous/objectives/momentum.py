@@ -11,19 +11,19 @@ from vitreous.nn import shards
 
 
 def ramp(start: float, end: float, progress: Tensor) -> Tensor:
-    """From `start` to `end` along half a cosine, as the run goes on."""
+    """From `start` to `end` along half a cosine over the run."""
     return end + (start - end) * (1 + torch.cos(math.pi * progress)) / 2
 
 
 class Momentum(nn.Module):
-    """Starts equal to `module`. It is asked without gradients, and without dropout or stochastic depth."""
+    """Starts equal to `module`. It is called without gradients, and without dropout or stochastic depth."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = copy.deepcopy(module).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Never: it is always asked for its plain output."""
+        """Does nothing: it is never in training mode."""
         return super().train(False)
 
     @torch.no_grad()

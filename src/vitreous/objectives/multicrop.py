@@ -1,7 +1,7 @@
 """What DINO and SwAV share: crops of several sizes through one encoder, prototypes, and a loss between the crops.
 
 Multi-crop is SwAV's (Caron et al. 2020, section 3.3): two large, global crops of every picture, and some small, local
-ones that cost little. The global ones say what the target is; all crops must predict it.
+ones that cost little. The global ones give the targets; all crops must predict them.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 
 GLOBAL = 2  # crops that give targets; they come first in a batch
-EVEN = 0.99  # of the largest entropy there is: targets that say nothing
+EVEN = 0.99  # share of the largest possible entropy, above which targets say nothing
 
 
 def pooled(encoder: Encoder, views: Sequence[Tensor]) -> Tensor:
-    """(V x B, D): crop after crop. Neighbours of one size go through the encoder together."""
+    """(V x B, D): crop after crop. Consecutive crops of one size go through the encoder together."""
     if len(views) < GLOBAL or views[1].shape != views[0].shape:
         found = ", ".join(f"{height} x {width}" for height, width in (view.shape[-2:] for view in views))
         raise UserError(
-            f"the views of a picture are {found}: two of the model's own size come first, then small crops. Name them "
-            "in --more_views"
+            f"the views of a picture are {found}, but two of the model's own size must come first, then small crops: "
+            "set them with --more_views"
         )
     encoder.check(views[0])
     groups: list[list[Tensor]] = []
@@ -36,7 +36,8 @@ def pooled(encoder: Encoder, views: Sequence[Tensor]) -> Tensor:
 
 
 class Prototypes(nn.Module):
-    """Cosines of features with learned directions. In float32: at a temperature of 0.04, a hundredth counts."""
+    """Cosines of features with learned directions. In float32: at a temperature of 0.04, a difference of 0.01
+    matters."""
 
     def __init__(self, width: int, num: int) -> None:
         super().__init__()
@@ -44,17 +45,17 @@ class Prototypes(nn.Module):
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, features: Tensor, frozen: Tensor | None = None) -> Tensor:
-        """(B, D) -> (B, K). Where the 0-d flag `frozen` is up, the directions learn nothing."""
+        """(B, D) -> (B, K). While the 0-d flag `frozen` is set, the directions learn nothing."""
         weight = self.weight if frozen is None else torch.where(frozen, self.weight.detach(), self.weight)
         with torch.autocast(features.device.type, enabled=False):
             return F.linear(F.normalize(features.float(), dim=1), F.normalize(weight.float(), dim=1))
 
 
 def crossed(targets: Tensor, logits: Tensor) -> Tensor:
-    """The mean cross-entropy over all pairs of a global crop, which says what is right (2, B, K), and another crop's
-    logits (V, B, K). No crop is compared with itself."""
+    """The mean cross-entropy over all pairs of a global crop's targets (2, B, K) and another crop's logits (V, B, K).
+    No crop is compared with itself."""
     predicted = F.log_softmax(logits.float(), dim=-1)
-    # A global crop learns what the other one says, a local crop what each of them says.
+    # A global crop learns from the other one, a local crop from both.
     both = targets.sum(dim=0, keepdim=True)
     wanted = torch.cat([targets.flip(0), both.expand(len(logits) - GLOBAL, -1, -1)])
     num_pairs = GLOBAL * (len(logits) - 1)

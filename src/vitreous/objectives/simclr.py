@@ -1,7 +1,7 @@
-"""SimCLR (Chen et al. 2020): of all pictures of a batch, find the one that is another view of the same.
+"""SimCLR (Chen et al. 2020): among all pictures of a batch, find the other view of the same one.
 
-The encoder and a small projector are trained, and the projector is thrown away: features before it are the better ones
-(section 4.2).
+The encoder and a small projector are trained, and the projector is discarded: features before it are better (section
+4.2).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from vitreous.objectives.heads import projector
 @dataclass(frozen=True, kw_only=True)
 class SimCLRSettings:
     hidden: int = 2048  # width of the projector's hidden layers
-    layers: int = 2  # of the projector; its successor has three (Chen et al. 2020, "Big self-supervised models")
+    layers: int = 2  # of the projector; SimCLR v2 has three (Chen et al. 2020, "Big self-supervised models")
     out: int = 128  # width of the vectors that are compared
     temperature: float = 0.1  # what similarities are divided by: the lower, the more the nearest pictures count
 
@@ -55,12 +55,12 @@ class SimCLR(Objective):
 
 
 def nt_xent(projected: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding a view's partner among the views of all pictures of all ranks, itself left out
-    (equation 1). projected: (2 B, D), the first views of all pictures, then the second ones."""
+    """Cross-entropy of finding a view's partner among all other views of all ranks (equation 1). projected: (2 B, D),
+    the first views of all pictures, then the second."""
     views = F.normalize(projected.float(), dim=1)
     logits = products(views, gather(views)) / temperature  # (2 B, ranks x 2 B)
     places = torch.arange(len(views), device=views.device)
-    first = world()[0] * len(views)  # where this rank's own stand among all
+    first = world()[0] * len(views)  # index of this rank's first view among all
     itself = (first + places)[:, None] == torch.arange(logits.shape[1], device=views.device)
     partner = first + places.roll(len(views) // 2)
     return F.cross_entropy(logits.masked_fill(itself, float("-inf")), partner)
@@ -74,14 +74,14 @@ def two_views(batch: Batch, who: str) -> Tensor:
     sizes = [f"{view.shape[-2]} x {view.shape[-1]}" for view in batch.views]
     if len(sizes) != 2 or sizes[0] != sizes[1]:
         raise UserError(
-            f"{who} compares two views of the same size, but gets {', '.join(sizes)}: give one more view beside the "
-            "augmentation (more_views), of the model's own size"
+            f"{who} compares two views of the same size, but gets {', '.join(sizes)}: add one view of the model's own "
+            "size to the augmentation (more_views)"
         )
     return torch.cat(batch.views)
 
 
 def products(rows: Tensor, columns: Tensor) -> Tensor:
-    """(N, D) and (M, D) -> (N, M), in float32 under autocast too: a temperature makes much of small differences."""
+    """(N, D) and (M, D) -> (N, M), in float32 even under autocast: a temperature magnifies small differences."""
     with torch.autocast(rows.device.type, enabled=False):
         return rows @ columns.T
 

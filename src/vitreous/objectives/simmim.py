@@ -1,8 +1,8 @@
-"""SimMIM (Xie et al. 2022): squares of the picture are hidden behind mask tokens, and one linear layer paints them.
+"""SimMIM (Xie et al. 2022): squares of the picture are replaced by mask tokens, and one linear layer predicts them.
 
-The mask tokens stay in the grid, so windows, reductions and convolutions find it whole: what suits a pyramid, where MAE
+The mask tokens stay in the grid, so windows, reductions and convolutions see a whole grid: it suits pyramids, while MAE
 needs a plain ViT. The squares are blanked in the picture too: where patches overlap (a hybrid, PVT v2), those beside a
-square would have seen its edge. Where they do not, that changes nothing.
+square would otherwise see its edge.
 """
 
 import math
@@ -37,7 +37,7 @@ class SimMIMSettings:
         if not 1 <= self.num_hidden(squares) < squares.cells:
             raise UserError(
                 f"mask_ratio is {self.mask_ratio}, which hides {self.num_hidden(squares)} of {squares.cells} squares: "
-                "at least one must be hidden, and one seen"
+                "at least one must be hidden and one seen"
             )
         return SimMIM(encoder, squares, self.num_hidden(squares))
 
@@ -51,7 +51,7 @@ class SimMIMSettings:
         (h, w), patch, stride = encoder.picture_px, encoder.outputs[0].stride, encoder.outputs[-1].stride
         if self.mask_px < 1 or any(self.mask_px % px for px in patch):
             raise UserError(
-                f"mask_px is {self.mask_px}: a square must be whole patches, which have {patch[0]} x {patch[1]} px here"
+                f"mask_px is {self.mask_px}: a square must be whole patches, here of {patch[0]} x {patch[1]} px"
             )
         if h % self.mask_px or w % self.mask_px:
             raise UserError(
@@ -66,7 +66,7 @@ class SimMIMSettings:
 
 
 class SimMIM(Objective):
-    """The mean distance (L1) between hidden pixels and what a linear layer on the last map says of them."""
+    """The mean distance (L1) between hidden pixels and the predictions of a linear layer on the last map."""
 
     def __init__(self, encoder: PatchEncoder, squares: Grid, num_hidden: int) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class SimMIM(Objective):
         return {"loss": F.l1_loss(found, expected)}
 
     def draw(self, keys: Tensor) -> Tensor:
-        """(B, n) int64: the squares that are hidden."""
+        """(B, n) int64: the hidden squares."""
         return K.orderings(keys, "simmim.squares", self.squares.cells)[:, : self.num_hidden]
 
     def painted(self, images: Tensor, hidden: Tensor) -> Tensor:
-        """(B, C, H, W): all of the pictures, from what is not hidden."""
+        """(B, C, H, W): the whole pictures, predicted from what is not hidden."""
         blanked = images.masked_fill(self._over(hidden, Grid(*self.encoder.picture_px))[:, None], 0.0)
         tokens, grid = self.encoder.embed(blanked)
         behind = self._over(hidden, grid).flatten(1)  # (B, h*w)
@@ -100,7 +100,7 @@ class SimMIM(Objective):
         return pasted(values, Grid(*last.shape[-2:]), self.encoder.outputs[-1].stride)
 
     def _over(self, hidden: Tensor, grid: Grid) -> Tensor:
-        """(B, n) squares -> (B, h, w) bool: the places of a finer grid that lie in one."""
+        """(B, n) squares -> (B, h, w) bool: the cells of a finer grid that lie in one."""
         drawn = torch.zeros(len(hidden), self.squares.cells, dtype=torch.bool, device=hidden.device)
         drawn = drawn.scatter(1, hidden, True).view(-1, self.squares.h, 1, self.squares.w, 1)
         places = (grid.h // self.squares.h, self.squares.w, grid.w // self.squares.w)  # of a square, down and right
@@ -108,7 +108,7 @@ class SimMIM(Objective):
 
     @torch.no_grad()
     def reconstruction(self, images: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) pictures with the hidden squares painted, and (B, 1, H, W), 1 where a pixel was seen."""
+        """(B, C, H, W) pictures with the hidden squares predicted, and (B, 1, H, W), 1 where a pixel was seen."""
         hidden = self.draw(keys)
         over = self._over(hidden, Grid(*self.encoder.picture_px))[:, None]
         whole = torch.where(over, self.painted(images, hidden).float(), images.float())

@@ -1,4 +1,4 @@
-"""SwAV: crops of a picture predict each other's place among prototypes, which share all pictures evenly (Caron et al.
+"""SwAV: crops of a picture predict each other's prototypes, over which all pictures are spread evenly (Caron et al.
 2020)."""
 
 import math
@@ -26,14 +26,14 @@ CAUSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SwAVSettings:
-    prototypes: int = 3000  # clusters; a few hundred do for small sets
+    prototypes: int = 3000  # clusters; a few hundred suffice for small sets
     hidden: int = 2048  # width of the projection's hidden layer
     projection: int = 128  # width of the projection, in which pictures are compared with prototypes
     temperature: float = 0.1
     epsilon: float = 0.05  # softness of the codes; a larger one makes them more even
-    iterations: int = 3  # of Sinkhorn and Knopp
+    iterations: int = 3  # of the Sinkhorn-Knopp algorithm
     queue: int = 0  # earlier pictures that also share the prototypes; for small batches (3840 in the paper)
-    queue_fraction: float = 0.075  # share of the run after which the queue counts: 15 epochs of 200
+    queue_fraction: float = 0.075  # share of the run after which the queue is used: 15 epochs of 200
     freeze_fraction: float = 0.01  # share of the run during which the prototypes are frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SwAV":
@@ -53,9 +53,9 @@ class SwAVSettings:
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int, weights: Tensor | None = None) -> Tensor:
-    """Cosines (B, K) -> codes (B, K): each sample's shares, which sum to 1, and each prototype has about as much of the
-    batch as any other (section 3.1, equation 3 to 5). `weights` (B,): how much a sample counts in that."""
-    # In logarithms: at a small epsilon, the powers themselves are beyond what float32 can hold.
+    """Cosines (B, K) -> codes (B, K): each sample's shares, which sum to 1, such that every prototype gets about the
+    same share of the batch (section 3.1, equations 3 to 5). `weights` (B,): of the samples in that share."""
+    # In logarithms: at a small epsilon, the exponentials exceed the range of float32.
     codes = scores.float() / epsilon
     for _ in range(iterations):
         counted = codes if weights is None else codes + weights.log()[:, None]
@@ -64,10 +64,10 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int, weights: Tensor | 
 
 
 class SwAV(Objective):
-    """The code of a global crop is what all other crops of the picture must predict (section 3.1, equation 2)."""
+    """All other crops of a picture must predict the code of a global crop (section 3.1, equation 2)."""
 
-    across_samples = True  # the codes share the batch out, and the projection normalises over it
-    queue: Tensor  # (2, Q, D): projections of earlier pictures, the newest first; zeros where none was yet
+    across_samples = True  # codes depend on the whole batch, and the projection normalises over it
+    queue: Tensor  # (2, Q, D): projections of earlier pictures, the newest first; zeros until there are any
 
     def __init__(self, encoder: Encoder, settings: SwAVSettings) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class SwAV(Objective):
 
     @torch.no_grad()
     def codes(self, scores: Tensor, projections: Tensor, progress: Tensor) -> Tensor:
-        """(2, B, K) of the global crops' scores and projections, shared out over all ranks and the queue."""
+        """(2, B, K) from the global crops' scores and projections, evened out over all ranks and the queue."""
         s, (rank, _), size = self.settings, world(), scores.shape[1]
         own = slice(rank * size, (rank + 1) * size)
         found = []
         for view in range(GLOBAL):
             queued = self.queue[view]
-            # What is not there yet, or not wanted yet, weighs nothing: the shapes stay the same.
+            # Entries that do not exist yet, or are not used yet, have weight 0, so that shapes are fixed.
             there = (queued.square().sum(dim=1) > 0) & (progress >= s.queue_fraction)
             everyone = gather(scores[view].detach())
             weights = torch.cat([torch.ones_like(everyone[:, 0]), there.float()]) if s.queue else None
@@ -119,7 +119,7 @@ class SwAV(Objective):
         self.queue[view].copy_(torch.cat([projections, self.queue[view, :kept]]))
 
     def concern(self, numbers: Mapping[str, float]) -> str | None:
-        """Features that are all alike, which have even codes too; or codes that are even, whatever the features."""
+        """Features that are all alike, whose codes are even too; or even codes, whatever the features."""
         alike = collapsed(numbers, CAUSES)
         entropy, largest = numbers["code_entropy"], math.log(self.settings.prototypes)
         if alike is not None or entropy <= EVEN * largest:

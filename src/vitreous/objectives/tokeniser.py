@@ -1,9 +1,9 @@
 """Learning visual words: a discrete VAE (van den Oord et al. 2017; Ramesh et al. 2021, section 2.1 and appendix A.2).
 
-A picture becomes a grid of words, and a decoder has to draw it from them. To choose a word has no gradient, so each
-cell holds a mixture of all words, drawn by the Gumbel-softmax relaxation (Jang et al. 2016; Maddison et al. 2016),
-which turns into a choice as its temperature falls. Two things are simpler than in Ramesh et al.: the error is the mean
-square of the normalised pixels, not a logit-Laplace likelihood, and the schedules are shares of the run.
+A picture becomes a grid of words, from which a decoder has to draw it. Choosing a word has no gradient, so each cell
+holds a mixture of all words, drawn by the Gumbel-softmax relaxation (Jang et al. 2016; Maddison et al. 2016), which
+turns into a choice as its temperature falls. Two things are simpler than in Ramesh et al.: the error is the mean square
+of the normalised pixels, not a logit-Laplace likelihood, and the schedules are shares of the run.
 """
 
 import math
@@ -23,7 +23,7 @@ from vitreous.nn.gather import mean_over_ranks
 from vitreous.objectives.base import Objective
 from vitreous.objectives.momentum import ramp
 
-LEAST_WORDS = 2.0  # of the words in use, below which the codes say next to nothing
+LEAST_WORDS = 2.0  # words in use, below which the codes say next to nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class VisualTokensSettings:
     anneal: float = 0.75  # share of the run over which the temperature falls, along half a cosine
     kl_weight: float = 1e-2  # of the KL divergence from each cell's words to a uniform distribution, in nats per cell
     kl_ramp: float = 0.1  # share of the run over which that weight rises from 0, along half a cosine
-    decoder_width: int = 256  # of the decoder's map with one position per cell; half of it on each map twice as fine
+    decoder_width: int = 256  # of the decoder's map with one position per cell; half of it on each finer map
     decoder_blocks: int = 2  # residual layers of the decoder at each size of the map
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "VisualTokens":
@@ -60,13 +60,13 @@ class VisualTokensSettings:
 
 
 class Decoder(nn.Module):
-    """From shares of the words in each cell (B, V, h, w) to a picture: the tokeniser's way back."""
+    """From the shares of the words in each cell (B, V, h, w) to a picture."""
 
     def __init__(self, tokeniser: Tokeniser, width: int, blocks: int) -> None:
         super().__init__()
-        # The vectors of the words; a 1x1 convolution, as matters to the relaxation (Ramesh et al. 2021, section 2.1).
+        # The vectors of the words; a 1x1 convolution, which helps the relaxation (Ramesh et al. 2021, section 2.1).
         self.words = nn.Linear(tokeniser.vocabulary, width, bias=False)
-        # A word is one of many inputs of a dense layer, but the only one that is on.
+        # Of the many inputs of this layer, one word, only one is on.
         nn.init.normal_(self.words.weight)
         layers: list[nn.Module] = [ResidualLayer(width) for _ in range(blocks)]
         stride = tokeniser.stride
@@ -82,7 +82,8 @@ class Decoder(nn.Module):
 
 
 class VisualTokens(Objective):
-    """Minimises the error of the drawn picture, and the distance of each cell's words from all words alike."""
+    """Minimises the error of the drawn picture, and the KL divergence of each cell's words from a uniform
+    distribution."""
 
     def __init__(self, encoder: Tokeniser, decoder: Decoder, settings: VisualTokensSettings) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ class VisualTokens(Objective):
         temperature = ramp(s.temperature, s.final_temperature, (progress / s.anneal).clamp(max=1.0))
         drawn = ((logits + gumbel(batch.keys, logits)) / temperature).softmax(dim=1)
         error = F.mse_loss(self.decoder(drawn).float(), batch.images.float())
-        # Summed over the words, so that a cell sure of its word is log(V) away from even.
+        # Summed over the words: for a cell sure of its word it is log(V).
         shares = logits.log_softmax(dim=1)
         kl = (shares.exp() * shares).sum(dim=1).mean() + math.log(logits.shape[1])
         weight = ramp(0.0, s.kl_weight, (progress / s.kl_ramp).clamp(max=1.0))
@@ -112,7 +113,7 @@ class VisualTokens(Objective):
 
     @torch.no_grad()
     def reconstruct(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes (B, h, w) of normalised pictures, and what the decoder draws from them: one word a cell."""
+        """The codes (B, h, w) of normalised pictures, one word per cell, and what the decoder draws from them."""
         codes = self.encoder(images).maps[-1].argmax(dim=1)
         chosen = F.one_hot(codes, self.encoder.vocabulary).permute(0, 3, 1, 2).to(images.dtype)
         return codes, self.decoder(chosen)
@@ -126,7 +127,7 @@ def gumbel(keys: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def perplexity(codes: Tensor, vocabulary: int) -> Tensor:
-    """How many words the codes of a batch use, if all were used alike: the exponential of their entropy."""
+    """The effective number of words that the codes of a batch use: the exponential of their entropy."""
     flat = codes.flatten()
     counts = torch.zeros(vocabulary, device=codes.device).scatter_add_(
         0, flat, torch.ones_like(flat, dtype=torch.float)
@@ -137,7 +138,7 @@ def perplexity(codes: Tensor, vocabulary: int) -> Tensor:
 
 
 def too_few_words(numbers: Mapping[str, float], causes: str) -> str | None:
-    """What to tell the user where almost all cells get the same word."""
+    """What to tell the user if almost all cells get the same word."""
     words = numbers.get("words", float("inf"))
     if words >= LEAST_WORDS:
         return None

@@ -1,1 +1,1 @@
-"""Trained models that teach others, asked live or once for all."""
+"""Trained models that teach others, live or by stored predictions."""

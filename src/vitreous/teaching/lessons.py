@@ -14,13 +14,13 @@ from vitreous.teaching.teachers import Teacher
 
 
 def find_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher | StoredTeacher | None:
-    """None where the recipe's objective learns from no other model."""
+    """None if the recipe's objective learns from no other model."""
     objective = recipe.objective
     if isinstance(objective, TaughtSettings):
         return load_teacher(recipe, classes) if objective.stored is None else _stored_teacher(recipe, objective.stored)
     if recipe.teacher is not None:
         raise UserError(
-            f"{recipe.name} has no use for a teacher: leave --teacher out, or choose another --objective.kind"
+            f"{recipe.name} does not learn from a teacher: leave out --teacher, or choose another --objective.kind"
         )
     return None
 
@@ -34,16 +34,16 @@ def load_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher:
 
 
 def _stored_teacher(recipe: Recipe, folder: str) -> StoredTeacher:
-    """An error where the recipe names another teacher than the one that made the predictions."""
+    """An error if the recipe names a different teacher than the one that made the predictions."""
     where, fingerprint = taught_by(Path(folder))
     try:
         named = None if recipe.teacher is None else Teacher.load(recipe.teacher, recipe.preprocessing)
     except UserError:
-        named = None  # it is not here any more, and its predictions suffice
+        named = None  # the teacher is gone, and its predictions suffice
     if named is not None and int(named.fingerprint) != fingerprint:
         raise UserError(
             f"{folder}: these predictions are not from {recipe.teacher} as it is now, but from {where} as it was when "
-            "they were stored; name that --teacher, or none, or other --objective.stored"
+            "they were stored; name that --teacher, or none, or another --objective.stored"
         )
     return StoredTeacher(folder, fingerprint)
 
@@ -51,7 +51,7 @@ def _stored_teacher(recipe: Recipe, folder: str) -> StoredTeacher:
 def with_predictions(
     loader: TrainLoader, recipe: Recipe, train: Source, *, rank: int = 0, world: int = 1
 ) -> TrainLoader | TaughtLoader:
-    """The loader; with the teacher's predictions in its batches, where the recipe learns from stored ones."""
+    """The loader, with the teacher's predictions in its batches if the recipe learns from stored ones."""
     objective = recipe.objective
     if not isinstance(objective, TaughtSettings) or objective.stored is None:
         return loader
@@ -61,7 +61,7 @@ def with_predictions(
 
 
 def views_of(recipe: Recipe, train: Source) -> dict[str, Any]:
-    """Everything that decides which views a teacher is shown, and what is kept of its predictions."""
+    """Everything that decides which views a teacher sees, and what is stored of its predictions."""
     return {
         "distillation": storable(recipe).keeps,
         "classes": list(train.classes),

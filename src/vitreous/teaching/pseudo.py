@@ -1,5 +1,5 @@
-"""Pseudo-labels: what a trained classifier says of pictures without labels, and which of it is believed (Xie et al.
-2020, Noisy Student, sections 2 and 3.1). The teacher sees the pictures as they are: only its student is noised."""
+"""Pseudo-labels: a trained classifier's predictions for pictures without labels, and which of them to use (Xie et al.
+2020, Noisy Student, sections 2 and 3.1). The teacher sees the pictures as they are: only its student gets noise."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -24,36 +24,36 @@ BATCH = 512
 @dataclass(frozen=True, kw_only=True)
 class PseudoSettings:
     labels: Literal["soft", "hard"] = "soft"  # the teacher's probabilities, or its decisions
-    confidence: float = 0.3  # of its decision, from which it is believed
-    per_class: int | None = None  # pictures of each class at most, the surest; none: all that are believed
-    ratio: float = 3.0  # pictures without labels that training shows for each with one
+    confidence: float = 0.3  # least confidence of a decision that is used
+    per_class: int | None = None  # most pictures per class, the most confident; none: all confident ones
+    ratio: float = 3.0  # pictures without labels that training shows per labelled one
 
     def __post_init__(self) -> None:
         if not 0 <= self.confidence <= 1:
-            raise UserError(f"the confidence is {self.confidence:g}: it is between 0 and 1")
+            raise UserError(f"the confidence is {self.confidence:g}: it must be between 0 and 1")
         if self.per_class is not None and self.per_class < 1:
-            raise UserError(f"{self.per_class} pictures of each class: give 1 or more, or leave it out")
+            raise UserError(f"{self.per_class} pictures per class: give 1 or more, or leave it out")
         if not self.ratio > 0:
             raise UserError(f"the ratio is {self.ratio:g}: it must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Believed:
-    """Of one class, how many pictures were taken, and how sure the teacher was of them."""
+    """How many pictures of a class were taken, and how confident the teacher was of them."""
 
     name: str
     pictures: int
-    confidence: float  # mean; 0 where there are none
+    confidence: float  # mean; 0 if there are none
 
 
 @dataclass(frozen=True)
 class PseudoLabelled:
-    """The pictures that were taken, of those that were shown."""
+    """The pictures that were taken, of those shown to the teacher."""
 
     shown: int
-    taken: Labels  # (M,) ascending, indices of the source
-    probabilities: Probabilities  # (M, K) to be learned
-    sure: NDArray[np.float32]  # (M,) of the decision
+    taken: Labels  # (M,) indices of the source, ascending
+    probabilities: Probabilities  # (M, K) to learn
+    sure: NDArray[np.float32]  # (M,) confidence of the decisions
 
     def by_class(self, classes: Sequence[str]) -> tuple[Believed, ...]:
         decisions = self.probabilities.argmax(axis=1)
@@ -69,7 +69,7 @@ class PseudoLabelled:
         )
 
     def among(self, places: Labels) -> "PseudoLabelled":
-        """With the indices of a larger source, of which the one that was shown had these `places`."""
+        """With the indices of a larger source, in which the pictures shown were at these `places`."""
         return replace(self, taken=places[self.taken])
 
 
@@ -82,7 +82,7 @@ def ask(
     within: Callable[[], AbstractContextManager[Any]],
     workers: int = 0,
 ) -> tuple[Labels, Probabilities]:
-    """Which pictures could be read, and the probabilities of `classes`, calibrated where the teacher is. `within` is
+    """Which pictures could be read, and the probabilities of `classes`, calibrated if the teacher is. `within` is
     entered for every batch (for half precision)."""
     if not teacher.card.predicts:
         raise UserError(f"{teacher.where}: an encoder without a head cannot label pictures; name a classifier")
@@ -101,7 +101,7 @@ def ask(
 
 
 def believed(places: Labels, probabilities: Probabilities, wanted: PseudoSettings) -> PseudoLabelled:
-    """Those whose decision is sure enough, and of each class the surest."""
+    """The most confident pictures of each class, as far as they are confident enough."""
     decisions, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     enough = np.flatnonzero(sure >= wanted.confidence)
     if wanted.per_class is not None:

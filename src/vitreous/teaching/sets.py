@@ -1,4 +1,4 @@
-"""Sets: pictures with labels and pictures without, side by side, and what a teacher made of the latter."""
+"""Sets: pictures with labels and pictures without, and a teacher's labels for the latter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ OpenData = Callable[[DataSettings], Splits]
 
 @dataclass(frozen=True)
 class Sets:
-    """Pictures with labels and pictures without, and the settings that find them again."""
+    """Pictures with labels, pictures without, and the settings that find them again."""
 
     labelled: DataSettings
     unlabelled: DataSettings
@@ -31,7 +31,7 @@ class Sets:
 
     @classmethod
     def opened(cls, labelled: DataSettings, where: str | None, open_data: OpenData = DataSettings.build) -> "Sets":
-        """`where` the pictures without labels are; None: the training pictures that a limit leaves over."""
+        """`where`: the pictures without labels; None: the training pictures beyond a limit."""
         labelled = labelled.located()
         splits = open_data(labelled)
         if where is None or same_data(where, labelled.where):
@@ -40,7 +40,7 @@ class Sets:
         rest = open_data(unlabelled).train
         leaked = leaks(rest, splits)
         if len(leaked):
-            note(f"{where}: {len(leaked):,} pictures that are in the validation or test part too are left out")
+            note(f"{where}: left out {len(leaked):,} pictures that are also in the validation or test part")
             numbers = rest.numbers(leaked).tolist()
             unlabelled = replace(unlabelled, leave_out=written_numbers(numbers))
             rest = without(rest, numbers)
@@ -61,28 +61,28 @@ class Sets:
         )
 
     def joined(self, folder: Path) -> Splits:
-        """As `--data.where FOLDER` finds them, from what is open already."""
+        """As `--data.where FOLDER` would open them, from what is open already."""
         about, taken, probabilities = read_joined(folder)
         named = held(Subset(self.rest, taken), self.labelled)
-        named = named if len(named) == len(taken) else Subset(self.rest, taken)  # one can be read no more: say so later
+        named = named if len(named) == len(taken) else Subset(self.rest, taken)  # else unreadable: reported later
         return replace(self.splits, train=joined(self.splits.train, named, probabilities, about.ratio))
 
 
 def without_labels(where: str, keep_gb: float) -> DataSettings:
-    """All of a folder or set, whatever is known of its pictures."""
+    """All pictures of a folder or set, whatever labels they have."""
     data = DataSettings(where=where, need_labels=False, val_fraction=0.0, test_fraction=0.0, keep_gb=keep_gb)
     return data.located()
 
 
 def held(source: Source, data: DataSettings) -> Source:
-    """In memory, where `data` would be; of what cannot be read, it then has less."""
+    """In memory if `data` would be; then without unreadable pictures."""
     fits = data.shrink_px is not None or estimated_bytes(source) <= data.keep_gb * 1e9
     return InMemory(source, data.shrink_px) if source.pictures is None and fits else source
 
 
 def leaks(rest: Source, splits: Splits) -> Labels:
-    """The pictures, by index, that a model is measured by too, as they are or nearly so: one that has learned from
-    them would be measured by what it has seen."""
+    """The indices of pictures that are also in the validation or test part, exactly or nearly: a model that learned
+    from them would be measured on what it has seen."""
     known = [part for part in (splits.val, splits.test) if part is not None]
     return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *overlaps(rest, known)]))
 
@@ -93,8 +93,8 @@ def _left_over(labelled: DataSettings, splits: Splits, open_data: OpenData) -> t
     opened = open_data(whole).train
     if len(opened) <= len(used):
         raise UserError(
-            f"{labelled.where}: all of its training pictures are learned from with their labels; name others with "
-            "--unlabelled, or learn from fewer labels with --data.train_limit"
+            f"{labelled.where}: all training pictures are used with their labels; name others with --unlabelled, or "
+            "use fewer labels with --data.train_limit"
         )
     given = parse_numbers(labelled.leave_out) if labelled.leave_out else []
     unlabelled = replace(whole, leave_out=written_numbers([*given, *used.tolist()]))
@@ -102,7 +102,7 @@ def _left_over(labelled: DataSettings, splits: Splits, open_data: OpenData) -> t
 
 
 def on_joined(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe on a joined set: balanced, so that pictures with labels come as often as the ratio says."""
+    """The recipe on a joined set, balanced so that pictures with labels come as often as the ratio says."""
     order = replace(recipe.data.order, balance=True)
     data = DataSettings(
         where=str(folder.absolute()),

@@ -1,11 +1,11 @@
-"""A teacher's predictions, asked for once and stored: every student after the first learns at its own price.
+"""A teacher's predictions, computed once and stored: further students do not pay for the teacher.
 
 A prediction belongs to a view, which follows from a sample, its partner (Mixup), the epoch, and what `answers.json`
-says of the views: pictures, augmentation, preprocessing, seed, batch size (a partner is the next one of the batch). A
-step's batch is a function of these, for any number of workers and ranks; so predictions are in the order of the steps.
+says about views: pictures, augmentation, preprocessing, seed, batch size (a partner is the next in the batch). A step's
+batch is a function of these, for any number of workers and ranks; so predictions are stored in the order of the steps.
 
-DIR/answers.json                   what they are about, and whose they are (names in files stay as they were)
-DIR/epoch-0003/steps-00000064/     those of some thousand samples, see weights/own.py
+DIR/answers.json                   which views, and whose predictions (the name is from an earlier version)
+DIR/epoch-0003/steps-00000064/     predictions for some thousand samples, see weights/own.py
 """
 
 import hashlib
@@ -32,10 +32,10 @@ from vitreous.terminal import Bar
 from vitreous.weights import own
 
 ABOUT = "answers.json"
-SAMPLES = 2**14  # at least so many in a part, unless the epoch ends: what a kill can cost
-PICTURES = 256  # of a source are looked at to know it again
+SAMPLES = 2**14  # least samples in a part, unless the epoch ends: what a kill can cost
+PICTURES = 256  # of a source are hashed to recognise it
 
-Ask = Callable[[Batch], Tensor]  # what is kept of a teacher's predictions, (B,) decisions or (B, K) logits
+Ask = Callable[[Batch], Tensor]  # what is stored of a teacher's predictions: (B,) decisions or (B, K) logits
 
 
 def about(views: Mapping[str, Any], teacher: Mapping[str, Any], loader: TrainLoader, samples: int = SAMPLES) -> Any:
@@ -45,8 +45,8 @@ def about(views: Mapping[str, Any], teacher: Mapping[str, Any], loader: TrainLoa
 
 
 def identity(source: Source) -> str:
-    """Of the pictures: all labels, and some pictures spread evenly. It is the same in memory and on the disk; that one
-    picture was exchanged may go unnoticed."""
+    """A hash of all labels and of some pictures, evenly spread. It is the same in memory and on disk; a single picture
+    that was replaced may go unnoticed."""
     digest = hashlib.sha256()
     source.targets.update(digest)
     for index in np.unique(np.linspace(0, len(source) - 1, PICTURES).astype(int)):
@@ -62,7 +62,7 @@ def identity(source: Source) -> str:
 
 @contextmanager
 def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
-    """The folder is one process's, and is about one thing: the same goes on with it, another is refused."""
+    """Claims the folder for this process. The same predictions are continued, others are refused."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -82,7 +82,7 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
                     "choose another --out"
                 )
         elif names := atomic.strangers(folder):
-            raise UserError(f"{folder}: holds {names[0]!r}, and no predictions of a teacher; choose another --out")
+            raise UserError(f"{folder}: contains {names[0]!r}, but no teacher's predictions; choose another --out")
         else:
             atomic.write_json(document, folder / ABOUT)
         for epoch in folder.glob("epoch-*"):
@@ -91,7 +91,7 @@ def claimed(folder: Path, document: Mapping[str, Any]) -> Iterator[None]:
 
 
 def store(folder: Path, loader: TrainLoader, ask: Ask, epochs: int, *, rank: int = 0, world: int = 1) -> int:
-    """Ask for every part that is not there yet, or not whole. Returns for how many samples it asked."""
+    """Compute every part that is missing or damaged. Returns for how many samples."""
     stored = StoredPredictions(folder, _read(folder)["views"], loader)
     mine = stored.parts(epochs)[rank::world]
     missing = [part for part in mine if own.verify_folder(stored.path(part)) is not None]
@@ -104,17 +104,17 @@ def store(folder: Path, loader: TrainLoader, ask: Ask, epochs: int, *, rank: int
                     predictions.append(ask(batch).cpu())
                     asked += len(batch)
                     bar.update(asked // loader.order.batch_size)
-            if stored.path(part).exists():  # damaged, so perhaps not to be known as ours any more
+            if stored.path(part).exists():  # damaged, so perhaps no longer recognisable as ours
                 atomic.remove(stored.path(part))
             stored.write(part, torch.cat(predictions))
     return asked
 
 
-# ---- both ways
+# ---- storing and reading
 
 
 class StoredPredictions:
-    """Those in a folder, of views that are as `views` says."""
+    """Predictions in a folder, for the views that `views` describes."""
 
     def __init__(self, folder: Path, views: Mapping[str, Any], loader: TrainLoader) -> None:
         document = _read(folder)
@@ -127,7 +127,7 @@ class StoredPredictions:
         self._part, self._predictions = range(0), torch.empty(0)
 
     def parts(self, epochs: int) -> list[range]:
-        """The steps of each. None goes beyond its epoch."""
+        """The steps of each part. A part ends with its epoch at the latest."""
         ends = range(self.steps_per_epoch, (epochs + 1) * self.steps_per_epoch, self.steps_per_epoch)
         return [
             range(first, min(first + self.steps_a_part, end))
@@ -140,13 +140,13 @@ class StoredPredictions:
         return self.folder / f"epoch-{epoch:04}" / f"steps-{step:08}"
 
     def check(self, num_steps: int) -> None:
-        """That a run of so many steps finds all that it will ask for."""
+        """An error unless there are predictions for a run of this many steps."""
         epochs = -(-num_steps // self.steps_per_epoch)
         for part in self.parts(epochs):
             if part.start < num_steps and not self.path(part).is_dir():
                 raise UserError(
-                    f"{self.folder}: no predictions for epoch {part.start // self.steps_per_epoch + 1}, and this run "
-                    f"has {epochs}; store them with `vitreous teach ... --epochs {epochs} --out {self.folder}`"
+                    f"{self.folder}: no predictions for epoch {part.start // self.steps_per_epoch + 1} of the {epochs} "
+                    f"of this run; store them with `vitreous teach ... --epochs {epochs} --out {self.folder}`"
                 )
 
     def write(self, part: range, predictions: Tensor) -> None:
@@ -157,7 +157,7 @@ class StoredPredictions:
         own.write_folder(self.path(part), {"answers": {"answers": predictions}}, {}, about)
 
     def __call__(self, step: int) -> Tensor:
-        """For the batch of a step: (B,) int64 decisions, or (B, K) float16 logits; on the CPU."""
+        """Those for the batch of a step: (B,) int64 decisions or (B, K) float16 logits, on the CPU."""
         if step not in self._part:
             first = step - step % self.steps_per_epoch % self.steps_a_part
             end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
@@ -175,7 +175,7 @@ class StoredPredictions:
         return found.tensors["answers"]["answers"]
 
     def _samples(self, part: range) -> str:
-        """Which samples these are, in which epoch and beside which partners: a hash of their keys, in order."""
+        """Which samples, in which epoch and with which partners: a hash of their keys, in order."""
         digest = hashlib.sha256()
         for step in part:
             digest.update(self._order(step)[1].numpy().tobytes())
@@ -183,14 +183,14 @@ class StoredPredictions:
 
 
 class StoredTeacher(KnownTeacher):
-    """Stands for a teacher whose predictions are stored: it is not asked, and need not be here any more."""
+    """Stands for a teacher whose predictions are stored; the teacher itself need not exist any more."""
 
     def __init__(self, folder: str, fingerprint: int) -> None:
         super().__init__(fingerprint, f"{folder}: its predictions are not from", f"store that one's in {folder}")
 
 
 class TaughtLoader:
-    """A loader whose batches hold a teacher's predictions too, as the target `teacher`."""
+    """A loader whose batches also hold a teacher's predictions, as the target `teacher`."""
 
     def __init__(self, loader: TrainLoader, predictions: StoredPredictions, rank: int = 0, world: int = 1) -> None:
         self.loader, self.predictions = loader, predictions
@@ -214,11 +214,11 @@ class TaughtLoader:
             yield self.prepare(*inputs)
 
 
-# ---- what predictions are about
+# ---- the document beside the predictions
 
 
 def taught_by(folder: Path) -> tuple[str, int]:
-    """Whose predictions they are: where that teacher was, and its fingerprint."""
+    """The teacher that made the predictions: where it was, and its fingerprint."""
     teacher = _read(folder)["teacher"]
     return teacher["where"], teacher["fingerprint"]
 
@@ -240,7 +240,7 @@ def _read(folder: Path) -> dict[str, Any]:
             "steps_a_part": int(steps),
         } if 0 <= fingerprint < 2**63 and steps > 0:
             return document  # type: ignore[no-any-return]
-    raise UserError(f"{path}: not what `vitreous teach` writes; teach anew with another --out")
+    raise UserError(f"{path}: not written by `vitreous teach`; run it again with another --out")
 
 
 def _hash(views: Mapping[str, Any]) -> str:
@@ -254,13 +254,13 @@ def _compare(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) ->
     differing = [name for name in old | new if old.get(name) != new.get(name)]
     words = [f"{name} {old.get(name)} there, {new.get(name)} here" for name in differing[:3]]
     raise UserError(
-        f"{folder}: holds predictions for other views ({'; '.join(words)}). Give the settings they were made with, or "
-        "teach anew with another --out"
+        f"{folder}: contains predictions for other views ({'; '.join(words)}). Give the settings they were made with, "
+        "or run `vitreous teach` again with another --out"
     )
 
 
 def _leaves(tree: Any, name: str = "") -> dict[str, str]:
-    """By dotted name, as text of a length that a person reads."""
+    """By dotted name, as text short enough to read."""
     if isinstance(tree, Mapping):
         return {k: v for key, value in tree.items() for k, v in _leaves(value, f"{name}.{key}".lstrip(".")).items()}
     text = json.dumps(tree)

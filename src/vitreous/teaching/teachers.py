@@ -1,4 +1,4 @@
-"""A trained model that teaches another: it is shown the student's views, in the way it is used to see pictures."""
+"""A trained model that teaches another: it sees the student's views, in its own size and normalisation."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -18,7 +18,7 @@ from vitreous.weights.trained import Trained
 
 
 class KnownTeacher(nn.Module):
-    """What a run learns from. A checkpoint keeps its fingerprint, and refuses another's."""
+    """What a run learns from. Checkpoints keep its fingerprint, and refuse another teacher."""
 
     fingerprint: Tensor
 
@@ -31,8 +31,8 @@ class KnownTeacher(nn.Module):
         saved = state_dict.get(f"{prefix}fingerprint")
         if saved is not None and int(saved) != int(self.fingerprint):
             raise UserError(
-                f"{self._subject} the teacher that this run began with, whose weights differ; {self._remedy}, "
-                "or start again with another --out"
+                f"{self._subject} the teacher that this run began with: its weights differ; {self._remedy}, or start "
+                "again with another --out"
             )
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -40,8 +40,8 @@ class KnownTeacher(nn.Module):
 class Teacher(KnownTeacher):
     """A classifier returns logits (B, K), an encoder its Features. It is frozen, and never in training mode.
 
-    Its weights go to the device with the objective that holds it, but are no part of it: neither trained, averaged nor
-    saved, since a run that goes on loads them again.
+    Its weights move to a device with the objective that holds it, but are not part of the objective: not trained,
+    averaged or saved, since a run that resumes loads them again.
     """
 
     scale: Tensor
@@ -69,7 +69,7 @@ class Teacher(KnownTeacher):
 
     @classmethod
     def load(cls, where: str, students: Preprocessing) -> Self:
-        """From wherever weights can be loaded. `students`: how the student's pictures are made."""
+        """From anything that weights can be loaded from. `students`: the student's preprocessing."""
         trained = Trained.load(where)
         model = trained.task() if trained.card.predicts else trained.encoder()
         return cls(model, trained.card.preprocessing, students, trained.card.classes, where)
@@ -79,11 +79,11 @@ class Teacher(KnownTeacher):
         return self._hidden[0]
 
     def in_order_of(self, classes: tuple[str, ...]) -> Self:
-        """From now on its logits are in the order of the student's classes, which must be its own by name. A file that
-        only numbers its classes is taken to have them in the student's order, if there are as many."""
+        """From now on its logits are in the order of the student's classes, which must have the same names. A file that
+        only numbers its classes is assumed to have them in the student's order, if there are as many."""
         if not isinstance(self.model, Task):
             raise UserError(
-                f"{self.where}: an encoder without a head cannot tell classes; name a classifier as --teacher"
+                f"{self.where}: an encoder without a head predicts no classes; name a classifier as --teacher"
             )
         if sorted(self.classes) == sorted(classes):
             places = [self.classes.index(name) for name in classes]
@@ -114,7 +114,7 @@ class Teacher(KnownTeacher):
 
 
 def _fingerprint(model: nn.Module, own: Preprocessing) -> int:
-    """Of its weights and of how it sees pictures: 63 bits of a sha256."""
+    """Of its weights and its preprocessing: 63 bits of a sha256."""
     return int(fingerprint(model, settings.to_json(own))[:16], 16) >> 1
 
 
