@@ -98,7 +98,7 @@ def test_words_find_what_both_towers_say(folder, capsys):
     with torch.no_grad():
         query = trained.task().embed_texts(torch.from_numpy(trained.tokenizer()([WORDS])))[0].numpy()
     assert pairs(asked(capsys, folder / "index", WORDS, "--top", 5)) == expected(folder, query)[:5]
-    assert len(asked(capsys, folder / "index", WORDS, "--top", 99)) == 11
+    assert len(asked(capsys, folder / "index", *WORDS.split(), "--top", 99)) == 11  # quotes are not needed
 
 
 def test_a_picture_finds_itself_and_its_copy_first(folder, capsys):

@@ -19,7 +19,8 @@ h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
 .sheet {{ display: grid; gap: 1rem; margin: 1rem 0 2rem }}
 .sheet {{ grid-template-columns: repeat(auto-fill, minmax({SIDE_PX}px, 1fr)) }}
 figure {{ margin: 0; overflow-wrap: anywhere; font-size: 12px }}
-img, .gone {{ display: block; width: 100%; aspect-ratio: 1; margin: 0 0 .3rem; border-radius: 6px }}
+img, .gone {{ display: block; box-sizing: border-box; width: 100%; height: auto; aspect-ratio: 1 }}
+img, .gone {{ margin: 0 0 .3rem; border-radius: 6px }}
 img {{ object-fit: contain; background: rgb(128 128 128 / 15%) }}
 .gone {{ display: grid; place-items: center; border: 1px dashed }}
 .pixels {{ image-rendering: pixelated }}

@@ -19,7 +19,7 @@ ALIKE = 0.98  # cosine from which two pictures count as duplicates
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("index", metavar="INDEX", help="an index made by `vitreous index`")
     parser.add_argument(
-        "words", nargs="?", metavar="WORDS", help='such as "red shoe on grass"; needs a model with a text tower'
+        "words", nargs="*", metavar="WORDS", help="such as red shoe on grass; needs a model with a text tower"
     )
     parser.add_argument("--picture", metavar="FILE", help="find pictures that look like this one")
     parser.add_argument("--duplicates", action="store_true", help="find groups of near-identical pictures")
@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    asked = [options.words is not None, options.picture is not None, options.duplicates, options.outliers]
+    asked = [bool(options.words), options.picture is not None, options.duplicates, options.outliers]
     if sum(asked) != 1:
         raise UserError('give one of these: "some words", --picture FILE, --duplicates, --outliers')
-    if options.words is not None and not options.words.strip():
+    if options.words and not "".join(options.words).strip():
         raise UserError("there are no words to search for")
     if options.top < 1:
         raise UserError(f"--top {options.top}: at least 1")
@@ -76,7 +76,8 @@ def _found(index: "Index", options: argparse.Namespace) -> "tuple[str, list[list
     embedder = index.embedder(options.model, options.device)
     if options.picture is not None:
         return f"Like {options.picture}", [index.by_picture(options.picture, embedder, options.top)]
-    return options.words, [index.by_words(options.words, embedder, options.top)]
+    words = " ".join(options.words)
+    return words, [index.by_words(words, embedder, options.top)]
 
 
 def _print(groups: "list[list[Hit]]") -> None:
