@@ -138,6 +138,15 @@ def test_other_data_is_read_as_its_settings_say(run, tmp_path):
         )
 
 
+def test_a_set_without_a_test_part_names_the_parts_that_it_has(run, tmp_path):
+    for split in ("train", "val"):
+        for name in ("Bag", "Trouser"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.fromarray(np.zeros((14, 14, 3), dtype=np.uint8)).save(tmp_path / split / name / "a.png")
+    with pytest.raises(UserError, match="there is no test part; choose another with --split train or val"):
+        evaluate(run, tmp_path)
+
+
 def test_settings_that_would_mix_test_and_training_pictures_are_refused(run):
     for changes in ({"data.test_fraction": 0.5}, {"data.split_seed": 1}):
         with pytest.raises(UserError, match=r"--data\.\w+ is only for other"):

@@ -133,6 +133,16 @@ def test_a_changed_file(run, file, content, message):
     assert re.match(message, wrong(verify(run)))
 
 
+def test_a_fit_that_took_no_step_has_no_pictures_to_compare(run):
+    """It ends with the model that it made first."""
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | {"steps": 0}))
+    shutil.rmtree(run / "checkpoints")
+    (run / "pictures.json").unlink()
+    found = verify(run, resume=True)
+    assert all(check.holds for check in found) and found[-1].found.startswith("no steps were taken")
+
+
 def test_other_pictures_are_not_trained_on(finished, run):
     extra = finished / "pictures" / "dark" / "extra.png"
     shutil.copy(finished / "pictures" / "dark" / "0000.png", extra)

@@ -14,6 +14,9 @@ def test_no_two_classes_share_a_colour():
     colours = palette(256)
     assert len(set(colours)) == 256 and (0, 0, 0) not in colours
     assert palette(5) == colours[:5]  # the number of a class decides
+    first = np.array(colours[:20], dtype=np.float64)
+    apart = np.linalg.norm(first[:, None] - first, axis=2)[~np.eye(20, dtype=np.bool_)]
+    assert apart.min() > 60  # and those of few classes can be told apart
 
 
 @pytest.mark.parametrize("num", [3, 256, 300])

@@ -1,9 +1,15 @@
 """Colours of classes, the same wherever they are shown."""
 
 import colorsys
+from functools import cache
 
-# Of Okabe and Ito (2008), distinguishable by all eyes, brightest contrasts first; a further class is a turn of the hue.
-FIRST_COLOURS = (
+import numpy as np
+from numpy.typing import NDArray
+
+Colour = tuple[int, int, int]
+
+# Of Okabe and Ito (2008), distinguishable by all eyes, brightest contrasts first.
+FIRST_COLOURS: tuple[Colour, ...] = (
     (0, 114, 178),
     (230, 159, 0),
     (0, 158, 115),
@@ -12,14 +18,45 @@ FIRST_COLOURS = (
     (213, 94, 0),
     (240, 228, 66),
 )
-GOLDEN = 0.6180339887498949
+HUES, LIGHTS, SATURATIONS = 36, (0.32, 0.45, 0.6, 0.75), (0.4, 0.6, 0.85)  # of the further ones
 
 
-def palette(num: int) -> list[tuple[int, int, int]]:
-    """A colour for each of `num` classes, always the same for the same number of a class."""
-    colours = list(FIRST_COLOURS[:num])
-    for place in range(len(colours), num):
-        hue, light = place * GOLDEN % 1, (0.62, 0.42, 0.78)[place % 3]
-        red, green, blue = colorsys.hls_to_rgb(hue, light, 0.65)
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return colours
+def palette(num: int) -> list[Colour]:
+    """A colour for each of `num` classes, always the same for the same number of a class. After some hundreds they come
+    again."""
+    colours = _colours()
+    return [colours[number % len(colours)] for number in range(num)]
+
+
+@cache
+def _colours() -> tuple[Colour, ...]:
+    """Each further one is as unlike all before it as can be."""
+    others = [
+        colorsys.hls_to_rgb(at / HUES, light, much) for light in LIGHTS for much in SATURATIONS for at in range(HUES)
+    ]
+    places, taken = _seen(np.array(others)), _seen(np.array(FIRST_COLOURS) / 255)
+    nearest = np.linalg.norm(places[:, None] - taken, axis=2).min(axis=1)
+    found = list(FIRST_COLOURS)
+    for _ in others:
+        best = int(nearest.argmax())
+        red, green, blue = others[best]
+        found.append((round(255 * red), round(255 * green), round(255 * blue)))
+        nearest = np.minimum(nearest, np.linalg.norm(places - places[best], axis=1))
+    return tuple(found)
+
+
+def _seen(colours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sRGB (N, 3) -> Oklab (Ottosson 2020), where distances are as they look."""
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    cones = [
+        [0.41222147, 0.53633254, 0.05144599],
+        [0.2119035, 0.68069955, 0.10739696],
+        [0.08830246, 0.28171884, 0.6299787],
+    ]
+    lab = [
+        [0.21045426, 0.79361779, -0.00407205],
+        [1.9779985, -2.4285922, 0.4505937],
+        [0.02590404, 0.78277177, -0.80867577],
+    ]
+    found: NDArray[np.float64] = np.cbrt(linear @ np.array(cones).T) @ np.array(lab).T
+    return found

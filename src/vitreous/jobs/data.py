@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from vitreous import settings
 from vitreous.data.names import LayoutSettings
-from vitreous.data.sources import DataSettings, Source, Splits, same_data
+from vitreous.data.sources import SPLITS, DataSettings, Source, Splits, same_data
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import read_recipe
 from vitreous.settings import typed
@@ -66,14 +66,17 @@ class AskedData:
     def part(self, split: str, splits: Splits | None = None) -> Source:
         """One part, of `splits` if they are open already. Other data was not trained on: if it has no splits, all of it
         is that part."""
-        found: Source | None
-        if self.is_own:
-            found = getattr(splits or self.splits(), split)
-        else:
-            found = self.settings.whole_part(split)
-            note(*(found.notes if found is not None else ()))
+        own = (splits or self.splits()) if self.is_own else None
+        found = self._part(split, own)
         if found is None:
-            raise UserError(f"{self.name}: there is no {split} part")
+            others = [name for name in SPLITS if name != split and self._part(name, own) is not None]
+            raise UserError(f"{self.name}: there is no {split} part; choose another with --split {' or '.join(others)}")
+        if own is None:
+            note(*found.notes)
+        return found
+
+    def _part(self, split: str, own: Splits | None) -> Source | None:
+        found: Source | None = self.settings.whole_part(split) if own is None else getattr(own, split)
         return found
 
 

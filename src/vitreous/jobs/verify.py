@@ -45,7 +45,11 @@ def verify(
     directory.check_ours()
     recipe, checked = _recipe(path)
     checks = [checked, _checkpoints(directory), *_folders(path), _end(directory)]
-    if recipe is not None:
+    if recipe is not None and _took_no_step(directory):
+        checks.append(
+            Check("training", True, "no steps were taken: there are no pictures to compare, and none to resume")
+        )
+    elif recipe is not None:
         checks.append(_log(directory, recipe))
         splits, checked = _pictures(path, recipe, open_data)
         if device != "auto":
@@ -116,6 +120,12 @@ def _end(directory: RunDirectory) -> Check:
     if path.exists():
         return Check("results", False, f"{path}: damaged; the same command repeats the end of the run")
     return Check("results", True, "not finished; the same command resumes it")
+
+
+def _took_no_step(directory: RunDirectory) -> bool:
+    """A fit may end with the model that it made first."""
+    results = directory.results()
+    return results is not None and not results["steps"] and not (directory.path / "pictures.json").exists()
 
 
 def _pictures(path: Path, recipe: Recipe, open_data: OpenData) -> tuple[Splits | None, Check]:

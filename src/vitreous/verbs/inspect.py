@@ -36,7 +36,9 @@ NUM_SHOWN = 9  # pictures in a figure
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("start", metavar="RUN", help="a finished run, or any other weights")
-    parser.add_argument("given", nargs="*", metavar="PICTURES", help="files or folders (default: the run's test part)")
+    parser.add_argument(
+        "given", nargs="*", metavar="PICTURES", help="files or folders (default: those of the run's test part)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where the figures go (default: runs/inspect- and the run's name)")
     parser.add_argument("--method", choices=("rollout", "product", "raw"), help=METHOD_HELP)
     parser.add_argument(
@@ -158,14 +160,15 @@ def _token(word: str | None) -> "Token":
 
 
 def _readers(options: argparse.Namespace) -> "Readers":
-    """The pictures that are given, or those of the run's own test part, named by their classes."""
+    """The pictures that are given, or those of the run's own test part (else of validation), named by their classes."""
     from vitreous.data.images import read_picture
     from vitreous.jobs.data import AskedData
 
     if options.given:
         paths = [path for where in options.given for path in _files(Path(where).expanduser())]
         return [(path.name, partial(read_picture, path)) for path in paths]
-    source = AskedData.find(options.start).part("test")
+    parts = AskedData.find(options.start).splits()
+    source = next(part for part in (parts.test, parts.val, parts.train) if part is not None)
     return [(source.described(index), partial(source.read, index)) for index in range(len(source))]
 
 
