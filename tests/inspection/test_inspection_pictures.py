@@ -22,9 +22,10 @@ def test_a_map_that_is_larger_or_smaller_than_the_picture():
     torch.testing.assert_close(upsampled(maps, (9, 10)), expected)
 
 
-def test_a_part_as_large_as_the_whole():
+def test_a_part_as_large_as_fits_into_the_whole():
     picture = np.arange(16, dtype=np.uint8).reshape(4, 4, 1).repeat(3, axis=2)
     assert enlarged(picture, (0, 2, 2, 4))[:, :, 0].tolist() == [[2, 2, 3, 3]] * 2 + [[6, 6, 7, 7]] * 2
+    assert enlarged(picture[:2], (0, 0, 1, 1)).shape == (2, 2, 3)  # a square stays one in a wide picture
     assert enlarged(picture, (0, 0, 4, 4), (2, 2))[:, :, 1].tolist() == [[5, 7], [13, 15]]
 
 

@@ -22,6 +22,7 @@ from vitreous.inspection.mosaics import (
     SIMILARITY,
     Tile,
     bar,
+    centred,
     frame,
     heat,
     mosaic,
@@ -110,7 +111,8 @@ def attention_figure(
         picture = pictures[number]
         seen = overlay(picture, maps[number], covered=covered, stretch=True)
         seen = seen if window_px is None else enlarged(seen, window_px)
-        pair = mosaic([[rgba(picture / 255.0), rgba(seen / 255.0)]], 0.04)
+        whole = rgba(picture / 255.0)
+        pair = mosaic([[whole, centred(rgba(seen / 255.0), whole)]], 0.04)
         show(ax, pair)
         for box in (patch_px, window_px):
             frame(ax, box, pair.shape[0] / height)

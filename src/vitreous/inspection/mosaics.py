@@ -38,6 +38,14 @@ def rgba(picture: Tile) -> Tile:
     return np.concatenate([picture, np.ones_like(picture[..., :1])], axis=-1)
 
 
+def centred(tile: Tile, like: Tile) -> Tile:
+    """(h, w, 4) in the middle of a tile as large as another; nothing is around it."""
+    placed = np.zeros_like(like)
+    top, left = ((whole - part) // 2 for whole, part in zip(like.shape[:2], tile.shape[:2], strict=True))
+    placed[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+    return placed
+
+
 def heat(values: Tensor, scale: Normalize, colours: str) -> Tile:
     """(h, w) -> (h, w, 4)."""
     return np.asarray(matplotlib.colormaps[colours](scale(values.numpy())))

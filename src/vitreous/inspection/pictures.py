@@ -43,10 +43,11 @@ def _along(maps: Tensor, axis: int, side: int, share: float, *, smooth: bool) ->
 
 
 def enlarged(picture: Values, box: tuple[float, float, float, float], size: tuple[int, int] | None = None) -> Values:
-    """A part of a picture (top, left, bottom, right in px), as large as the whole or of that size, each pixel a
-    square."""
-    height, width = size or picture.shape[:2]
+    """A part of a picture (top, left, bottom, right in px), as large as fits into the whole or of that size, each pixel
+    a square."""
     top, left, bottom, right = box
+    times = min(picture.shape[0] / (bottom - top), picture.shape[1] / (right - left))
+    height, width = size or (max(1, round(times * (bottom - top))), max(1, round(times * (right - left))))
     rows = (top + (np.arange(height) + 0.5) * (bottom - top) / height).astype(int)
     columns = (left + (np.arange(width) + 0.5) * (right - left) / width).astype(int)
     found: Values = picture[rows[:, None], columns]
