@@ -308,7 +308,7 @@ def test_models_that_cannot_be():
     for model in (ResNetSettings(picture_px=(24, 24), depths=(1,), base_width=8, root="small"), hybrid):
         with pytest.raises(UserError, match="BEiT hides patches of the picture, so it needs a plain ViT"):
             built(model)
-    with pytest.raises(UserError, match="the teacher is another model"):
+    with pytest.raises(UserError, match="the teacher is another kind of model"):
         built(given=Teacher(VIT.build(), PREPROCESSING, PREPROCESSING))
-    with pytest.raises(UserError, match="the teacher is another model"):
+    with pytest.raises(UserError, match="the teacher is another kind of model"):
         built(given=nn.Identity())

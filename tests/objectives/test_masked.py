@@ -171,9 +171,9 @@ def test_bfloat16_gives_the_same_loss_in_float32():
 def test_the_wrong_normalisation_is_noticed():
     batch = batch_of(pictures())
     masked().look([batch])
-    with pytest.raises(UserError, match="of normalise"):
+    with pytest.raises(UserError, match="set them to normalise.mean"):
         masked(mean=(0.5, 0.5, 0.6)).look([batch])
-    with pytest.raises(UserError, match="of normalise"):
+    with pytest.raises(UserError, match="set them to normalise.mean"):
         masked(std=(0.1, 0.1, 0.1)).look([batch])
 
 
