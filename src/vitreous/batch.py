@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitreous import platforms
 
-IGNORED = -1  # in tensors of class numbers: there is none, and what is predicted there does not count
+IGNORED = -1  # in tensors of class numbers: no class, so predictions there do not count
 UNLABELLED = "unlabelled"  # the class of pictures that come without labels
 
 
@@ -17,24 +17,26 @@ UNLABELLED = "unlabelled"  # the class of pictures that come without labels
 class Batch:
     """Some samples, seen through one or more views.
 
-    `targets` holds what is known of a sample, by name. Plain classification has `label` (B,) int64; Mixup and CutMix
-    add `partner` (B,), the label of the picture mixed in, and `weight` (B,), the share of the first; where a model has
-    labelled some of the pictures, `probabilities` (B, K) stand beside `label`, mixed too. A source of
-    several labels per picture has `labels` (B, K) in place of `label`. One of labels per pixel has `mask` int64, with
-    -1 where none counts: in training of the view's pixels (B, h, w), in evaluation of the picture's own (B, H, W), the
-    rows and columns beyond its `size` being -1 too. One of objects has `boxes` (B, M, 4) as x0 y0 x1 y1, `classes` (B,
-    M) int64, -1 where there is no object, and `crowd` (B, M) bool, true of what is neither learned nor counted; in
-    pixels of the view, in training cut to what it shows. One of their exact shapes has `masks` too, as bits:
-    in training of the view's pixels (B, h, w, bytes) uint8, in evaluation of the picture's own; object m is bit m % 8
-    of byte m // 8.
+    `targets` holds what is known about a sample, by name:
+
+    - one class per picture: `label` (B,) int64; with Mixup and CutMix also `partner` (B,), the label of the picture
+      mixed in, and `weight` (B,), the share of the first; if a model has labelled some of the pictures, also
+      `probabilities` (B, K), mixed too
+    - several labels per picture: `labels` (B, K)
+    - one label per pixel: `mask` int64, -1 where none counts; in training for the view's pixels (B, h, w), in
+      evaluation for the picture's own (B, H, W), with -1 in rows and columns beyond its `size`
+    - objects: `boxes` (B, M, 4) as x0 y0 x1 y1 in pixels of the view, in training cut to what it shows; `classes`
+      (B, M) int64, -1 for no object; `crowd` (B, M) bool, true for objects that are neither learned nor counted; with
+      exact shapes also `masks` as bits, (B, h, w, bytes) uint8, in training for the view's pixels, in evaluation for
+      the picture's own; object m is bit m % 8 of byte m // 8
     """
 
     views: tuple[Tensor, ...]  # (B, C, h, w) each, normalised; several for multi-crop, global crops first
     targets: dict[str, Tensor]
-    ids: Tensor  # (B,) int64: which samples of the source these are
+    ids: Tensor  # (B,) int64: indices of the samples in the source
     keys: Tensor  # (B,) int64: every random choice about a sample is drawn from its key (see keys.py)
     size: Tensor | None = None  # (B, 2) int64: height and width of the picture in its source, in px
-    extent: Tensor | None = None  # (B, 2) int64: rows and columns of the view that are picture; none: all of them
+    extent: Tensor | None = None  # (B, 2) int64: rows and columns of the view that show the picture; None: all
 
     @property
     def images(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The command line: finds the verb, separates what argparse knows from settings, and shows errors as one line."""
+"""The command line: finds the verb, separates argparse's options from settings, and shows errors as one line."""
 
 import argparse
 import signal
@@ -18,7 +18,7 @@ from vitreous.verbs import VERBS
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what it takes")
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         return [option for action in self._actions for option in action.option_strings]
 
     def refuse(self, word: str) -> NoReturn:
-        """An argument that nobody asked for."""
+        """An unknown argument."""
         raise UserError(
             f"`{self.prog}` does not take {word}.{did_you_mean(word, self.known())} "
             f"`{self.prog} --help` shows what it takes"
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What the user can fix ends the program with one line, and no traceback."""
+    """Errors that the user can fix end the program with one line and no traceback."""
     try:
         with in_plain_words():
             yield
@@ -57,10 +57,10 @@ def one_line_errors() -> Iterator[None]:
 
 @contextmanager
 def tidy_end() -> Iterator[None]:
-    """Signals end the program like an error does: what was half written is removed on the way. Ctrl-C always does."""
+    """Signals end the program like errors, so that half-written files are removed. Ctrl-C always does."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)  # as a shell reports it
+        sys.exit(128 + number)  # as shells report it
 
     if threading.current_thread() is not threading.main_thread():  # where signals cannot be caught
         yield
@@ -95,7 +95,7 @@ def dispatch(arguments: list[str]) -> None:
 
 
 def parser() -> Parser:
-    """What `vitreous` alone takes; it names the verbs, which parse their own arguments."""
+    """The parser of `vitreous` itself; it lists the verbs, which parse their own arguments."""
     lines = [f"  {name:12}{verb(name).HELP}" for name in VERBS]
     top = Parser(
         prog="vitreous",
@@ -134,7 +134,7 @@ def run_verb(name: str, arguments: list[str]) -> None:
 
 
 def separated(arguments: list[str], known: list[str]) -> tuple[list[str], list[str]]:
-    """The words that argparse knows, and those of settings, each with its value."""
+    """The words that argparse knows, and the settings, each with its value."""
     plain, settings, words = [], [], iter(arguments)
     for word in words:
         if not word.startswith("--") or word.partition("=")[0] in known:

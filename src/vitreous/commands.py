@@ -1,4 +1,4 @@
-"""What the everyday commands do, as functions: fit, predict, attention, and a report drawn again."""
+"""The everyday commands as functions: fit, predict, attention, and a report written again."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,12 +37,12 @@ def fit(
     changes: Mapping[str, Any] | None = None,
     began: float | None = None,
 ) -> Fitted[Any]:
-    """From pictures to a trained, calibrated, tested model and its report, as `vitreous fit`. The same call again goes
-    on where it stopped.
+    """From pictures to a trained, calibrated, tested model and its report, like `vitreous fit`. The same call again
+    resumes where it stopped.
 
-    `start` is a run, or any weights that can be read. Pictures `unlabelled` are learned from too, where that helps.
-    `changes` overrides choices by their dotted names: {"model.width": 96, "training.epochs": 5}. `minutes` count from
-    `began`, a reading of `time.monotonic()`.
+    `start` is a run, or any weights that can be read. `unlabelled` pictures are used too, if that helps. `changes`
+    overrides choices by their dotted names: {"model.width": 96, "training.epochs": 5}. `minutes` count from `began`, a
+    reading of `time.monotonic()`.
     """
     result = fitting.fit(
         str(data),
@@ -66,10 +66,10 @@ def predict(
     device: str = "auto",
     batch_size: int = 16,
 ) -> Predictions:
-    """Predictions about pictures, with calibrated probabilities, as `vitreous predict`. `classes` are names to tell
-    apart by a model of pictures and words.
+    """Predictions for pictures, with calibrated probabilities, like `vitreous predict`. `classes`: names of classes,
+    for a model of pictures and words.
 
-    `model` is a run, weights, an exported .onnx file, or a Predictor that is loaded already. A picture is a file, a
+    `model` is a run, weights, an exported .onnx file, or a Predictor that is already loaded. A picture is a file, a
     folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
     """
     if classes and not isinstance(model, Predictor):
@@ -80,11 +80,11 @@ def predict(
 def attention(
     model: str | Path | Predictor, picture: AnyPicture, look: Look | None = None, *, device: str = "auto"
 ) -> Attended:
-    """Where a model looks in a picture: by default from what it pools, through all layers, or in the last one of a
-    model whose layers look inside windows or at fewer places."""
+    """Where a model looks in a picture: by default from what it pools, through all layers; for a model whose layers
+    look inside windows or at fewer places, in the last layer."""
     predictor = _predictor(model, device)
     if not isinstance(predictor, TorchPredictor):
-        raise UserError(f"{model}: an exported model shows no attention; give the run or the weights it was made from")
+        raise UserError(f"{model}: an exported model shows no attention; give the run or weights it was exported from")
     return attend(predictor, picture, look)
 
 
@@ -93,12 +93,12 @@ def _predictor(model: str | Path | Predictor, device: str) -> Predictor:
 
 
 def account_for(result: Fitted[Any]) -> Path:
-    """Keep in the run what its report is made of, and write the report."""
+    """Save what the report is made of in the run, and write the report."""
     keep(result)
     return write_report(result, result.out / REPORT)
 
 
 def redraw(run: str | Path, path: str | Path | None = None, *, device: str = "auto") -> Path:
-    """The report of a fit once more, from what is stored in its run, as `vitreous report`."""
+    """Write the report of a fit again, from what is stored in its run, like `vitreous report`."""
     result = stored(run, World.join(device).device)
     return write_report(result, result.out / REPORT if path is None else Path(path))

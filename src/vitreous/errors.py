@@ -1,7 +1,7 @@
 """The one kind of exception that means: the user can fix this.
 
-The command line prints its message as one line, without a traceback. A message says what is wrong,
-where, and what to do.
+The command line prints its message as one line, without a traceback. A message says what is wrong, where, and what to
+do.
 """
 
 import errno
@@ -17,7 +17,7 @@ class UserError(Exception):
 
 
 class ReaderEndedError(UserError):
-    """A process that reads pictures for another one is gone."""
+    """A process that reads pictures for another has died."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -27,7 +27,7 @@ class ReaderEndedError(UserError):
 
 
 class ReaderStalledError(UserError):
-    """The processes that read pictures are there, and silent."""
+    """The processes that read pictures are alive, but send none."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class ReaderStalledError(UserError):
 
 @contextmanager
 def in_plain_words() -> Iterator[None]:
-    """What a machine at its limits raises, of memory, disk or files, becomes a UserError."""
+    """Errors of a machine at its limits (memory, disk, files) become UserErrors."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
@@ -67,17 +67,17 @@ def _limit(error: MemoryError | RuntimeError | OSError) -> UserError | None:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """' Did you mean ...?' for a mistyped name, or '' when nothing known is near it."""
+    """' Did you mean ...?' for a mistyped name, or '' if no known name is similar."""
     import difflib
 
-    if len(name) > 200:  # no typing mistake; comparing it would take long
+    if len(name) > 200:  # not a typing mistake, and slow to compare
         return ""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: as Python writes it, cut where it is long, deep or has many parts."""
+    """A value for messages: as Python writes it, shortened if it is long, deep or has many parts."""
     import reprlib
 
     short = reprlib.Repr()
@@ -88,5 +88,5 @@ def shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line of bounded length."""
+    """An error's message, as one line of bounded length."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,8 +1,8 @@
 """Randomness without state: every random choice about a sample is a hash of what it is about.
 
-A sample's key is a hash of (seed, epoch, sample). A choice is a hash of (key, purpose, counter). So a choice
-is the same on every device, for any number of workers and ranks, in any order, and a run that resumes has
-nothing to restore. Integer arithmetic alone: bit-equal on the CPU and the GPU.
+A sample's key is a hash of (seed, epoch, sample). A choice is a hash of (key, purpose, counter). So a choice is the
+same on every device, for any number of workers and ranks, in any order, and a run that resumes has nothing to restore.
+It is all integer arithmetic, so the CPU and the GPU agree to the bit.
 
 The mixing function is the finaliser of splitmix64 (Steele, Lea and Flood 2014).
 """
@@ -19,7 +19,7 @@ IntOrTensor = TypeVar("IntOrTensor", int, Tensor)
 
 
 def _shift_right(x: IntOrTensor, bits: int) -> IntOrTensor:
-    # torch has signed 64-bit integers only, whose >> copies the sign bit; the mask makes it logical.
+    # torch has only signed 64-bit integers, whose >> copies the sign bit; the mask makes it a logical shift.
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -36,7 +36,7 @@ def _signed(x: int) -> int:
 
 
 def _mix_number(x: int) -> int:
-    """`mix` of one number. Done in Python, so that no constant has to travel to the device."""
+    """`mix` of one number, in Python, so that no constant has to be copied to the device."""
     x = _signed(x)
     x = _signed((x ^ _shift_right(x, 30)) * -4658895280553007687)
     x = _signed((x ^ _shift_right(x, 27)) * -7723592293110705685)
@@ -51,8 +51,8 @@ def purpose_code(purpose: str) -> int:
     return code >> 1
 
 
-# What torch.compiler.assume_constant_result does. To call that would import all of the compiler, which takes longer
-# than torch itself, at the start of every command.
+# What torch.compiler.assume_constant_result does; calling that would import the whole compiler, which takes longer than
+# importing torch, at the start of every command.
 purpose_code._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -63,14 +63,14 @@ def sample_keys(seed: int, epoch: int, ids: Tensor) -> Tensor:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """For the draws of dropout, which are not about a sample. In [0, 2^63)."""
+    """The seed for dropout, whose draws are not about a sample. In [0, 2^63)."""
     return _mix_number(_mix_number(_mix_number(seed ^ purpose_code("step")) + step) + rank) & (2**63 - 1)
 
 
 def bits(keys: Tensor, purpose: str, num: int) -> Tensor:
     """(B, num) int64, all 64 bits random: the raw draws that the others are made of."""
     counters = torch.arange(1, num + 1, dtype=torch.int64, device=keys.device)
-    # Changes nothing; but without it inductor takes the product below for an index, in 32 bits.
+    # Changes nothing, but without it inductor treats the product below as a 32-bit index.
     counters = counters & 0x7FFFFFFF
     return mix(mix(keys ^ purpose_code(purpose))[:, None] + counters * GOLDEN)
 
@@ -86,7 +86,7 @@ def integers(keys: Tensor, purpose: str, num: int, below: int) -> Tensor:
 
 
 def one_below(keys: Tensor, purpose: str, limits: Tensor) -> Tensor:
-    """(B,) int64: of every sample a number in [0, its own limit), for limits up to 2^31."""
+    """(B,) int64: for every sample a number in [0, its own limit), for limits up to 2^31."""
     return (_shift_right(bits(keys, purpose, 1)[:, 0], 32) * limits) >> 32
 
 

@@ -1,6 +1,6 @@
 """What differs between operating systems and devices, in one place.
 
-Linux and CUDA are what is tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
+Only Linux and CUDA are tested. macOS, Windows and Apple's mps are experimental: nobody has tried them yet.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 WINDOWS = sys.platform == "win32"
 
-# How processes that read pictures are started. Forked, a source of any kind and size is shared as it is, and a script
-# needs no main guard; but only on Linux do the libraries around torch survive a fork.
+# How processes that read pictures are started. A fork shares a source of any kind and size as it is, and a script needs
+# no main guard; but only on Linux do the libraries around torch survive a fork.
 READERS_START: Literal["fork", "spawn"] = "fork" if sys.platform == "linux" else "spawn"
 
-# What opens a file for reading: without waiting for a pipe, without handing it on, without changing line ends.
+# Flags to open a file for reading: do not wait for a pipe, do not inherit it, do not change line ends.
 READING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 CHILD_ENDED: signal.Signals | None = getattr(signal, "SIGCHLD", None)
 
-# What asks a program to end: a scheduler, a terminal, and a scheduler's warning before it (Slurm's --signal=USR1@60).
+# Signals that ask a program to end: from a scheduler, a terminal, a scheduler's warning (Slurm's --signal=USR1@60).
 STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
-READER_TIMEOUT_S = 600.0  # so long pictures are waited for, unless VITREOUS_READER_TIMEOUT_S says otherwise
+READER_TIMEOUT_S = 600.0  # how long to wait for pictures, unless VITREOUS_READER_TIMEOUT_S says otherwise
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -42,7 +42,7 @@ WITHOUT_FLOAT64 = {"mps"}  # types of devices
 
 
 def reader_timeout_s() -> float:
-    """After this many seconds of silence the processes that read pictures count as lost."""
+    """The seconds without a picture after which the processes that read them count as lost."""
     text = os.environ.get("VITREOUS_READER_TIMEOUT_S", str(READER_TIMEOUT_S))
     try:
         seconds = float(text)
@@ -54,32 +54,32 @@ def reader_timeout_s() -> float:
 
 
 def widest(device: "torch.device") -> "torch.dtype":
-    """Of the floats that a device has: float64, by which devices round to the same pixel; float32 where that is all."""
+    """The widest float of a device: float64, with which devices round to the same pixel, else float32."""
     import torch
 
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def moved(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
-    """To another device. The host runs ahead of a copy only where what it copies from is safe until then."""
+    """To another device. The host runs ahead of a copy only if the memory it copies from stays unchanged until then."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def full_precision(device: "torch.device") -> "AbstractContextManager[object]":
-    """Where autocast does not narrow anything. Shapes alone, which have no precision, are known to no autocast."""
+    """Switches autocast off. There is no autocast for meta tensors, which have no precision."""
     import torch
 
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def has_bfloat16(device: "torch.device") -> bool:
-    """Whether a device has instructions for it. A CPU without takes many times as long as in float32."""
+    """Whether a device has instructions for bfloat16. A CPU without them is many times slower than in float32."""
     return device.type == "cuda" or (device.type == "cpu" and cpu_has_bfloat16())
 
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
-    """By the names in /proc/cpuinfo, of Linux on x86; elsewhere nobody has tried. VITREOUS_CPU_BFLOAT16=0 says no."""
+    """By the flags in /proc/cpuinfo (Linux on x86); elsewhere untested, so False. VITREOUS_CPU_BFLOAT16=0 says no."""
     if os.environ.get("VITREOUS_CPU_BFLOAT16") == "0":
         return False
     try:
@@ -90,7 +90,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """Of an open file; less where it ends."""
+    """Up to `size` bytes of an open file; fewer at its end."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, size, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
@@ -98,7 +98,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def read_into(descriptor: int, room: memoryview, offset: int) -> int:
-    """Fill the room from an open file; how many bytes there were."""
+    """Fill `room` from an open file; returns how many bytes there were."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [room], offset)
     found = read_at(descriptor, len(room), offset)
@@ -107,7 +107,7 @@ def read_into(descriptor: int, room: memoryview, offset: int) -> int:
 
 
 def peak_memory() -> int | None:
-    """The most memory that this process ever had, in bytes; None where the system does not say."""
+    """The most memory that this process ever used, in bytes; None if the system does not say."""
     try:
         import resource
     except ImportError:
@@ -116,15 +116,15 @@ def peak_memory() -> int | None:
 
 
 def device_memory(device: "torch.device") -> int | None:
-    """Of a GPU, in bytes; None of other devices, whose memory all processes share."""
+    """The memory of a GPU, in bytes; None for other devices, whose memory all processes share."""
     import torch
 
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def lock(file: IO[bytes]) -> bool:
-    """Lock an open file without waiting; False where another process has it. The lock goes when the file is closed or
-    the process ends, however it ends."""
+    """Lock an open file without waiting; False if another process holds the lock. It is released when the file is
+    closed or the process ends, however it ends."""
     try:
         if WINDOWS:
             import msvcrt
@@ -134,8 +134,8 @@ def lock(file: IO[bytes]) -> bool:
         else:
             import fcntl
 
-            # A record lock: unlike flock's, it is not inherited by reader processes, which may outlive a killed
-            # process by some seconds.
+            # A record lock: unlike flock's, it is not inherited by reader processes, which may outlive a killed process
+            # by some seconds.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -143,7 +143,7 @@ def lock(file: IO[bytes]) -> bool:
 
 
 def lock_holder(file: IO[bytes]) -> int | None:
-    """The process that keeps this one from locking an open file; None where the system does not say."""
+    """The process that holds the lock of an open file; None if the system does not say."""
     if sys.platform != "linux":
         return None
     import fcntl
@@ -151,11 +151,11 @@ def lock_holder(file: IO[bytes]) -> int | None:
     layout = "hhqqi4x"  # struct flock: kind, from where, start, length, process
     asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, process = struct.unpack(layout, fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    return process if kind != fcntl.F_UNLCK and process > 0 else None  # on another machine it has no number here
+    return process if kind != fcntl.F_UNLCK and process > 0 else None  # 0: it is on another machine
 
 
 def command_line(process: int) -> str:
-    """With which a process was started; empty where the system does not say."""
+    """The command line of a process; empty if the system does not say."""
     try:
         words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
     except OSError:
@@ -164,7 +164,7 @@ def command_line(process: int) -> str:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Sync a file, or a folder's list of names, to disk."""
     if WINDOWS and path.is_dir():
         return  # folders cannot be opened there, and their names are journalled
     handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
@@ -175,7 +175,7 @@ def sync(path: Path) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process of this number exists."""
+    """Whether a process with this id exists."""
     if WINDOWS:  # where os.kill ends the process, whatever the signal
         handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, process)  # type: ignore[attr-defined,unused-ignore]
         ctypes.windll.kernel32.CloseHandle(handle)  # type: ignore[attr-defined,unused-ignore]
@@ -189,15 +189,15 @@ def is_running(process: int) -> bool:
     return True
 
 
-# A program for Linux's packet filter, as (operation, jump if true, jump if false, operand): drop what asks for a new
-# connection (of TCP's flags SYN, without ACK), and let everything else pass.
+# A program for Linux's packet filter, as (operation, jump if true, jump if false, operand): drop requests for new
+# connections (TCP's flag SYN without ACK), and accept everything else.
 _NO_NEWCOMERS = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 _SO_ATTACH_FILTER = 26
 
 
 def admit_no_more(listening: socket.socket) -> bool:
-    """Nobody new gets into the queue of a listening TCP socket, from which those who are there can still be accepted:
-    closed right away, it would reset them. False where the system cannot do that."""
+    """Admits no new connections to the queue of a listening TCP socket. Those in it can still be accepted; closing the
+    socket would reset them. False if the system cannot do that."""
     if sys.platform != "linux":
         return False
     steps = b"".join(struct.pack("HBBI", *step) for step in _NO_NEWCOMERS)
@@ -211,7 +211,7 @@ def admit_no_more(listening: socket.socket) -> bool:
 
 
 def open_files(wanted: int) -> int:
-    """How many files and connections this process may have open; raised to this many if the system allows it."""
+    """How many files and connections this process may have open, raised to `wanted` if the system allows it."""
     if WINDOWS:
         return wanted  # connections are not counted there
     import resource

@@ -1,14 +1,14 @@
 """Settings: frozen dataclasses <-> JSON <-> command line. Knows no component.
 
-A settings class is a frozen, keyword-only dataclass beside the component it configures, with one verb,
-`build()`. A field may be another settings class, or a choice between several (`AdamWSettings | SGDSettings`); a
-choice is written to JSON with the chosen class's name under "kind", and is switched on the command line with
-`--optimizer.kind SGD`. The comment beside a field is its help.
+A settings class is a frozen, keyword-only dataclass beside the component it configures, with one verb, `build()`. A
+field may be another settings class, or a choice between several (`AdamWSettings | SGDSettings`); a choice is written to
+JSON with the chosen class's name under "kind", and switched on the command line with `--optimizer.kind SGD`. The
+comment beside a field is its help.
 
-What is kept in files for long has a version of its own: the class says `FORMAT = 2`, its JSON has "format": 2, a file
-without a number is of format 1, and one of a later format than the class's is refused.
+Long-lived files have a version: the class says `FORMAT = 2`, its JSON has "format": 2, a file without a number has
+format 1, and a later format than the class's is refused.
 
-A field that went into a part may still be named as it was, in files and on the command line, where its class says so:
+A field that moved into a part keeps its old name in files and on the command line if its class says so:
 `MOVED = {"balance": "order.balance"}`.
 """
 
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 def to_json(settings: Any) -> Any:
-    """Plain dicts, lists and scalars; `from_json` gives back an equal object."""
+    """Plain dicts, lists and scalars, from which `from_json` makes an equal object."""
     if not dataclasses.is_dataclass(settings):
         return [to_json(item) for item in settings] if isinstance(settings, tuple | list) else settings
     data = {"format": settings.FORMAT} if hasattr(settings, "FORMAT") else {}
@@ -105,7 +105,7 @@ def _read_dataclass(cls: type, data: dict[str, Any], where: str) -> Any:
 
 
 def _in_parts(cls: type, data: dict[str, Any]) -> dict[str, Any]:
-    """With fields that were moved into a part where they are now."""
+    """With moved fields at their new places."""
     moved = {old: new.split(".") for old, new in _moved(cls).items() if old in data}
     found = {name: value for name, value in data.items() if name not in moved}
     for old, (part, name) in moved.items():
@@ -131,7 +131,7 @@ def _chosen(choices: tuple[type, ...], data: dict[str, Any], where: str) -> type
     if len(choices) == 1:
         return choices[0]
     names = {kind(choice): choice for choice in choices}
-    # Without a kind it was written before the field became a choice: the first is what it was.
+    # Without a kind, it was written before the field became a choice, when it was the first.
     wanted = str(data.get("kind", kind(choices[0]))).removesuffix("Settings")
     if wanted not in names:
         raise UserError(
@@ -192,7 +192,7 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
     choices = _choices(hint)
     if rest == ["kind"] and len(choices) > 1:
         cls = _chosen(choices, {"kind": text}, f"--{name}"[: -len(".kind")])
-        # What the two kinds share by name and type is carried over; a part that was left out has nothing to share.
+        # Fields that both kinds share by name and type are carried over; a part that was None has none.
         old = {} if value is None else _types(type(value))
         shared = {
             f.name: getattr(value, f.name)
@@ -203,7 +203,7 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
     if rest and isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         return dataclasses.replace(settings, **{head: _changed_part(root, value, name, rest, text)})
     if rest:
-        if value is None and choices:  # a part that was left out comes in with its defaults
+        if value is None and choices:  # a part that was None gets its defaults
             value = choices[0]()
         if not dataclasses.is_dataclass(value):
             _unknown(root, name)
@@ -215,7 +215,7 @@ def _changed(root: Any, settings: Any, name: str, path: list[str], text: str) ->
 
 
 def _changed_part(root: Any, parts: tuple[Any, ...], name: str, path: list[str], text: str) -> tuple[Any, ...]:
-    """One of several parts, by its number: --more_views.0.times 4."""
+    """A change to one of several parts, by its number: --more_views.0.times 4."""
     number, *rest = path
     if not (number.isdecimal() and int(number) < len(parts) and rest):
         there = "0" if len(parts) == 1 else f"0 to {len(parts) - 1}"
@@ -270,9 +270,9 @@ def parsed(hint: Any, text: str, where: str) -> Any:
 
 
 def typed(value: Any) -> str:
-    """A value as one would type it."""
+    """A value as the user would type it."""
     if isinstance(value, tuple | list) and value and dataclasses.is_dataclass(value[0]):
-        return f"{len(value)} of them, by number (.0 ...)"  # what is in them is too much for a line
+        return f"{len(value)} of them, by number (.0 ...)"  # their contents are too much for a line
     if isinstance(value, tuple | list):
         return ",".join(typed(item) for item in value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
@@ -282,7 +282,7 @@ def typed(value: Any) -> str:
 
 
 def _once(read: Callable[[Any], R]) -> Callable[[Any], R]:
-    """A class does not change: what is read of it is read once."""
+    """Classes do not change, so what is read from one is cached."""
     return functools.cache(read)
 
 
@@ -293,7 +293,7 @@ def _types(cls: Any) -> Mapping[str, Any]:
 
 
 def _choices(hint: Any) -> tuple[type, ...]:
-    """The settings classes among which a field chooses."""
+    """The settings classes that a field chooses from."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return tuple(option for option in options if dataclasses.is_dataclass(option) and isinstance(option, type))
 

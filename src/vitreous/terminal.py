@@ -1,4 +1,4 @@
-"""What long work shows: a bar on a terminal, plain lines anywhere else."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -11,15 +11,15 @@ from typing import Any, Self, TextIO, TypeVar
 
 T = TypeVar("T")
 
-PLAIN_EVERY_S = 10.0  # how often a plain line is printed where there is no terminal
+PLAIN_EVERY_S = 10.0  # between plain lines where there is no terminal
 
 _is_quiet = False  # within `quietly`
 
 
 @contextmanager
 def quietly(is_wanted: bool = True) -> Iterator[None]:
-    """Drops what work says on its way: bars, and lines on the standard output. Warnings and errors remain."""
-    global _is_quiet  # noqa: PLW0603 - bars are made far below whoever wants none
+    """Drops progress: bars, and lines on standard output. Warnings and errors remain."""
+    global _is_quiet  # noqa: PLW0603 - bars are made far below the caller who wants none
     if not is_wanted:
         yield
         return
@@ -37,8 +37,8 @@ def is_quiet() -> bool:
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Work outlives the disk that its words go to: what cannot be written is dropped, and the program then ends with an
-    error once its work is done."""
+    """Work goes on when its output cannot be written (a full disk): that output is dropped, and the program ends with
+    an error once its work is done."""
     out, errors = _Lasting(sys.stdout), _Lasting(sys.stderr)
     with redirect_stdout(out), redirect_stderr(errors):
         try:
@@ -67,11 +67,11 @@ class _Lasting:
     def _tried(self, work: Callable[[], T], otherwise: T) -> T:
         try:
             return work()
-        except BrokenPipeError:  # nobody reads any more, and nobody wants the rest
+        except BrokenPipeError:  # nobody reads any more, so the work may end
             raise
         except OSError as error:
             self.failed = error
-            # The interpreter would fail again at its end, on what the stream still holds.
+            # Otherwise the interpreter would fail again at exit, on what the stream still holds.
             with suppress(OSError), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
             return otherwise
@@ -81,7 +81,7 @@ class _Lasting:
 
 
 def printable(text: str) -> str:
-    """Names of files and classes come from anywhere: a terminal is to show them, not to obey them."""
+    """Names of files and classes come from anywhere: a terminal should show them, not obey them."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -93,17 +93,17 @@ def duration(seconds: float) -> str:
 
 
 def note(*lines: str) -> None:
-    """What a user should know; beside the output, which may be read by a program."""
+    """Notes for the user, on standard error: a program may read the output."""
     for line in lines:
         print(f"note: {line}", file=sys.stderr, flush=True)
 
 
 class Bar:
-    """Progress of work whose length is known: share done, rate, time left, and facts the work adds."""
+    """Progress of work of known length: share done, rate, time left, and facts that the work adds."""
 
     def __init__(self, what: str, total: int, done: int = 0, unit: str = "", silent: bool = False) -> None:
         self.what, self.total, self.unit, self.silent = what, total, unit, silent or _is_quiet
-        self.first = self.done = done  # work that an earlier run did says nothing of today's rate
+        self.first = self.done = done  # work of an earlier run says nothing about this one's rate
         self.started = self.printed = time.monotonic()
         self.facts = ""
         self._rich: Any = None
@@ -132,7 +132,7 @@ class Bar:
         return max(time.monotonic() - self.started, 1e-9)
 
     def update(self, done: int, **facts: str) -> None:
-        """Say how much is done; facts are shown beside it, in the order given."""
+        """Show how much is done, and the facts in the order given."""
         self.done = done
         if facts:
             self.facts = "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())

@@ -227,7 +227,7 @@ def test_what_differs_is_refused(folder, tmp_path):
     (at / "b.png").write_bytes(picture(2))
     with pytest.raises(UserError, match="began with other pictures"):
         embed(folder, tmp_path / "out", at)
-    with pytest.raises(UserError, match=r"lies inside .*, one of the inputs"):
+    with pytest.raises(UserError, match=r": inside .*, one of the inputs"):
         embed(folder, at / "out", at)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")

@@ -134,7 +134,7 @@ def test_a_part_that_kills_every_worker_ends_the_command(tmp_path):
         command = Command(*words, "--engine", "ray", "--workers", 1)
         code, out, errors = command.ended()
         assert code == 2
-        assert f"{engines.TRIES} workers died on one part; line 2 of plan.jsonl" in errors
+        assert f"{engines.TRIES} workers died on one part; one of its pictures (line 2 of plan.jsonl)" in errors
         assert "Traceback" not in errors and here.asked["05.png"] == engines.TRIES
         is_deadly = False
         code, out, errors = Command(*words).ended()

@@ -78,7 +78,7 @@ def test_a_mistyped_name():
     ("name", "changes", "message"),
     [
         ("data-size", {"regularisations": "mediun"}, "--regularisations: no 'mediun' among .* Did you mean medium"),
-        ("data-size", {"fractions": "0.00001"}, "--fractions 1e-05: of .* that is none; give more"),
+        ("data-size", {"fractions": "0.00001"}, "--fractions 1e-05: none of .* pictures; give a larger share"),
         ("data-size", {"fractions": "0,1"}, "--fractions is 0: it must be above 0"),
         ("data-size", {"fractions": "1.5"}, "--fractions is 1.5: it is a share, at most 1"),
         ("data-size", {"models": ""}, "--models is empty"),

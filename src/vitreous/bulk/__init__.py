@@ -1,1 +1,1 @@
-"""Any number of pictures through a model: cut into parts, each of them written whole or not at all."""
+"""Any number of pictures through a model, in parts that are written whole or not at all."""

@@ -14,7 +14,7 @@ VALUES, NAMES = "embeddings.npy", "names.csv"
 
 
 def write_arrays(output: Output) -> None:
-    """From rows that are complete, part by part. A picture without an embedding is a row of NaN."""
+    """From complete rows, part by part. A picture without an embedding is a row of NaN."""
     about = output.manifest()
     assert about is not None and about["done"]
     width = about["width"]

@@ -1,7 +1,4 @@
-"""What predictions look like as columns of a table, by kind of task: records (`prediction.records`), with types.
-
-A new kind is one line in COLUMNS.
-"""
+"""Predictions (`prediction.records`) as typed columns of a table. A new kind of task is one line in COLUMNS."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,12 +24,12 @@ COLUMNS: dict[TaskKind, dict[str, pa.DataType]] = {
 
 
 def arrays(records: Sequence[Record], columns: dict[str, pa.DataType]) -> list[pa.Array]:
-    """One per column; nothing where a record has nothing: no set was asked for."""
+    """One per column, with nulls where a record has nothing: no prediction set was asked for."""
     return [
         pa.array([_cell(record.get(name), kind) for record in records], type=kind) for name, kind in columns.items()
     ]
 
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
-    """Pairs, which JSON has as lists, are tuples for Arrow."""
+    """Arrow needs pairs, which are lists in JSON, as tuples."""
     return [tuple(pair) for pair in value] if kind in (PROBABILITIES, SHARES) and value is not None else value

@@ -1,7 +1,7 @@
-"""Engines: who does the parts of a plan. Nothing else differs between them.
+"""Engines: what computes the parts of a plan. Nothing else differs between them.
 
-local   this process, one part after the other
-ray     a Ray cluster (Ray Data): the one that RAY_ADDRESS names or that runs here, else one that lives as long as this
+local   this process, one part after another
+ray     a Ray cluster (Ray Data): the one that RAY_ADDRESS names or that runs here, else a temporary one
 """
 
 import logging
@@ -16,16 +16,16 @@ from vitreous.bulk.worker import Job, Line, Worker
 from vitreous.errors import UserError, first_line, in_plain_words
 
 Name = Literal["local", "ray"]
-TRIES = 4  # of a part whose workers die: Ray itself would begin it again for ever
-MOST_BLOCKS = 10_000  # of lines, that a cluster is handed
+TRIES = 4  # of a part whose workers die: Ray itself would restart it for ever
+MOST_BLOCKS = 10_000  # of lines that a cluster is given
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How much of a cluster is used; None: all of it."""
+    """How much of a cluster to use; None: all of it."""
 
     workers: int | None = None
-    cpus: int = 1  # per worker, where there is no GPU: as many threads
+    cpus: int = 1  # per worker without a GPU, and its number of threads
 
 
 def local(job: Job, lines: Sequence[Line], opened: Opened) -> Iterator[Written]:
@@ -51,7 +51,7 @@ def on_ray(job: Job, lines: Sequence[Line], pool: Pool) -> Iterator[Written]:
 
 
 def _room(ray: Any, device: str, pool: Pool) -> tuple[str, int, dict[str, int]]:
-    """Where workers compute, for how many there is room, and what Ray must give each of them."""
+    """Where workers compute, how many there is room for, and the resources that Ray must give each."""
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     gpus = sum(int(machine.get("GPU", 0)) for machine in machines) if device in ("auto", "cuda") else 0
     if gpus:
@@ -66,8 +66,8 @@ def _room(ray: Any, device: str, pool: Pool) -> tuple[str, int, dict[str, int]]:
 
 
 class RayWorker:
-    """A worker, as Ray Data calls it: lines in columns, one at a time. What a user can fix is reported, not raised:
-    Ray would wrap it in its own words."""
+    """A worker as Ray Data calls it: lines in columns, one at a time. Errors that a user can fix are reported, not
+    raised: Ray would wrap them in its own words."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -88,8 +88,8 @@ class RayWorker:
         output = self.worker.output
         if not output.begin(line.part, TRIES):
             raise UserError(
-                f"{output.where}: {TRIES} workers died on one part; line {line.part + 1} of plan.jsonl names its "
-                "pictures, one of which may be to blame; or give each worker more memory. The same command resumes it"
+                f"{output.where}: {TRIES} workers died on one part; one of its pictures (line {line.part + 1} of "
+                "plan.jsonl) may be to blame, or each worker needs more memory. The same command resumes it"
             )
         done = self.worker(line)
         output.end(line.part)
@@ -97,9 +97,9 @@ class RayWorker:
 
 
 def connected() -> Any:
-    """Ray, connected to a cluster; quiet, and with its reports home switched off."""
+    """Ray, connected to a cluster, quiet, and with its usage reports switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it takes every restart for an error
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it reports every restart as an error
     try:
         import ray
         import ray.data
@@ -109,7 +109,7 @@ def connected() -> Any:
     if not ray.is_initialized():
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ConnectionError, RuntimeError) as error:  # nobody is there, or another version
+        except (ConnectionError, RuntimeError) as error:  # no cluster is there, or another version
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise UserError(f"--engine ray: no cluster at {where} ({first_line(error)})") from None
     ray.data.DataContext.get_current().enable_progress_bars = False

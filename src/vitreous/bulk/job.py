@@ -1,4 +1,4 @@
-"""The job: plan, compare with what is there, do what is missing, say that it is done."""
+"""The job: plan, compare with existing output, do what is missing, mark it as done."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,9 +43,9 @@ class Result:
 
 
 def run(request: Request) -> Result:
-    """A row for every picture. The same request goes on where an earlier one stopped; another is refused."""
+    """A row for every picture. The same request resumes where an earlier one stopped; a different one is refused."""
     if request.engine == "ray":
-        engines.connected()  # whether it is there shows before anything is read
+        engines.connected()  # an error, if any, comes before anything is read
     out = request.out if is_url(request.out) else str(Path(request.out).expanduser().absolute())
     output = Output(out)
     opened = request.work.open("cpu" if request.engine == "ray" else request.device)
@@ -59,17 +59,17 @@ def run(request: Request) -> Result:
 
 
 def _planned(request: Request, output: Output, opened: Opened) -> Plan:
-    """The plan; it is written down at first, and compared afterwards."""
+    """The plan, which is written the first time and compared afterwards."""
     for word in request.inputs:
         if not is_url(word) and Path(output.where).is_relative_to(Path(word).absolute()):
-            raise UserError(f"{output.where}: lies inside {word}, one of the inputs; choose a --out outside it")
+            raise UserError(f"{output.where}: inside {word}, one of the inputs; choose a --out outside it")
     parts = plan(request.inputs, request.per_part, Path.cwd(), request.lines)
     there = output.manifest()
     about = _about(request, opened)
     if there is None:
         if names := [name for name in output.store.names() if name != "plan.jsonl"]:
             raise UserError(
-                f"{output.where}: holds {names[0]!r}, but no rows written by vitreous; choose another --out"
+                f"{output.where}: contains {names[0]!r}, but no rows written by vitreous; choose another --out"
             )
         planned = output.write_plan(parts)
         if not len(planned):
@@ -83,8 +83,8 @@ def _planned(request: Request, output: Output, opened: Opened) -> Plan:
 
 
 def _grown(request: Request, output: Output, there: dict[str, Any], now: Iterable[Part]) -> Plan:
-    """The plan with what was added since, and without what is gone or has changed. A kill in between costs nothing: the
-    plan is written once no row is left that it does not speak of."""
+    """The plan with pictures that were added since, and without those that are gone or have changed. A kill in between
+    does no harm: the plan is written after rows that it does not contain have been removed."""
     if there["inputs"] != list(request.inputs):
         raise UserError(f"{output.where}: began with {', '.join(there['inputs'])}; choose another --out")
     before, after = _brought_up(output, there, list(now), request.per_part)
@@ -101,8 +101,8 @@ def _grown(request: Request, output: Output, there: dict[str, Any], now: Iterabl
 
 
 def _brought_up(output: Output, there: dict[str, Any], now: list[Part], per_part: int) -> tuple[list[Part], list[Part]]:
-    """The plan as it was and as it will be. One that cannot be read is as it is now, if no picture has changed; if one
-    has, nothing tells whose the rows are, and all are written again."""
+    """The plan as it was and as it will be. An unreadable plan equals the present one if no picture has changed;
+    otherwise nothing tells which pictures the rows belong to, and all are written again."""
     try:
         before = list(output.parts())
         return before, grown(before, now, per_part)
@@ -133,7 +133,7 @@ def _compare(where: str, there: dict[str, Any], here: dict[str, Any]) -> None:
 
 
 def _done(request: Request, output: Output, planned: Plan, missing: Sequence[int], opened: Opened) -> Iterator[Written]:
-    model = Path(request.work.model).expanduser()  # workers may begin in another folder
+    model = Path(request.work.model).expanduser()  # workers may start in another folder
     job = Job(
         work=replace(request.work, model=str(model.absolute())) if model.exists() else request.work,
         out=output.where,

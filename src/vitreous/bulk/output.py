@@ -1,11 +1,11 @@
-"""Output: rows in a folder, as they come and once they are complete.
+"""Output: rows in a folder, while they are written and when they are complete.
 
-OUT/manifest.json                  whose rows of what they are, with its own sha256; and `done` once none is missing
+OUT/manifest.json                  the model and what was asked, with its own sha256; and `done` once no row is missing
 OUT/plan.jsonl                     the parts, one per line (`parts`)
 OUT/rows/part-00000012-rows-4096-failed-3.parquet      the rows of one part, in the order of the pictures
 
-The names of the files tell how far the work is: nothing need be opened to go on with it. Sorted by name, their rows are
-in the order of the inputs.
+The file names show the progress: no file need be opened to resume. Sorted by name, their rows are in the order of the
+inputs.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Written:
 
     part: int
     rows: int
-    failed: int  # how many of them say why there is no result
+    failed: int  # how many of them have an error instead of a result
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Written:
 @dataclass(frozen=True)
 class Plan:
     sha256: str
-    starts: "array[int]"  # where the line of each part begins, and where the last one ends
+    starts: "array[int]"  # where the line of each part begins, and where the last ends
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -81,18 +81,18 @@ class Output:
     # ---- the plan
 
     def write_plan(self, parts: Iterable[Part], like: str | None = None) -> Plan:
-        """`like`: the digest of the plan that was written before; another one is refused, and takes no one's place."""
+        """`like`: the digest of the plan that was written before; a different plan is refused, and not written."""
         with self.store.writing(PLAN) as file:
             planned = _planned(parts, file)
             if like is not None and planned.sha256 != like:
                 raise UserError(
-                    f"{self.where}: began with other pictures: some were added, taken away or changed; choose another "
+                    f"{self.where}: began with other pictures: some were added, removed or changed; choose another "
                     "--out"
                 )
         return planned
 
     def has_plan(self, sha256: str) -> bool:
-        """Whether this one lies there, whole."""
+        """Whether this plan is there, intact."""
         if not self.store.has(PLAN):
             return False
         with self.store.reading(PLAN) as file:
@@ -103,22 +103,22 @@ class Output:
 
     @staticmethod
     def planned(parts: Iterable[Part]) -> Plan:
-        """What the plan would be; it is not written."""
+        """The plan without writing it."""
         return _planned(parts, None)
 
     def parts(self) -> Iterator[Part]:
-        """Of the plan that is written, in order."""
+        """The parts of the written plan, in order."""
         with self.store.reading(PLAN) as file:
             yield from map(from_line, file)
 
     def part(self, start: int, end: int) -> Part:
-        """The one whose line lies there."""
+        """The part whose line is at these bytes."""
         return from_line(self.store.read(PLAN, start, end))
 
     # ---- rows
 
     def written(self) -> dict[int, Written]:
-        """By part. Where a part was written twice, by a worker that was taken for dead, one is removed."""
+        """By part. If a part was written twice, also by a worker presumed dead, one of them is removed."""
         found: dict[int, Written] = {}
         for match in filter(None, map(NAME.fullmatch, self.store.names(ROWS))):
             one = Written(*(int(match[name]) for name in ("part", "rows", "failed")))
@@ -129,17 +129,17 @@ class Output:
         return found
 
     def write(self, number: int, table: pa.Table, part: Part, fingerprint: str) -> Written:
-        """`fingerprint`: of the model whose results they are."""
+        """`fingerprint`: of the model that computed the results."""
         done = Written(number, table.num_rows, table.num_rows - table["error"].null_count)
         marked = table.replace_schema_metadata({"of": _mark(part, fingerprint)})
         with self.store.writing(done.name) as file:
             pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         return done
 
-    # ---- parts that their workers do not survive
+    # ---- parts that kill their workers
 
     def begin(self, part: int, tries: int) -> bool:
-        """Leaves a mark for every time that a part is begun; False where it was begun so often already."""
+        """Marks every start of a part; False if it was started `tries` times already."""
         for number in range(tries):
             name = f"{BEGUN}/part-{part:08}-{number}"
             if not self.store.has(name):
@@ -154,14 +154,14 @@ class Output:
             number += 1
 
     def forget_begun(self) -> None:
-        """A new command tries everything again."""
+        """Removes the marks: a new command tries everything again."""
         for name in self.store.names(BEGUN):
             self.store.remove(f"{BEGUN}/{name}")
 
-    # ---- once it is done
+    # ---- when it is done
 
     def tables(self) -> Iterator[pa.Table]:
-        """Part by part, in order; a UserError where the work is not done, or a file is damaged."""
+        """Part by part, in order; a UserError if the work is not done, or a file is damaged."""
         about = self.manifest()
         if about is None or not about.get("done"):
             raise UserError(f"{self.where}: its rows are incomplete; run the same command again to finish it")
@@ -180,7 +180,7 @@ class Output:
                     of = (table.schema.metadata or {}).get(b"of")  # earlier versions wrote none
                     if of is not None and of.decode() != _mark(part, about["model"]["fingerprint"]):
                         raise ValueError("rows of another part, or of another model")
-                except Exception as error:  # pyarrow raises nearly anything
+                except Exception as error:  # pyarrow may raise anything
                     raise UserError(
                         f"{self.where}/{one.name}: damaged ({error}); remove it, and run the command again"
                     ) from None
@@ -188,7 +188,7 @@ class Output:
 
 
 def _mark(part: Part, fingerprint: str) -> str:
-    """By which a file that took the place of another is noticed."""
+    """A digest by which a file in place of another is noticed."""
     return hashlib.sha256(f"{fingerprint} {to_line(part)}".encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,8 @@
-"""Parts: pictures that lie together, read one after the other. A plan is a list of them; each becomes one file of rows.
+"""Parts: pictures that are stored together and read one after another. A plan is a list of parts; each becomes one file
+of rows.
 
-A part is a line of JSON, says how many bytes its files have, and is all that a worker needs to know: whoever has the
-plan needs no second look at the folders.
+A part is a line of JSON with the sizes of its files, and all that a worker needs to know: with the plan, nobody has to
+list the folders again.
 """
 
 import json
@@ -26,13 +27,13 @@ ROWS = 32  # of a parquet file in memory at a time
 
 
 class Stored(NamedTuple):
-    """A picture that is not yet decoded: its bytes, or the name of its file; or why there is none."""
+    """A picture that is not decoded yet: its bytes, or the name of its file; or why there is none."""
 
     name: str
     content: bytes | str | BadPicture
 
     def read(self, root: Path) -> Picture | BadPicture:
-        """Made to be called by many threads: this is where a picture is fetched and decoded."""
+        """Fetches and decodes the picture; many threads may call this."""
         try:
             if isinstance(self.content, BadPicture):
                 return self.content
@@ -43,10 +44,10 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class FilesPart:
-    """Pictures that are files of their own."""
+    """Pictures in separate files."""
 
     names: tuple[str, ...]
-    sizes: tuple[int | None, ...]  # in bytes, where a listing gives them
+    sizes: tuple[int | None, ...]  # in bytes, if a listing gives them
 
     def stored(self, root: Path) -> Iterator[Stored]:
         return (Stored(name, name) for name in self.names)
@@ -54,7 +55,7 @@ class FilesPart:
 
 @dataclass(frozen=True)
 class TarPart:
-    """Some pictures of a tar file, one after the other."""
+    """Consecutive pictures of a tar file."""
 
     file: str
     size: int | None
@@ -62,7 +63,7 @@ class TarPart:
     count: int | None = None  # None: up to the end
 
     def stored(self, root: Path) -> Iterator[Stored]:
-        """What cannot be read of the archive itself is one row, called as the archive."""
+        """If the archive itself cannot be read, that is one row with the name of the archive."""
         num = 0
         try:
             with open_shard(self.file, root) as file:
@@ -79,10 +80,10 @@ class TarPart:
 
 
 def pictures_of(file: BinaryIO, skipped: Skipped) -> Iterator[tarfile.TarInfo]:
-    """The headers of pictures, from where the file stands."""
+    """The headers of pictures, from the present position in the file."""
     with tarfile.open(fileobj=cast(BinaryIO, Headers(file)), mode="r:") as tar:
         for member in tar:
-            tar.members = []  # type: ignore[attr-defined]  # they would be kept, all of them, for a second pass
+            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them for a second pass
             if member.isdir() or any(map(skipped.is_hidden, PurePosixPath(member.name).parts)):
                 continue
             if not member.isreg():
@@ -101,7 +102,7 @@ def _content(file: BinaryIO, member: tarfile.TarInfo) -> bytes | BadPicture:
 
 @dataclass(frozen=True)
 class ParquetPart:
-    """Some rows of a parquet file, one after the other."""
+    """Consecutive rows of a parquet file."""
 
     file: str
     size: int | None
@@ -110,7 +111,7 @@ class ParquetPart:
     count: int
 
     def stored(self, root: Path) -> Iterator[Stored]:
-        """What cannot be read of the file becomes as many rows that say so."""
+        """Rows that cannot be read become as many rows with an error."""
         try:
             shard = open_shard(self.file, root)
         except BadPicture as error:
@@ -120,11 +121,11 @@ class ParquetPart:
             yield from self._named(self._contents(shard), self.first)
 
     def _contents(self, shard: BinaryIO) -> Iterator[bytes | str | BadPicture]:
-        """A damaged row group costs its own rows alone."""
+        """A damaged row group costs only its own rows."""
         try:
             file = pq.ParquetFile(shard)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        except Exception as error:  # pyarrow raises nearly anything where a file is damaged
+        except Exception as error:  # pyarrow may raise anything for a damaged file
             yield from [_damage(self.file, error, "damaged")] * self.count
             return
         start = 0
@@ -157,7 +158,7 @@ def _cells(file: pq.ParquetFile, group: int, column: str) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class BrokenPart:
-    """A shard that could not even be opened: one row, which says why."""
+    """A shard that could not be opened: one row, which says why."""
 
     file: str
     reason: str
@@ -176,7 +177,7 @@ def to_line(part: Part) -> str:
 
 
 def from_line(line: str | bytes) -> Part:
-    """Of a line that we have written ourselves."""
+    """The part from a line that we wrote ourselves."""
     fields = json.loads(line)
     kind = KINDS[fields.pop("kind")]
     made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
@@ -190,7 +191,7 @@ def _damage(file: str, error: Exception, words: str) -> BadPicture:
 
 
 def _beside(file: str, path: Path) -> str:
-    """A picture that a table names: it lies where the table does."""
+    """A picture that a table names, relative to the table's folder."""
     if not is_url(file):
         return str(Path(file).parent / path)
     if path.is_absolute() or ".." in path.parts:

@@ -1,8 +1,8 @@
-"""Where pictures lie: on a disk, or behind a URL that fsspec knows (s3://, gs://, https://, memory:// ...).
+"""Where pictures are: on disk, or at a URL that fsspec supports (s3://, gs://, https://, memory:// ...).
 
-What is wrong with one picture is a BadPicture: it is not there, or nobody may read it. A network that fails is asked
-again a few times. Then, a store that cannot be reached ends the work: rows that say so would look like results. On the
-web some server is always gone for good, so there it is one more bad picture, called Unreached.
+Something wrong with one picture is a BadPicture: it does not exist, or may not be read. A failing network is tried a
+few times. If a store still cannot be reached, that ends the work: rows that said so would look like results. On the web
+some server is always gone for good, so there it is one more bad picture, Unreached.
 """
 
 import os
@@ -17,8 +17,8 @@ from vitreous.data.skipped import Skipped
 from vitreous.data.walk import entries
 from vitreous.errors import UserError, first_line
 
-PAUSES_S = (0.5, 2.0, 8.0)  # before a network is asked again
-READ_AHEAD = 2**23  # bytes of a shard that are fetched at a time
+PAUSES_S = (0.5, 2.0, 8.0)  # before a network is tried again
+READ_AHEAD = 2**23  # bytes of a shard to fetch at a time
 SHARDS = (".tar", ".parquet")
 NETWORKS = ("aiohttp", "requests", "urllib3", "botocore", "aiobotocore", "gcsfs", "google", "azure")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class UnreachableError(UserError):
-    """Of a store or a server, after all pauses."""
+    """A store or server cannot be reached, after all pauses."""
 
     def __init__(self, url: str, error: BaseException) -> None:
         self.reason = first_line(error)
@@ -34,18 +34,18 @@ class UnreachableError(UserError):
 
 
 class Unreached(BadPicture):
-    """Of a server that gives no answer."""
+    """A picture on a web server that does not answer."""
 
 
 class Found(NamedTuple):
     """A file: a picture, or a shard of them."""
 
-    name: str  # as it was given, or as the folder was with what follows
-    size: int | None  # in bytes, where the listing gives it
+    name: str  # as given, or the folder as given plus the rest of the path
+    size: int | None  # in bytes, if the listing gives it
 
     @property
     def suffix(self) -> str:
-        return os.path.splitext(self.name)[1].lower()  # noqa: PTH122 - a URL is no path
+        return os.path.splitext(self.name)[1].lower()  # noqa: PTH122 - a URL is not a path
 
 
 def is_url(name: str) -> bool:
@@ -62,7 +62,7 @@ def is_folder(name: str, root: Path) -> bool:
 
 
 def files_under(folder: str, root: Path, skipped: Skipped) -> Iterator[Found]:
-    """Pictures and shards at any depth: those of a folder before those of its sub-folders, all by name."""
+    """Pictures and shards at any depth: those of a folder before those of its sub-folders, each sorted by name."""
     waiting = [folder.rstrip("/") or "/"]
     listing = _remote_listing if is_url(folder) else _local_listing
     while waiting:
@@ -77,7 +77,7 @@ def files_under(folder: str, root: Path, skipped: Skipped) -> Iterator[Found]:
 
 
 def _local_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found | str]:
-    """Files, and the names of folders; links to folders may lead anywhere, also in a circle."""
+    """Files, and the names of folders. Links to folders are not followed: they may lead anywhere, even in a circle."""
     for entry in entries(root / folder):
         name = str(Path(folder, entry.name))
         if skipped.is_hidden(entry.name):
@@ -89,7 +89,7 @@ def _local_listing(folder: str, root: Path, skipped: Skipped) -> Iterator[Found 
                 yield name
         elif entry.is_file():
             yield Found(name, entry.stat().st_size)
-        elif entry.is_symlink():  # it leads nowhere: an unreadable picture
+        elif entry.is_symlink():  # a broken link is an unreadable picture
             yield Found(name, None)
         else:
             skipped.special.append(name)
@@ -130,7 +130,7 @@ def picture_at(name: str, root: Path) -> bytes | Path:
     def fetched(files: Any, path: str) -> bytes:
         if not name.startswith("http"):
             return cast(bytes, files.cat_file(path))
-        # As it comes, since what strangers send may have no end. With a size, for which it would ask first.
+        # As a stream, since what strangers send may have no end. With a size, so that fsspec does not ask for it first.
         with files.open(path, "rb", block_size=0, size=1) as file:
             return b"".join(_pieces(file, MAX_BYTES + 1))
 
@@ -152,7 +152,7 @@ def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
 
 
 def open_shard(name: str, root: Path) -> BinaryIO:
-    """A file that can be searched; raises BadPicture."""
+    """A seekable file; raises BadPicture."""
     if is_url(name):
         return cast(
             BinaryIO,
@@ -168,7 +168,7 @@ def open_shard(name: str, root: Path) -> BinaryIO:
 
 
 def _asked(url: str, question: Callable[[Any, str], T]) -> T:
-    """What a file system says about a URL. A UserError where it does not."""
+    """A file system's answer about a URL; a UserError if there is none."""
     try:
         return _asked_of_one(url, question)
     except BadPicture as error:
@@ -176,7 +176,7 @@ def _asked(url: str, question: Callable[[Any, str], T]) -> T:
 
 
 def _asked_of_one(url: str, question: Callable[[Any, str], T]) -> T:
-    """The same; a BadPicture where the fault is this file's alone."""
+    """The same; a BadPicture if the fault is with this file alone."""
     files, path = filesystem(url)
     for pause_s in (*PAUSES_S, None):
         try:
@@ -193,16 +193,16 @@ def _asked_of_one(url: str, question: Callable[[Any, str], T]) -> T:
             if pause_s is None:
                 raise UnreachableError(url, error) from None
             time.sleep(pause_s)
-    raise AssertionError("the last pause is none")
+    raise AssertionError("there is no pause after the last try")
 
 
 def is_network(error: BaseException) -> bool:
-    """Whether it may be gone the next time, rather than a damage of the file."""
+    """Whether the error may be temporary, rather than damage of the file."""
     return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.split(".")[0] in NETWORKS
 
 
 def _refusal(error: Exception) -> str | None:
-    """What a server says about this one request, where asking again is no use."""
+    """The server's message about this request, if asking again is useless."""
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
         return f"the server says {status} {getattr(error, 'message', '')}".rstrip()
@@ -210,7 +210,7 @@ def _refusal(error: Exception) -> str | None:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """That of a URL, and what it calls the path."""
+    """The file system of a URL, and the path in it."""
     import fsspec
 
     try:

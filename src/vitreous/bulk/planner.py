@@ -1,4 +1,4 @@
-"""The planner: inputs in, parts out, one at a time. It is the same for every engine, and knows none.
+"""The planner: inputs in, parts out, one at a time, whatever the engine.
 
 A plan is a function of the inputs: the same files by name and size give the same lines.
 """
@@ -25,7 +25,7 @@ def plan(words: Sequence[str], per_part: int, root: Path, lines: BinaryIO | None
     """Parts of about `per_part` pictures, in the order of the inputs.
 
     `words`: pictures, folders, tar and parquet files, lists of any of these (.txt, one per line), and `-` for such a
-    list in `lines`; each on disk, where they are sought from `root`, or a URL.
+    list in `lines`; each a URL, or a path on disk, relative to `root`.
     """
     loose: list[Found] = []
     for found in _found(words, root, lines):
@@ -45,10 +45,10 @@ def plan(words: Sequence[str], per_part: int, root: Path, lines: BinaryIO | None
 
 
 def grown(before: Sequence[Part], now: Iterable[Part], per_part: int) -> list[Part]:
-    """The plan of an earlier time, brought up to what the inputs hold now.
+    """An earlier plan, updated to what the inputs contain now.
 
-    A part keeps its number, so that its rows stay. Where one of its files is gone or has changed it is emptied, and
-    what is left of it comes again after the others.
+    A part keeps its number, so that its rows stay valid. If one of its files is gone or has changed, the part is
+    emptied, and what is left of it is appended after the others.
     """
     loose: dict[str, int | None] = {}
     shards: dict[Part, None] = {}
@@ -99,11 +99,11 @@ def _listed(lines: Iterable[bytes], root: Path) -> Iterator[Found]:
 
 
 def _sized(name: str, root: Path) -> Found:
-    """On a disk, asking for a size costs nothing, and tells that a file was exchanged."""
+    """On disk, the size is cheap to get, and shows that a file was replaced."""
     try:
         return Found(name, None if is_url(name) else size_of(name, root))
     except BadPicture:
-        return Found(name, None)  # a row will say so
+        return Found(name, None)  # its row will say so
 
 
 def _opened_list(word: str, root: Path) -> BinaryIO:
@@ -122,8 +122,8 @@ def _matching(pattern: str) -> Iterator[Found]:
 
 
 def _of_tar(found: Found, per_part: int, root: Path) -> Iterator[Part]:
-    """On a disk, headers are quick to read, and say where to cut. A far shard is taken whole: to cut it, it would have
-    to be fetched."""
+    """On disk, headers are quick to read, and show where to cut. A remote shard is one part: to be cut, it would have
+    to be downloaded."""
     size = found.size if found.size is not None else size_of(found.name, root)
     if is_url(found.name):
         yield TarPart(found.name, size)
@@ -139,18 +139,18 @@ def _of_tar(found: Found, per_part: int, root: Path) -> Iterator[Part]:
                 num += 1
     except BadPicture:
         raise
-    except Exception:  # it is read again, to tell what is wrong where
+    except Exception:  # the worker reads it again and reports what is wrong
         pass
     yield TarPart(found.name, size, start)
 
 
 def _of_parquet(found: Found, per_part: int, root: Path) -> Iterator[Part]:
-    """Cut between row groups, where these are small enough: whoever wants a row must read its group."""
+    """Cut between row groups, if they are small enough: to read a row, its whole group must be read."""
     size = found.size if found.size is not None else size_of(found.name, root)
     with open_shard(found.name, root) as file:
         try:
             footer = pq.ParquetFile(file)
-        except Exception as error:  # pyarrow raises nearly anything where a file is damaged
+        except Exception as error:  # pyarrow may raise anything for a damaged file
             raise BadPicture(f"cannot be read as parquet ({first_line(error)})") from None
         name = column(footer.schema_arrow.names, None, IMAGES, "image", found.name)
         groups = [footer.metadata.row_group(group).num_rows for group in range(footer.num_row_groups)]

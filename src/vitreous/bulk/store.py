@@ -1,6 +1,6 @@
-"""Stores: a folder on a disk or behind a URL, in which files are written whole or not at all.
+"""Stores: a folder on disk or at a URL, in which files are written whole or not at all.
 
-An object store shows an object once all of it is there; on a disk a file takes its place when it is complete.
+An object store shows an object only when it is complete; on disk, a file is renamed into place when it is complete.
 """
 
 import tempfile
@@ -24,18 +24,18 @@ class Store(ABC):
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
-        """What is in it, in order; nothing where there is no such folder."""
+        """What is in it, in order; nothing if there is no such folder."""
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file that is there once all of it is written, and not where an error came in between."""
+        """A file that appears once all of it is written, and not at all after an error."""
 
     @abstractmethod
     def reading(self, name: str) -> AbstractContextManager[BinaryIO]: ...
 
     @abstractmethod
     def read(self, name: str, start: int, end: int) -> bytes:
-        """Some bytes, and no more."""
+        """Only these bytes."""
 
     @abstractmethod
     def has(self, name: str) -> bool: ...
@@ -45,7 +45,7 @@ class Store(ABC):
 
     @abstractmethod
     def claimed(self) -> AbstractContextManager[None]:
-        """Ours alone meanwhile."""
+        """Inside, the store is ours alone."""
 
 
 class LocalStore(Store):
@@ -97,7 +97,7 @@ class LocalStore(Store):
 
 
 class RemoteStore(Store):
-    """Nobody keeps two commands apart here: what both write is the same."""
+    """Two commands are not kept apart here: both write the same."""
 
     def __init__(self, where: str) -> None:
         self.where = where

@@ -1,4 +1,4 @@
-"""Work: what is made of every picture. It says so as JSON, and is opened where it is done."""
+"""Work: what to compute for every picture. It travels as JSON, and is opened where it is done."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Opened(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Work(ABC):
-    grows: ClassVar[bool] = False  # whether a rerun takes in pictures that were added, rather than refuse them
+    grows: ClassVar[bool] = False  # whether a rerun adds new pictures, rather than refuse them
     model: str  # its path
 
     @property
@@ -39,7 +39,7 @@ class Work(ABC):
     @property
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """All that the rows follow from, beside the model and the pictures."""
+        """Everything that the rows depend on, apart from the model and the pictures."""
 
     @abstractmethod
     def open(self, device: str) -> Opened: ...
@@ -64,7 +64,7 @@ class Embed(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Embed):
-    """Embeddings to search: of length 1, of a folder that may grow."""
+    """Embeddings to search: of length 1, for a folder that may grow."""
 
     grows = True
     normalise: bool = True

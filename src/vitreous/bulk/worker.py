@@ -1,4 +1,4 @@
-"""A worker: parts in, files of rows out. Every engine has some, in whatever processes."""
+"""A worker: parts in, files of rows out. Every engine runs some, in whatever processes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +17,12 @@ from vitreous.bulk.work import Opened, Work
 from vitreous.data.images import BadPicture, Picture
 from vitreous.errors import UserError
 
-READERS = 8  # threads that fetch and decode: decoders let go of Python's lock, and networks make one wait
-AHEAD = 2  # batches that are read before they are needed
+READERS = 8  # threads that fetch and decode: decoders release Python's lock, and networks are slow
+AHEAD = 2  # batches to read before they are needed
 
 
 class Line(NamedTuple):
-    """A part, as whoever hands out work names it: its number, and where its line in the plan begins and ends."""
+    """A part as engines refer to it: its number, and where its line in the plan begins and ends."""
 
     part: int
     start: int
@@ -31,19 +31,19 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker must know. It is small, and goes to other machines."""
+    """What a worker must know. It is small, and sent to other machines."""
 
     work: Work
     out: str
-    root: str  # where relative paths begin
+    root: str  # the folder that relative paths start from
     device: str
     batch: int  # pictures that go through the model together
-    fingerprint: str  # of the model that this began with
+    fingerprint: str  # of the model that this job began with
 
 
 class Worker:
     def __init__(self, job: Job, opened: Opened | None = None) -> None:
-        """`opened`: the model, where this process has it already."""
+        """`opened`: the model, if this process has it already."""
         self.job, self.root, self.output = job, Path(job.root), Output(job.out)
         self.opened = opened or job.work.open(job.device)
         if self.opened.fingerprint != job.fingerprint:
@@ -58,7 +58,7 @@ class Worker:
         return self.output.write(line.part, self.table(part), part, self.job.fingerprint)
 
     def table(self, part: Part) -> pa.Table:
-        """One row per picture. Batches never cross parts, so that every engine sees the same ones."""
+        """One row per picture. Batches never span parts, so that they are the same with every engine."""
         unreached = 0
         read = _ahead(part.stored(self.root), lambda stored: stored.read(self.root), AHEAD * self.job.batch)
         batches = []
@@ -66,7 +66,7 @@ class Worker:
             batches.append(self._rows(some))
             unreached += sum(isinstance(one, Unreached) for _, one in some)
         table = pa.Table.from_batches(batches, self.schema)
-        if table.num_rows and unreached == table.num_rows:  # so it is this side that is cut off
+        if table.num_rows and unreached == table.num_rows:  # so our own network is down
             reason = table["error"][0]
             raise UserError(f"none of {unreached} pictures could be reached: {reason}; the same command resumes later")
         return table
@@ -84,7 +84,7 @@ class Worker:
 def _ahead(
     items: Iterable[Stored], read: Callable[[Stored], Picture | BadPicture], num: int
 ) -> Iterator[tuple[Stored, Picture | BadPicture]]:
-    """In order; at most `num` are read and not yet taken, so that memory does not grow."""
+    """In order; at most `num` are read ahead, so that memory does not grow."""
     waiting: deque[tuple[Stored, Future[Picture | BadPicture]]] = deque()
     with ThreadPoolExecutor(READERS) as threads:
         for item in items:
@@ -97,5 +97,5 @@ def _ahead(
 
 
 def _text(name: str) -> str:
-    """Names of files need not be UTF-8, and those of a table must."""
+    """File names need not be UTF-8, but a table's text must."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Every recipe there is: one function, one reproducible result. A new one is a function and its name here."""
+"""All recipes: each function is one reproducible result. A new recipe is a function, and its name here."""
 
 import inspect
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def finetune_recipe(start: str, data: str, changes: dict[str, str]) -> Recipe:
 
 
 def parameters(recipe: Callable[..., Recipe]) -> list[settings.Field]:
-    """What a recipe function itself takes; one without a value is "needed"."""
+    """The parameters of a recipe function; one without a default is "needed"."""
     return [
         settings.Field(one.name, settings.type_name(one.annotation), _shown(one.default), "")
         for one in inspect.signature(recipe).parameters.values()
@@ -149,7 +149,7 @@ def _shown(default: Any) -> str:
 
 
 def assembled(recipe: Callable[..., Recipe], given: dict[str, Any], changes: dict[str, str]) -> Recipe:
-    """The recipe that a function makes of its own parameters, then changed field by field."""
+    """The recipe that a function makes from its parameters, then changed field by field."""
     takes = inspect.signature(recipe).parameters
     own = {
         name: settings.parsed(takes[name].annotation, text, f"--{name}")

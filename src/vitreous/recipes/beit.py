@@ -17,7 +17,7 @@ from vitreous.training.schedule import ScheduleSettings
 
 
 def cifar10_tokeniser(epochs: float = 100.0, picture_px: int = 32) -> Recipe:
-    """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells a picture and 1024 words. BEiT learns from it.
+    """Visual words for CIFAR-10: a discrete VAE of 8 x 8 cells per picture and 1024 words. BEiT learns from it.
 
     Command:  vitreous train cifar10_tokeniser
     Cost:     1.9 s per epoch on one H200, so 3.2 minutes; 1.8e16 FLOP
@@ -33,7 +33,7 @@ def cifar10_tokeniser(epochs: float = 100.0, picture_px: int = 32) -> Recipe:
         model,
         epochs=epochs,
         augmentation=CROPS,
-        optimizer=AdamWSettings(lr=2e-3, weight_decay=1e-4),  # their decay; a rate for so small a model
+        optimizer=AdamWSettings(lr=2e-3, weight_decay=1e-4),  # the paper's decay; a rate for such a small model
     )
 
 
@@ -46,14 +46,14 @@ def cifar10_beit(teacher: str = "runs/cifar10_tokeniser", epochs: float = 400.0,
     Section:  Bao et al. 2021, section 2; the recipe is ours
     """
     model = small_vit("mean", picture_px)
-    # A block of 16 patches of 196 is one of 5 of 64.
+    # 16 patches of 196 correspond to 5 of 64.
     objective = BEiTSettings(least_block=round(16 / 196 * (picture_px // cell_of(picture_px)) ** 2))
     recipe = unlabelled("cifar10_beit", objective, model, epochs=epochs, augmentation=CROPS)
     return replace(recipe, teacher=teacher)
 
 
 def tokeniser_imagenet(data: str = "imagenet", picture_px: int = 112) -> Recipe:
-    """Visual words for ImageNet at 112 px: 14 x 14 cells a picture and 8192 words. BEiT learns from it.
+    """Visual words for ImageNet at 112 px: 14 x 14 cells per picture and 8192 words. BEiT learns from it.
 
     Command:  vitreous train tokeniser_imagenet --data /path/to/imagenet
     Cost:     not measured yet
@@ -87,7 +87,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
     Command:  vitreous train beit_imagenet --teacher runs/tokeniser_imagenet --data /path/to/imagenet
     Cost:     800 epochs of 1.28 M pictures; the paper: about five days on 16 V100 cards
     Score:    paper (ImageNet after fine-tuning): 83.2 % at 224 px, 84.6 % at 384 px
-    Section:  Bao et al. 2021, section 2.5 and the appendix; the tokeniser is our own, where theirs is DALL-E's
+    Section:  Bao et al. 2021, section 2.5 and the appendix; the tokeniser is our own, theirs is DALL-E's
     """
     return Recipe(
         name="beit_imagenet",

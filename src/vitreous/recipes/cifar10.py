@@ -43,10 +43,10 @@ def cifar10_hybrid(epochs: float = 150.0) -> Recipe:
 
 
 def cifar10_resnet(epochs: float = 100.0) -> Recipe:
-    """CIFAR-10 from scratch: a BiT-style ResNet of like cost a picture, the rival.
+    """CIFAR-10 from scratch: a BiT-style ResNet of similar cost per picture, the rival.
 
     Command:  vitreous train cifar10_resnet --data.val_fraction 0
-    Cost:     6.2 minutes on one H200 that other programs shared; 1.2e16 FLOP
+    Cost:     6.2 minutes on an H200 shared with other programs; 1.2e16 FLOP
     Score:    96.01 % (one seed; docs/RESULTS.md)
     Section:  4.1 (the baselines); the recipe is ours
     """
@@ -94,7 +94,7 @@ def cifar10_pvt(epochs: float = 250.0) -> Recipe:
         depths=(3, 6, 2),
         heads=(3, 6, 10),
         mlp_factors=(4, 4, 4),
-        reductions=(2, 1, 1),  # 64 keys at most: as many as the ViT has tokens
+        reductions=(2, 1, 1),  # at most 64 keys, as many as the ViT has tokens
         stochastic_depth=0.1,
     )
     return small_pictures("cifar10_pvt", model, epochs)

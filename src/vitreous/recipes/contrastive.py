@@ -19,7 +19,7 @@ from vitreous.training.schedule import ScheduleSettings
 
 TWICE = (ViewSettings(augmentation=CONTRAST),)
 
-# Grill et al. 2020, appendix B, and so MoCo v3: the first view is always blurred, the second one solarized at times.
+# Grill et al. 2020, appendix B, and MoCo v3: the first view is always blurred, the second sometimes solarized.
 FIRST = Augmentation(
     crop=CropSettings(method="random-resized", scale=(0.08, 1.0)),
     colour=ColourSettings(probability=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, grey=0.2, blur=1.0),
@@ -42,7 +42,7 @@ def cifar10_simclr(epochs: float = 520.0, picture_px: int = 32) -> Recipe:
         epochs=epochs,
         augmentation=CONTRAST,
         more_views=TWICE,
-        # On held-out pictures this temperature beat the paper's for CIFAR-10, 0.5, and these rates the others' half.
+        # On held-out pictures, this temperature beat 0.5, the paper's for CIFAR-10, and these rates beat half of them.
         optimizer=MuonSettings(lr=4e-3, weight_decay=0.1, adam_lr=2e-3),
     )
 
@@ -66,7 +66,7 @@ def cifar10_mocov3(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
 
 
 def cifar10_byol(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
-    """CIFAR-10 without labels: BYOL foretells what a slow copy says of the other view, and pushes nothing away.
+    """CIFAR-10 without labels: BYOL predicts a slow copy's output for the other view, and pushes nothing away.
 
     Command:  vitreous train cifar10_byol
     Cost:     1.4 s per epoch on one H200, so 9.2 minutes; 9.3e16 FLOP
@@ -89,13 +89,13 @@ def mocov3_imagenet(
     """MoCo v3 on ImageNet, as in its paper: 300 epochs, batch 4096, frozen patches, sine-cosine positions.
 
     Command:  vitreous train mocov3_imagenet --model vit_b16 --data /path/to/imagenet
-    Cost:     300 epochs of 1.28 M pictures, two views each, of two encoders; B/16: 5.4e19 FLOP
+    Cost:     300 epochs of 1.28 M pictures, two views each, through two encoders; B/16: 5.4e19 FLOP
     Score:    its released weights (linear probe): S/16 73.2, B/16 76.7 %; ours not measured yet
     Section:  Chen, Xie and He 2021, 4 and 5; rate, decay of all weights and crops as in the released code
     """
-    wrong = f"mocov3_imagenet is for a plain ViT, and {model} is none: give vit_s16 or vit_b16"
+    wrong = f"mocov3_imagenet needs a plain ViT, which {model} is not: give vit_s16 or vit_b16"
     settings = as_plain_vit(model_settings(model, picture_px=picture_px), wrong)
-    # Section 5: its ViT-S has 12 heads, as B has.
+    # Section 5: its ViT-S has 12 heads, like B.
     settings = replace(settings, positions="sincos", heads=12 if settings.width == 384 else settings.heads)
     return Recipe(
         name=f"mocov3_imagenet-{model}",
@@ -105,7 +105,7 @@ def mocov3_imagenet(
         normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=FIRST,
         more_views=(ViewSettings(augmentation=SECOND),),
-        # 1.5e-4 for every 256 pictures of the batch.
+        # 1.5e-4 per 256 pictures of the batch.
         optimizer=AdamWSettings(lr=2.4e-3, weight_decay=0.1, decay_vectors=True),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
         training=TrainingSettings(

@@ -1,4 +1,4 @@
-"""Detection with DETR (Carion et al. 2020) and Deformable DETR (Zhu et al. 2021): free drawings, Pascal VOC, COCO."""
+"""Detection with DETR (Carion et al. 2020) and Deformable DETR (Zhu et al. 2021): drawn pictures, Pascal VOC, COCO."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
     Cost:     about 200 s of CPU time on one thread per 300 steps; on a GPU not measured yet
     Score:    AP 52.2 %, AP50 69.7 % on val after 300 steps (--epochs 2.4, one seed); with the focal loss and without
               hints 21.9 % then, and after all 10 epochs 74.5 % on its 500 test pictures
-    Section:  Zhu et al. 2021, sections 4 and A.4; the recipe is ours. A ViT has mixed its patches already: on the CPU
+    Section:  Zhu et al. 2021, sections 4 and A.4; the recipe is ours. A ViT mixes its patches already, so on the CPU
               the detector has no encoder of its own
     """
     card = Trained.load(start).card
@@ -59,10 +59,10 @@ def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: 
     training = TrainingSettings(
         epochs=epochs or 120.0,
         batch_size=32,
-        precision="auto",  # and not compiled, which would take as long as all steps do
+        precision="auto",  # not compiled, which would take as long as all steps
         evaluate_every_epochs=40,
     )
-    # Twice as large, as the encoder knows pictures: boxes are told more finely.
+    # Twice as large, the size the encoder knows: boxes are more precise.
     return replace(
         recipe,
         model=replace(card.model, picture_px=(128, 128)),
@@ -81,8 +81,8 @@ def voc_deformable(
     Command:  vitreous train voc_deformable --data voc_boxes/     (tools/pack_boxes.py makes the folder)
     Cost:     not measured yet
     Score:    not measured yet
-    Section:  Zhu et al. 2021; the recipe is ours. Patches of 8 px are fine enough as they are, so the pyramid begins
-              there. Hints (Li et al. 2022, DN-DETR) and a loss by quality (Zhang et al. 2021) make it learn sooner
+    Section:  Zhu et al. 2021; the recipe is ours. Patches of 8 px are fine enough, so the pyramid begins there. Hints
+              (Li et al. 2022, DN-DETR) and a loss by quality (Zhang et al. 2021) make it learn faster
     """
     card = Trained.load(start).card
     return Recipe(
@@ -126,8 +126,8 @@ def coco_detr(start: str, data: str, model: str = "resnet50", px: int = 800, epo
     Command:  vitreous train coco_detr --start torchvision_resnet50/ --data COCO/
     Cost:     3 days on 16 V100 (the paper's); never run by us
     Score:    AP 40.6 % after 300 epochs (the paper's); never run by us
-    Section:  Carion et al. 2020, sections 4 and A.4. Pictures are scaled by 0.6 to 1.25 onto one canvas, where the
-              paper resizes the shorter side to 480 to 800 px and crops by chance
+    Section:  Carion et al. 2020, sections 4 and A.4. Pictures are scaled by 0.6 to 1.25 onto one canvas; the paper
+              resizes the shorter side to 480 to 800 px and crops at random
     """
     detr = DetectSettings(
         decoder="detr",
@@ -152,13 +152,13 @@ def coco_deformable_detr(
     refine: bool = True,
     two_stage: bool = False,
 ) -> Recipe:
-    """COCO with Deformable DETR, by the paper's settings, boxes refined from layer to layer.
+    """COCO with Deformable DETR, by the paper's settings; boxes are refined from layer to layer.
 
     Command:  vitreous train coco_deformable_detr --start torchvision_resnet50/ --data COCO/
     Cost:     325 GPU hours on V100 (the paper's, without refinement); never run by us
-    Score:    AP 45.4 %, in two stages 46.2 % (the paper's); never run by us
-    Section:  Zhu et al. 2021, section 5 and appendix A. Pictures as in coco_detr; the offsets of the attention learn at
-              the rate of the rest, not at a tenth
+    Score:    AP 45.4 %, with two stages 46.2 % (the paper's); never run by us
+    Section:  Zhu et al. 2021, section 5 and appendix A. Pictures as in coco_detr; attention's offsets learn at the rate
+              of the rest, not at a tenth
     """
     head = DetectSettings(queries=300, refine=refine, two_stage=two_stage)
     recipe = _on_coco("coco_deformable_detr", start, data, _encoder(model, px), head)
@@ -189,5 +189,5 @@ def _on_coco(name: str, start: str, data: str, encoder: ModelSettings, head: Det
 
 
 def _dropping(share: float) -> ScheduleSettings:
-    """To a tenth for the last share of the run."""
+    """Drops to a tenth for the last share of the run."""
     return ScheduleSettings(decay="drop", cooldown_fraction=share, final_fraction=0.1)

@@ -23,9 +23,9 @@ def cifar10_deit(teacher: str = "runs/cifar10_resnet", epochs: float = 200.0) ->
     """CIFAR-10 from labels and the decisions of a ResNet: a small ViT with a class and a distillation token.
 
     Command:  vitreous train cifar10_deit --teacher runs/cifar10_resnet --data.val_fraction 0
-              to ask the teacher once for many students: vitreous teach cifar10_deit --out TAUGHT, then
+              to run the teacher once for many students: vitreous teach cifar10_deit --out TAUGHT, then
               vitreous train cifar10_deit --objective.stored TAUGHT; both with the same data, seed and augmentation
-    Cost:     1.3 s per epoch on one H200, so 4.4 minutes; 2.5e16 FLOP, the teacher's included
+    Cost:     1.3 s per epoch on one H200, so 4.4 minutes; 2.5e16 FLOP, including the teacher's
     Score:    61 epochs: k-NN 92.3, linear 92.2 % (docs/RESULTS.md); its own predictions were not scored yet
     Section:  Touvron et al. 2021, section 4; the recipe is that of cifar10_vit
     """
@@ -34,12 +34,12 @@ def cifar10_deit(teacher: str = "runs/cifar10_resnet", epochs: float = 200.0) ->
 
 
 def cifar10_matching(teacher: str = "vitreous-s", picture_px: int = 32, epochs: float = 200.0) -> Recipe:
-    """Function matching without labels: a small ViT learns to give the features of any encoder, for any pictures.
+    """Function matching without labels: a small ViT learns to reproduce the features of any encoder, on any pictures.
 
     Command:  vitreous train cifar10_matching --teacher vitreous-s --data.where my_pictures --picture_px 64
               for a classifier as the teacher: --objective.match logits
     Cost:     not measured
-    Score:    not measured on CIFAR-10; how the encoders that ship were made by it: docs/RESULTS.md
+    Score:    not measured on CIFAR-10; docs/RESULTS.md says how the encoders that ship were made with it
     Section:  Beyer et al. 2022, section 3: consistent views, mixed pictures, a patient schedule
     """
     recipe = small_pictures("cifar10_matching", small_vit("mean", picture_px), epochs)
@@ -52,7 +52,8 @@ def cifar10_matching(teacher: str = "vitreous-s", picture_px: int = 32, epochs: 
 
 
 def cifar10_noisy_student(labels: int = 4000, steps: int = 12_000) -> Recipe:
-    """Few labels and many pictures, for `selftrain`: a plain ViT, noised by augmentation, dropout and stochastic depth.
+    """Few labels and many pictures, for `selftrain`: a plain ViT with augmentation, dropout and stochastic depth as
+    noise.
 
     Command:  vitreous selftrain cifar10_noisy_student --data.val_fraction 0
               for labels and pictures of your own: --data.where LABELLED --data.train_limit none --unlabelled FOLDER
@@ -80,7 +81,7 @@ def _noisy(model: ViTSettings) -> ViTSettings:
 
 
 def _noised(recipe: Recipe, steps: int, **limits: Any) -> Recipe:
-    """In steps, not epochs: a student sees many more pictures than its teacher, and is to train no longer."""
+    """In steps, not epochs: a student has many more pictures than its teacher, but should not train longer."""
     return replace(
         recipe, data=replace(recipe.data, **limits), training=replace(recipe.training, epochs=1, steps=steps)
     )
@@ -92,17 +93,17 @@ def deit_imagenet(
     """Train on ImageNet alone as in the DeiT paper (Table 9), with hard distillation through a token.
 
     Command:  vitreous train deit_imagenet --teacher TEACHER --model vit_b16 --data /path/to/imagenet
-    Cost:     300 epochs of 1.28 M pictures; B/16: 2.0e19 FLOP, and a forward pass of the teacher each time
+    Cost:     300 epochs of 1.28 M pictures; B/16: 2.0e19 FLOP, and as many forward passes of the teacher
     Score:    paper, Table 5, at 224 px from a RegNetY-16GF of 82.9 %: Ti 74.5, S 81.2, B 83.4 %; not measured here
-    Section:  Touvron et al. 2021, sections 4 and 6, Table 9. It differs in the teacher (RegNetY there; any classifier
-              here, such as a BiT), in RandAugment (no noise on its strength), and has no repeated augmentation
+    Section:  Touvron et al. 2021, sections 4 and 6, Table 9. What differs: the teacher (theirs is a RegNetY; here any
+              classifier, such as a BiT), RandAugment (no noise on its strength), no repeated augmentation
     """
     wrong = f"{model} has no distillation token: the student is a ViT, such as vit_b16"
     settings = as_vit(model_settings(model), wrong)
     batch_size = 1024
     return Recipe(
         name=f"deit_imagenet-{model}",
-        # The labels of its test pictures are secret: its val pictures are what everybody reports.
+        # The labels of its test pictures are secret: everybody reports its val pictures.
         data=DataSettings(where=data, val_fraction=0.01, test_split="val"),
         model=replace(settings, num_prefix=2, stochastic_depth=0.1),
         objective=DistillSettings(),

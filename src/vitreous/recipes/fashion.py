@@ -1,4 +1,4 @@
-"""The embedded set: small enough to train on two CPU cores while one waits."""
+"""The embedded set: small enough to train on two CPU cores while you wait."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
         model=ViTSettings(picture_px=(28, 28), patch=7, width=64, depth=5, heads=4, pool="mean", num_prefix=0),
         objective=ClassifySettings(head="tanh", label_smoothing=0.1),
         normalise=Preprocessing(crop="squash", mean=(0.286,) * 3, std=(0.353,) * 3),
-        # Shifts of one pixel: none overfits after a dozen epochs, and two need a longer run than this.
+        # Shifts of one pixel: without, it overfits after a dozen epochs; two pixels need a longer run.
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=1)),
         optimizer=MuonSettings(lr=2e-3, weight_decay=0.2, adam_lr=2e-3),
         schedule=ScheduleSettings(warmup_fraction=0.05),
@@ -40,11 +40,11 @@ def fashion_vit(epochs: float = 28.0) -> Recipe:
 def fashion_finetune(start: str = "runs/fashion_vit", epochs: float = 6.0) -> Recipe:
     """Fine-tune `fashion_vit` at 35 px, with interpolated positions (paper 3.2).
 
-    Muon in place of the paper's SGD, which in 225 steps did not come back to where it started.
+    Muon instead of the paper's SGD, which in 225 steps did not get back to where it started.
 
     Command:  vitreous train fashion_finetune --start runs/fashion_vit
     Cost:     1 minute on 2 cores
-    Score:    by `fit`, with the same settings: 87.4 % on validation pictures, from 88.0 %; they have 28 px to show
+    Score:    by `fit`, with the same settings: 87.4 % on validation pictures, from 88.0 %; the pictures have only 28 px
     Section:  3.2
     """
     recipe = fashion_vit(epochs)

@@ -1,8 +1,8 @@
-"""Fine-tuning, as the paper does it (3.2, B.1.1): a new head of zeros, larger pictures, SGD with momentum. What was
-made of classes by their names keeps its head: it knows them before it is trained.
+"""Fine-tuning as in the paper (3.2, B.1.1): a new head of zeros, larger pictures, SGD with momentum. A head made from
+the names of classes is kept: it knows them before training.
 
-SGD with momentum 0.9, batch 512, cosine decay, no weight decay, gradients clipped at norm 1, 384 px. The learning
-rate is chosen on a held-out part of train; then the model is trained on all of it.
+SGD with momentum 0.9, batch 512, cosine decay, no weight decay, gradients clipped at norm 1, 384 px. The learning rate
+is chosen on a held-out part of train; then the model is trained on all of it.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     """Fine-tune any run on any data with the paper's settings, for 10 epochs unless told otherwise.
 
     Command:  vitreous finetune RUN DATA --training.steps 500 --rates 0.003,0.01,0.03
-    Cost:     at 384 in place of 224 px, about 3 times the FLOP per picture
+    Cost:     at 384 instead of 224 px, about 3 times the FLOP per picture
     Score:    paper, Table 5; by task in `paper_finetune`
     Section:  3.2, B.1.1
     """
@@ -73,13 +73,13 @@ def paper_finetune(
     """
     steps, rates, held_out = PAPER_TASKS[task]
     cell_px = max(Trained.load(start).card.model.cell_px)
-    # Whole patches: of 384 px, patches of 14 px cover 378; the headline's 512 px are 518 for them.
+    # Whole patches: those of 14 px cover 378 of 384 px; the headline's 512 px become 518.
     side = round(512 / cell_px) * cell_px if headline else picture_px // cell_px * cell_px
     recipe = finetune(start, data, side, steps)
     return replace(
         recipe,
         name=f"paper_finetune-{task}-{short_name(start)}",
-        # The labels of ImageNet's test pictures are secret: its val pictures are what everybody reports.
+        # The labels of ImageNet's test pictures are secret: everybody reports its val pictures.
         data=replace(recipe.data, val_fraction=held_out, test_split="val" if task == "imagenet" else "test"),
         # The paper does not mention warm-up; its released code has 500 steps.
         schedule=ScheduleSettings(warmup_steps=min(500, steps // 5), decay="cosine"),
@@ -90,7 +90,7 @@ def paper_finetune(
 
 
 def larger(model: ModelSettings, picture_px: int | None = None) -> ModelSettings:
-    """The same model for pictures of `picture_px`; by default as much larger as 384 is than 224, in whole patches."""
+    """The same model for pictures of `picture_px`; by default larger by the ratio of 384 to 224, in whole patches."""
     if picture_px is not None:
         return replace(model, picture_px=(picture_px, picture_px))
     if not model.finetuning.enlarges:

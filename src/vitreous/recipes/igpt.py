@@ -1,4 +1,4 @@
-"""iGPT: a causal transformer reads pictures pixel by pixel, and guesses the next (Chen et al. 2020)."""
+"""iGPT: a causal transformer reads pictures pixel by pixel, and predicts the next (Chen et al. 2020)."""
 
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
@@ -25,7 +25,7 @@ def cifar10_igpt(picture_px: int = 32, epochs: float = 50.0) -> Recipe:
         NextPixelSettings(),
         IGPTSettings(picture_px=(picture_px, picture_px), width=256, depth=6, heads=8),
         epochs=epochs,
-        # As Chen et al. fine-tune on it: 4 of 32 px, mirrored at the border. Large crops would blur what is predicted.
+        # As Chen et al. fine-tune on it: shifts of 4 of 32 px, mirrored at the border. Large crops would blur targets.
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=picture_px // 8, padding="reflect")),
         optimizer=AdamWSettings(lr=3e-3, beta2=0.95, weight_decay=0.01),
     )
@@ -35,13 +35,13 @@ def igpt_imagenet(model: str = "igpt_s", data: str = "imagenet", picture_px: int
     """iGPT-S on ImageNet at 32 x 32, as Chen et al. 2020: a million steps of 128 pictures, no labels.
 
     Command:  vitreous train igpt_imagenet --data /path/to/imagenet
-    Cost:     a million steps of 128 pictures; S: 207 GFLOP a picture forward, 7.9e19 FLOP in all
+    Cost:     a million steps of 128 pictures; S: 207 GFLOP per picture forward, 7.9e19 FLOP in all
     Score:    Chen et al. report linear probes of CIFAR-10 for L, of 1,362 M parameters: 96.3 %
     Section:  4.6 (self-supervision); Chen et al. 2020, section 3
     """
     return Recipe(
         name=f"{model}-imagenet",
-        # Four per cent of train are their validation part; what they report is of ImageNet's own.
+        # Their validation part is 4 % of train; they report on ImageNet's own.
         data=DataSettings(where=data, val_fraction=0.04, test_split="val", need_labels=False),
         model=model_settings(model, picture_px=picture_px),
         objective=NextPixelSettings(),

@@ -1,4 +1,4 @@
-"""Shapes of objects learned by heart: the way from polygons to masks, tried where nothing but itself can be wrong."""
+"""Overfitting a few pictures with shapes of objects: a test of the path from polygons to masks."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ from vitreous.weights.trained import Trained
 def coco_small_instances(
     start: str = "vitreous-s", pictures: int = 16, px: int = 640, steps: int = 2000, gpu: bool = True
 ) -> Recipe:
-    """A few photos of COCO with their polygons, learned by heart by Mask2Former: no flips, no crops, no rest.
+    """A few photos of COCO with their polygons, memorised by Mask2Former: no flips, no crops, no held-out part.
 
     Command:  vitreous train coco_small_instances
               vitreous evaluate RUN --split train
     Cost:     not measured yet
-    Score:    not measured yet (the AP of masks on the pictures it was trained on, to be above 90 %)
+    Score:    not measured yet (the AP of masks on its training pictures should exceed 90 %)
     Section:  Cheng et al. 2022, section 3; the recipe is ours. Masks have a place for every 4 px of the canvas: small
               objects need a large one (docs/DETECTION.md)
     """

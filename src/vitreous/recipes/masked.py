@@ -1,4 +1,4 @@
-"""Learning from patches that are hidden: the ViT paper's masked patch prediction, the masked autoencoder, SimMIM."""
+"""Learning by predicting hidden patches: the ViT paper's masked patch prediction, the masked autoencoder, SimMIM."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from vitreous.training.schedule import ScheduleSettings
 
 
 def cifar10_masked(epochs: float = 400.0, picture_px: int = 32) -> Recipe:
-    """CIFAR-10 without labels: the mean colours of corrupted patches, as the ViT paper's self-supervision.
+    """CIFAR-10 without labels: the mean colours of corrupted patches, as in the ViT paper's self-supervision.
 
     Command:  vitreous train cifar10_masked
     Cost:     0.6 s per epoch on one H200, so 4.1 minutes; 3.5e16 FLOP
@@ -43,7 +43,7 @@ def cifar10_mae(epochs: float = 460.0, picture_px: int = 32) -> Recipe:
 
 
 def cifar10_simmim(epochs: float = 280.0, picture_px: int = 32) -> Recipe:
-    """CIFAR-10 without labels: a small Swin paints 39 of 64 squares, which mask tokens hide.
+    """CIFAR-10 without labels: a small Swin predicts 39 of 64 squares, hidden by mask tokens.
 
     Command:  vitreous train cifar10_simmim
     Cost:     2.3e16 FLOP; its time is not yet measured
@@ -62,9 +62,9 @@ def masked_patch_paper(
     """Masked patch prediction with the paper's numbers: Adam at 2e-4, 10,000 steps of warm-up, cosine, batch 4096.
 
     Command:  vitreous train masked_patch_paper --data /path/to/imagenet --steps 100000
-    Cost:     B/16: 35 GFLOP a picture forward, 4.3e20 FLOP in a million steps
+    Cost:     B/16: 35 GFLOP per picture forward, 4.3e20 FLOP in a million steps
     Score:    paper, 4.6 (ImageNet after fine-tuning): B/16 79.9 %; ours not measured yet
-    Section:  4.6, B.1.2: a million steps on JFT, 14 epochs; 100,000 gain most of it, and ImageNet serves as well
+    Section:  4.6, B.1.2: a million steps on JFT, 14 epochs; 100,000 steps give most of the gain, and so does ImageNet
     """
     normalise = Preprocessing()
     return Recipe(
@@ -74,7 +74,7 @@ def masked_patch_paper(
         objective=MaskedSettings(mean=normalise.mean, std=normalise.std),
         normalise=normalise,
         augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.05, 1.0))),
-        # B.1.2 names no weight decay. 4.1 gives 0.1 for the training of all models.
+        # B.1.2 gives no weight decay; 4.1 gives 0.1 for training all models.
         optimizer=AdamWSettings(lr=2e-4, weight_decay=0.1),
         schedule=ScheduleSettings(warmup_steps=10_000, decay="cosine"),
         training=replace(_TRAINING, steps=steps),
@@ -87,7 +87,7 @@ def mae_imagenet(
     """A masked autoencoder on ImageNet, as in its paper: 75 % dropped, a decoder of 8 blocks, 800 epochs.
 
     Command:  vitreous train mae_imagenet --model vit_l16 --data /path/to/imagenet --epochs 1600
-    Cost:     L/16: 41 GFLOP a picture forward, 0.34 of the encoder on the whole picture; 1.3e20 FLOP in 800 epochs
+    Cost:     L/16: 41 GFLOP per picture forward, 0.34 of the encoder on the whole picture; 1.3e20 FLOP in 800 epochs
     Score:    its paper (ImageNet after fine-tuning): L/16 84.9 % (1600 epochs: 85.9 %); ours not measured yet
     Section:  He et al. 2021, 4 and Table 8; crops, flips and normalisation as in the released code
     """
@@ -98,7 +98,7 @@ def mae_imagenet(
         objective=MAESettings(),
         normalise=Preprocessing(interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
         augmentation=CROPS,
-        # 1.5e-4 for every 256 pictures of the batch.
+        # 1.5e-4 per 256 pictures of the batch.
         optimizer=AdamWSettings(lr=1.5e-4 * 4096 / 256, beta2=0.95, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
         training=replace(_TRAINING, epochs=epochs),
@@ -118,4 +118,4 @@ _TRAINING = TrainingSettings(
 
 def _plain_vit(name: str, picture_px: int) -> ViTSettings:
     model = model_settings(name, picture_px=picture_px)
-    return as_plain_vit(model, f"patches are hidden from a plain ViT, and {name} is none: give vit_b16 or vit_l16")
+    return as_plain_vit(model, f"{name} is not a plain ViT, from which patches can be hidden: give vit_b16 or vit_l16")

@@ -1,5 +1,5 @@
-"""Masks by queries: Mask2Former (Cheng et al. 2022) and EoMT (Kerssies et al. 2025), of objects and of classes; on VOC
-beside Segmenter (Strudel et al. 2021)."""
+"""Masks by queries: Mask2Former (Cheng et al. 2022) and EoMT (Kerssies et al. 2025), for objects and classes; on VOC
+also Segmenter (Strudel et al. 2021)."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
 from vitreous.weights.trained import Trained
 
-# Of pictures of some 300 px, whose masks have fewer places than the papers' points.
+# For pictures of about 300 px, whose masks have fewer places than the papers' points.
 POINTS = PointSettings(number=4096)
 MASK2FORMER = MaskQuerySettings(pixel=PixelSettings(depth=3), mlp_width=1024, decoder_depth=6, points=POINTS)
 EOMT = MaskQuerySettings(decoder="eomt", points=POINTS)
@@ -35,8 +35,8 @@ def rendered_mask2former(
               vitreous train rendered_mask2former --gpu true
     Cost:     on a CPU with --epochs 4, 188 s on one thread; otherwise not measured yet
     Score:    so trained AP of masks 30.8 %, AP50 43.4 % on 500 test scenes (commit c3dcf25); otherwise none yet
-    Section:  Cheng et al. 2022, section 3; the recipe is ours. Masks have a place for every 4 px of the model's
-              input: of true masks with so many places the AP is 67 % at 64 px (CPU) and 99.9 % at 192 px (GPU)
+    Section:  Cheng et al. 2022, section 3; the recipe is ours. Masks have one place per 4 px of the model's input:
+              even true masks at this resolution have an AP of 67 % at 64 px (CPU) and 99.9 % at 192 px (GPU)
     """
     card = Trained.load(start).card
     head = MaskQuerySettings(
@@ -106,7 +106,7 @@ def camvid_eomt(start: str = "vitreous-s", epochs: float = 100.0) -> Recipe:
 
 
 def _as_segmenter(recipe: Recipe, name: str, objective: MaskQuerySettings) -> Recipe:
-    """With another decoder; gradients of what is matched anew in every step are clipped, as both papers do."""
+    """With another decoder, and gradients clipped as in both papers, since targets are matched again at every step."""
     return replace(recipe, name=name, objective=objective, training=replace(recipe.training, clip=1.0))
 
 
@@ -119,7 +119,7 @@ def voc_segmenter(data: str, start: str = "vitreous-s", epochs: float = 100.0, p
     Command:  vitreous train voc_segmenter --data voc_seg/     (tools/pack_masks.py makes the folder)
     Cost:     not measured yet
     Score:    not measured yet
-    Section:  Strudel et al. 2021, section 3.2; the recipe is ours. Its val part is what is reported on
+    Section:  Strudel et al. 2021, section 3.2; the recipe is ours. Scores are on the val part
     """
     recipe = _on_voc("voc_segmenter", data, start, epochs, px=px)
     return replace(recipe, objective=SegmentSettings(depth=2, heads=8))

@@ -29,7 +29,7 @@ def cifar10_dino(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 
     first, more = small_crops(local_crops, picture_px)
     return unlabelled(
         "cifar10_dino",
-        # With fewer steps than the paper's: a sharper teacher that follows faster.
+        # For fewer steps than in the paper: a sharper teacher that follows faster.
         DINOSettings(prototypes=4096, teacher_temperature=0.04, momentum=0.99),
         small_vit("class", picture_px),
         epochs=epochs,
@@ -39,7 +39,7 @@ def cifar10_dino(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 
 
 
 def cifar10_swav(local_crops: int = 4, epochs: float = 100.0, picture_px: int = 32) -> Recipe:
-    """SwAV on CIFAR-10: the same ViT predicts to which of 512 prototypes the other crops of a picture belong.
+    """SwAV on CIFAR-10: the same ViT predicts to which of 512 prototypes a picture's other crops belong.
 
     Command:  vitreous train cifar10_swav
     Cost:     1.9 s per epoch on one H200, so 3.2 minutes; 2.6e16 FLOP
@@ -63,8 +63,8 @@ def dino_imagenet(
     """DINO on ImageNet as in its paper: ViT-S/16, batch 1024, two crops of 224 px and ten of 96 px.
 
     The paper's weight decay rises from 0.04 to 0.4 along a cosine. Optimizers here have one weight decay for the whole
-    run, so this recipe keeps 0.04 and will not reach the paper's score to the last decimal. The rate ends at 0 and not
-    at 1e-5. The released runs of S/16 let the norms of the last layer free; here they are 1, as for B/16.
+    run, so this recipe keeps 0.04 and will not reach the paper's score exactly. The rate ends at 0, not at 1e-5. The
+    released runs of S/16 do not fix the norms of the last layer; here they are 1, as for B/16.
 
     Command:  vitreous train dino_imagenet --data /path/to/imagenet
     Cost:     800 epochs of 1.28 M pictures; 2.6 days on 16 GPUs of 2021 for 300 of them (the authors)
@@ -111,8 +111,8 @@ def dino_imagenet(
 
 
 def small_crops(local_crops: int, picture_px: int) -> tuple[Augmentation, tuple[ViewSettings, ...]]:
-    """Two global crops, of which the second is solarized at times, and local ones of half the size in whole patches:
-    32 and 16 px. No blur: in such pictures there is little to blur (Chen et al. 2020, appendix B.9)."""
+    """Two global crops, the second sometimes solarized, and local ones of half the size in whole patches: 32 and 16 px.
+    No blur, which makes little difference in such small pictures (Chen et al. 2020, appendix B.9)."""
     cell = cell_of(picture_px)
     local_px = picture_px // cell // 2 * cell
     whole, part = (replace(CONTRAST, crop=CropSettings(scale=scale)) for scale in ((0.3, 1.0), (0.08, 0.3)))

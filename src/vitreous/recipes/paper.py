@@ -1,9 +1,9 @@
-"""The paper's pre-training (Table 3, B.1), for whoever has the data and the machines.
+"""The paper's pre-training (Table 3, B.1), for those who have the data and the machines.
 
-Adam with beta 0.9 and 0.999, batch 4096, 10,000 steps of warm-up, 224 px. Its weight decay is decoupled. Gradients are
-clipped, at norm 1, on ImageNet alone.
-Ti and S are not in the paper: their sizes are those of "How to train your ViT" (Steiner et al. 2021), and of DeiT
-(Touvron et al. 2021). Their learning rate here is B's: the code of the former has one rate for all sizes.
+Adam with beta 0.9 and 0.999, batch 4096, 10,000 steps of warm-up, 224 px. Weight decay is decoupled. Gradients are
+clipped, at norm 1, on ImageNet only.
+Ti and S are not in the paper: their sizes are those of "How to train your ViT" (Steiner et al. 2021) and DeiT (Touvron
+et al. 2021). Their learning rate here is B's: the code of the former has one rate for all sizes.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
-# Table 3. What it does not list trains at the rate of B.
+# Table 3. Models that it does not list train at the rate of B.
 JFT_RATES = {
     "vit_b32": 8e-4,
     "vit_b16": 8e-4,
@@ -39,13 +39,13 @@ def pretrain_imagenet(model: str = "vit_b16", data: str = "imagenet") -> Recipe:
     """Pre-train on ImageNet from scratch, as in the paper: 300 epochs, dropout 0.1, weight decay 0.3, cosine.
 
     Command:  vitreous train pretrain_imagenet --model vit_b16 --data /path/to/imagenet
-    Cost:     300 epochs of 1.28 M pictures; B/16: 35.1 GFLOP a picture forward, 4.0e19 FLOP in all
+    Cost:     300 epochs of 1.28 M pictures; B/16: 35.1 GFLOP per picture forward, 4.0e19 FLOP in all
     Score:    paper, Table 5 (after fine-tuning at 384 px): B/32 73.38, B/16 77.91, L/32 71.16, L/16 76.53 %
     Section:  4.1, Table 3
     """
     return _pretrain(
         f"pretrain_imagenet-{model}",
-        # The labels of its test pictures are secret: its val pictures are what everybody reports.
+        # The labels of its test pictures are secret: everybody reports its val pictures.
         DataSettings(where=data, val_fraction=0.01, test_split="val"),
         regularised(model, dropout=0.1),
         loss="softmax",
@@ -95,7 +95,7 @@ def pretrain_jft(model: str = "vit_b16", data: str = "jft") -> Recipe:
 
 
 def regularised(name: str, dropout: float) -> ModelSettings:
-    """A named model with dropout where it has any: a BiT ResNet has none."""
+    """A named model with this dropout, if it has any: a BiT ResNet has none."""
     return model_settings(name).regularised(dropout=dropout)
 
 

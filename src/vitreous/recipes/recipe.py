@@ -22,55 +22,55 @@ from vitreous.weights import version1
 class Recipe:
     FORMAT = 2  # of recipe.json
 
-    name: str  # the run directory is called after it
+    name: str  # the run directory is named after it
     data: DataSettings
     model: ModelSettings
     start: str | None = None  # the run or folder of weights whose encoder training starts from
-    start_head: bool = False  # start from its head, or text tower, too: one fitted for the same task and classes
-    teacher: str | None = None  # the run or folder of weights that is learned from: a classifier, or a tokeniser
+    start_head: bool = False  # also start from its head, or text tower, which must be for the same task and classes
+    teacher: str | None = None  # the run or folder of weights to learn from: a classifier, or a tokeniser
     objective: ObjectiveSettings
     normalise: Preprocessing = field(default_factory=Preprocessing)
     augmentation: Augmentation = field(default_factory=Augmentation)
-    more_views: tuple[ViewSettings, ...] = ()  # of every picture, beyond the one that the augmentation makes
+    more_views: tuple[ViewSettings, ...] = ()  # of every picture, in addition to the one that the augmentation makes
     optimizer: OptimizerSettings
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     average: AverageSettings = field(default_factory=AverageSettings)
     training: TrainingSettings
-    rates: tuple[float, ...] = ()  # to try, scored on the held-out part; the best one then trains on all of train
+    rates: tuple[float, ...] = ()  # to try, scored on the held-out part; the best then trains on all of train
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The model decides the size of its pictures."""
+        """The model's picture size decides."""
         return replace(self.normalise, size_px=self.model.picture_px)
 
     def located(self) -> "Recipe":
-        """As a run stores it: its data can be found from any folder."""
+        """As stored in a run: its data can be found from any folder."""
         return replace(self, data=self.data.located())
 
     def in_order_of(self, other: "Recipe") -> "Recipe":
-        """With the other's version of the order of samples: a run keeps the one that it was begun with."""
+        """With the other's version of the order of samples: a run keeps the one that it began with."""
         order = replace(self.data.order, version=other.data.order.version)
         return replace(self, data=replace(self.data, order=order))
 
     def for_pictures(self, num: int) -> "Recipe":
-        """With a smaller batch where so many pictures do not fill one: recipes are made for sets of thousands."""
+        """With a smaller batch if these pictures do not fill one: recipes are made for sets of thousands."""
         if self.training.batch_size <= num:
             return self
         return replace(self, training=replace(self.training, batch_size=batch_for(num, self.training.batch_size)))
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Of a run; those of version 1 too."""
+    """The recipe of a run, also of version 1."""
     return settings.from_json(Recipe, version1.recipe(atomic.read_json(path)), where=str(path))
 
 
 def batch_for(pictures: int, most: int) -> int:
-    """`most`, halved until an epoch has eight steps or more."""
+    """`most`, halved until an epoch has at least eight steps."""
     while most > max(1, pictures // 8):
         most //= 2
     return most
 
 
 def short_name(where: str) -> str:
-    """Of data or weights, for the name of a run: the last part of a path, or a name without its colon."""
+    """For data or weights in the name of a run: the last part of a path, or a name without its colon."""
     return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")

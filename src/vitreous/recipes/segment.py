@@ -1,4 +1,4 @@
-"""Semantic segmentation with Segmenter's decoders (Strudel et al. 2021): free drawings, street scenes, pets."""
+"""Semantic segmentation with Segmenter's decoders (Strudel et al. 2021): drawn pictures, street scenes, pets."""
 
 from dataclasses import replace
 
@@ -24,11 +24,11 @@ def rendered_segmenter(start: str | None = "vitreous-xs", epochs: float = 6.0) -
 
     Command:  vitreous train rendered_segmenter
               vitreous train rendered_segmenter --start none --epochs 8
-    Cost:     200 s of CPU time on one thread (AMD EPYC; 5 minutes on a machine others used); from scratch about 300 s
+    Cost:     200 s of CPU time on one thread (AMD EPYC; 5 minutes on a busy machine); from scratch about 300 s
     Score:    mIoU 59.2 % on its 500 test pictures, from scratch 34.8 % (one seed each)
     Section:  Strudel et al. 2021, section 3.2 (mask transformer); the recipe is ours
     """
-    # A few convolutions find the edges, which a transformer of this size would need many more pictures for.
+    # A few convolutions find the edges; a transformer of this size would need many more pictures for that.
     stem = ConvStem(widths=(32, 64), strides=(2, 2), residuals=(1, 1))
     scratch = Recipe(
         name="rendered_segmenter",
@@ -52,7 +52,7 @@ def rendered_segmenter(start: str | None = "vitreous-xs", epochs: float = 6.0) -
         start=start,
         model=replace(card.model, picture_px=(64, 64)),
         normalise=replace(card.preprocessing, crop="squash"),
-        # Shapes are told by their outlines: they are shifted, hardly cut.
+        # Shapes are recognised by their outlines, so they are shifted and hardly cropped.
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=8, padding="reflect")),
         optimizer=AdamWSettings(lr=1e-3, weight_decay=0.05, layer_decay=0.8),
         training=replace(scratch.training, batch_size=16),
@@ -95,7 +95,7 @@ def pets_segmenter(start: str | None = None, epochs: float = 120.0) -> Recipe:
 def _on_a_gpu(
     name: str, where: str, *, picture_px: tuple[int, int], crops: Augmentation, start: str | None, epochs: float
 ) -> Recipe:
-    """From scratch with Muon; trained weights are moved gently, the earlier the layer the less."""
+    """From scratch with Muon; trained weights change gently, earlier layers least."""
     scratch = Recipe(
         name=name,
         data=DataSettings(where=where, val_fraction=0.1),
@@ -143,7 +143,7 @@ def _on_a_gpu(
 
 
 def has_masks(data: str) -> bool:
-    """Whether the pictures have them; False where they cannot be opened yet: whoever trains on them will say why."""
+    """Whether the pictures have them; False if they cannot be opened: training on them will report why."""
     try:
         return any(source.targets.task == "segment" for source in open_sources(data).values())
     except UserError:
@@ -151,7 +151,7 @@ def has_masks(data: str) -> bool:
 
 
 def for_pixels(recipe: Recipe, card: Card) -> Recipe:
-    """A recipe that fine-tunes, with a decoder in place of a head: that of the weights it starts from, or a new one."""
+    """A recipe that fine-tunes, with a decoder instead of a head: that of the weights it starts from, or a new one."""
     return replace(
         recipe,
         objective=card.task if card.task is not None and card.task.task_kind == "segment" else SegmentSettings(),

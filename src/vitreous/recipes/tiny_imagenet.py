@@ -28,7 +28,7 @@ def tiny_imagenet_vit(teacher: str | None = None, epochs: float = 140.0) -> Reci
     recipe = tiny_pictures("tiny_imagenet_vit", replace(plain_vit(), picture_px=(64, 64), patch=8), epochs)
     if teacher is None:
         return recipe
-    # Most of the loss is the teacher's: it has seen what the convolutions of its stem make easy to see.
+    # Most of the loss is the teacher's, whose convolutional stem makes local structure easy to learn.
     student = ClassifySettings(label_smoothing=0.1)
     learns = DistillSettings(distillation="soft", weight=0.8, temperature=2.0, student=student)
     return replace(recipe, objective=learns, teacher=teacher)
@@ -50,10 +50,10 @@ def tiny_imagenet_hybrid(epochs: float = 70.0) -> Recipe:
 def tiny_imagenet_finetune(
     start: str = "runs/tiny_imagenet_vit", picture_px: int = 96, teacher: str | None = None, epochs: float = 8.0
 ) -> Recipe:
-    """Fine-tune a Tiny ImageNet run on the same pictures, enlarged to 96 px: more, smaller patches of each.
+    """Fine-tune a Tiny ImageNet run on the same pictures, enlarged to 96 px: more and relatively smaller patches.
 
     Command:  vitreous train tiny_imagenet_finetune --start runs/tiny_imagenet_vit --data.val_fraction 0
-    Cost:     8 epochs with a teacher: 2.7 minutes on one H200 that others shared
+    Cost:     8 epochs with a teacher: 2.7 minutes on a shared H200
     Score:    68.40 % after 8 epochs, from 65.97 % (one seed; docs/RESULTS.md)
     Section:  3.2
     """
@@ -70,7 +70,7 @@ def tiny_imagenet_finetune(
 
 
 def tiny_pictures(name: str, model: ModelSettings, epochs: float) -> Recipe:
-    """As the small pictures of CIFAR-10, with crops in place of shifts, and batches twice as large."""
+    """Like the small pictures of CIFAR-10, with crops instead of shifts, and batches twice as large."""
     recipe = small_pictures(name, model, epochs)
     shifts = recipe.augmentation
     crops = replace(

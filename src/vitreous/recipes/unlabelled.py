@@ -20,7 +20,7 @@ from vitreous.weights.trained import Trained
 
 CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
-# A random part of the picture, flipped at times, and nothing else: what masked modelling does.
+# Only random crops and flips, as in masked modelling.
 CROPS = Augmentation(crop=CropSettings(method="random-resized", scale=(0.2, 1.0)))
 
 # Chen et al. 2020 (SimCLR), appendix B.9: for pictures of 32 px, at half the colour strength and without blur.
@@ -31,8 +31,7 @@ CONTRAST = Augmentation(
 
 
 def small_vit(pool: Pool, picture_px: int = 32) -> ViTSettings:
-    """4.8 M parameters, patches of 4 px at 32 px. It has a class token in any case, and costs the same whatever is
-    pooled."""
+    """4.8 M parameters, patches of 4 px at 32 px. It always has a class token: its cost does not depend on `pool`."""
     return ViTSettings(
         picture_px=(picture_px, picture_px),
         patch=cell_of(picture_px),
@@ -46,7 +45,7 @@ def small_vit(pool: Pool, picture_px: int = 32) -> ViTSettings:
 
 
 def cell_of(picture_px: int) -> int:
-    """The side of a patch: the power of two of which 8 to 15 cover the picture. 4 at 32 px, 16 at 224 px."""
+    """The side of a patch: the power of two such that 8 to 15 patches span the picture: 4 at 32 px, 16 at 224 px."""
     cell = 1 << int(math.log2(max(picture_px, 8) / 8))
     if picture_px < 8 or picture_px % cell:
         lower = max(8, picture_px // cell * cell)
@@ -65,7 +64,7 @@ def unlabelled(
     optimizer: OptimizerSettings | None = None,
     batch_size: int = 512,
 ) -> Recipe:
-    """CIFAR-10 without its labels. A tenth of train is left out, to choose by."""
+    """CIFAR-10 without its labels. A tenth of train is left out, for choices."""
     return Recipe(
         name=name,
         data=DataSettings(where="cifar10", val_fraction=0.1, need_labels=False),
@@ -88,7 +87,7 @@ def unlabelled(
 
 
 def cifar10_tuned(start: str | None = None, epochs: float = 220.0, picture_px: int = 32) -> Recipe:
-    """Fine-tune on CIFAR-10 what learned from its pictures without labels; without a start: the same from scratch.
+    """Fine-tune on CIFAR-10 an encoder that learned from its pictures without labels; without a start, from scratch.
 
     Command:  vitreous train cifar10_tuned --start runs/cifar10_mae --data.val_fraction 0
     Cost:     0.9 s per epoch on one H200, so 3.4 minutes
@@ -99,10 +98,10 @@ def cifar10_tuned(start: str | None = None, epochs: float = 220.0, picture_px: i
     recipe = small_pictures("cifar10_tuned", model.regularised(stochastic_depth=0.1), epochs)
     if start is None:
         return recipe
-    # What was learned lies in the shallow layers above all: those move least (Bao et al. 2021, appendix H).
+    # Shallow layers hold most of what was learned, so they change least (Bao et al. 2021, appendix H).
     return replace(recipe, start=start, optimizer=replace(recipe.optimizer, layer_decay=0.75))
 
 
 def share_of_run(first: float, epochs: float) -> float:
-    """The first epochs as a share of a run of so many: all of it where it is shorter, even a run of none."""
+    """The first epochs as a share of a run of `epochs`: all of it if it is shorter, even a run of none."""
     return first / epochs if epochs > first else 1.0

@@ -18,7 +18,7 @@ from vitreous.weights.trained import Trained
 
 
 def rendered_clip(epochs: float = 150.0) -> Recipe:
-    """CLIP on two drawn shapes and sentences about them: which belongs to which, and what never met in training.
+    """CLIP on pictures of two drawn shapes and sentences about them; tested on combinations never seen in training.
 
     Command:  vitreous train rendered_clip
               vitreous evaluate runs/rendered_clip rendered:captions-unseen
@@ -44,13 +44,13 @@ def rendered_clip(epochs: float = 150.0) -> Recipe:
             text=TextSettings(vocabulary=1024, context=32, width=256, depth=4, heads=4, gelu="tanh"),
         ),
         normalise=Preprocessing(crop="squash"),
-        # A flip would make left of right: shapes are shifted alone.
+        # A flip would swap left and right, so shapes are only shifted.
         augmentation=Augmentation(crop=CropSettings(method="pad", pad_px=4, padding="reflect"), flip=0.0),
         optimizer=AdamWSettings(lr=1e-3, beta2=0.98, weight_decay=0.1, epsilon=1e-6),
         schedule=ScheduleSettings(warmup_fraction=0.05),
         training=TrainingSettings(
             epochs=epochs,
-            batch_size=512,  # of a picture and its mirror image, few batches hold both: that is learned last
+            batch_size=512,  # few smaller batches contain both a picture and its mirror image
             precision="auto",
             compile="auto",
             evaluate_every_epochs=10,
@@ -59,7 +59,7 @@ def rendered_clip(epochs: float = 150.0) -> Recipe:
 
 
 def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
-    """CLIP on Flickr8k's 6,000 training pictures with five captions each, from a trained picture encoder or from none.
+    """CLIP on Flickr8k's 6,000 training pictures with five captions each, from a trained picture encoder or scratch.
 
     Command:  vitreous train flickr8k_clip
               vitreous train flickr8k_clip --start none --epochs 100
@@ -71,7 +71,7 @@ def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epoc
 
 
 def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
-    """SigLIP on Flickr8k: a text tower that reads in both directions, and every pair judged for itself.
+    """SigLIP on Flickr8k: a text tower that reads in both directions, and every pair judged separately.
 
     Command:  vitreous train flickr8k_siglip
     Cost:     not measured yet
@@ -84,7 +84,7 @@ def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", ep
 
 
 def flickr8k_lit(start: str = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
-    """LiT on Flickr8k: the picture tower is locked, and the text tower learns to find the words for what it sees.
+    """LiT on Flickr8k: the picture tower is frozen, and the text tower learns to describe what it sees.
 
     Command:  vitreous train flickr8k_lit
     Cost:     not measured yet
@@ -116,7 +116,7 @@ def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: 
             beta2=0.98,
             epsilon=1e-6,
             weight_decay=0.2,
-            layer_decay=1.0 if start is None else 0.8,  # what was learned in shallow layers is spared
+            layer_decay=1.0 if start is None else 0.8,  # trained shallow layers change least
         ),
         schedule=ScheduleSettings(warmup_fraction=0.1),
         training=TrainingSettings(
@@ -124,7 +124,7 @@ def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: 
             batch_size=512,
             precision="auto",
             compile="auto",
-            keep="best",  # 30,000 captions are soon known by heart
+            keep="best",  # 30,000 captions are soon memorised
             evaluate_every_epochs=5,
             workers=8,
         ),

@@ -1,4 +1,4 @@
-"""Every study there is, by name: its class, and what it asks. Imports no torch, so that a listing is quick."""
+"""All studies by name: their classes, and what they ask. Imports no torch, so that a listing is quick."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Pictures a second and the largest batch that fits, against the picture size (paper, appendix D.5, Figure 12)."""
+"""Pictures per second and the largest batch that fits, against the picture size (paper, appendix D.5, Figure 12)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from vitreous.training.devices import World, autocast
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(Study):
-    """Nothing is trained, and no data is read: random pictures cost as much as any."""
+    """Nothing is trained and no data is read: random pictures cost as much as real ones."""
 
     name: ClassVar[str] = "cost"
     columns: ClassVar[tuple[str, ...]] = ("model", "px", "gflop", "pictures_s", "batch", "largest_training_batch")
@@ -32,9 +32,9 @@ class Cost(Study):
 
     models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-l", "resnet-l")  # also vit_b16, bit_r50x1 ...
     sizes_px: tuple[int, ...] = (32, 64, 96, 128)  # multiples of the patch, which stays as at picture_px
-    batches: tuple[int, ...] = (64, 256, 1024)  # the quickest of them counts
-    seconds: float = 2.0  # to measure each
-    most_batch: int = 65536  # where the search for the largest batch ends
+    batches: tuple[int, ...] = (64, 256, 1024)  # to measure; the fastest counts
+    seconds: float = 2.0  # of measurement for each
+    most_batch: int = 65536  # where the search for the largest batch stops
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Cost(Study):
 
     @torch.no_grad()
     def _speed(self, encoder: Encoder, batch: int, device: torch.device) -> float:
-        """Pictures a second of the forward pass; 0 where the batch does not fit."""
+        """Pictures per second of the forward pass; 0 if the batch does not fit."""
         try:
             images = torch.randn(batch, 3, *encoder.picture_px, device=device)
             done, began = 0, 0.0

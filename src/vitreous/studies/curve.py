@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PowerLaw:
-    scale: float  # of compute in units of `unit`
+    scale: float  # for compute in units of `unit`
     power: float
     offset: float  # the error that no compute removes
     unit: float
@@ -25,7 +25,8 @@ class PowerLaw:
 
 
 def fit_power_law(compute: Sequence[float], errors: Sequence[float]) -> PowerLaw | None:
-    """For a given power the rest is linear, so only the power is searched for. None where three points are missing."""
+    """For a given power the rest is linear, so only the power is searched for. None for fewer than three
+    different amounts of compute."""
     x, y = np.asarray(compute, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     if len(np.unique(x)) < 3:
         return None
@@ -41,7 +42,7 @@ def fit_power_law(compute: Sequence[float], errors: Sequence[float]) -> PowerLaw
 
 
 def _linear(x: Floats, y: Floats, power: float) -> tuple[float, float, float]:
-    """scale >= 0 and offset in [0, 1) for a power, and the residual they leave."""
+    """scale >= 0 and offset in [0, 1) for a power, and the residual."""
     rise = x**-power
     centred = rise - rise.mean()
     scale = float((centred * (y - y.mean())).sum() / (centred * centred).sum())

@@ -1,10 +1,10 @@
 """How much data does a ViT need? Accuracy against the share of the training pictures (paper, 4.3, Figures 3 and 4).
 
-Held equal for every model and every share: the number of optimizer steps and the batch, so the pictures looked at.
-With epochs held equal instead, a hundredth of the data would also mean a hundredth of the training.
+Every model and share gets the same number of optimizer steps of the same batch size, and so sees equally many pictures.
+With equal epochs instead, a hundredth of the data would also mean a hundredth of the training.
 
 Figure 4: the regularisation is fixed, the best weights are chosen on validation pictures (early stopping), and their
-features judged by a few-shot probe on another set. Figure 3: weight decay, dropout and label smoothing are chosen
+features are judged by a few-shot probe on another set. Figure 3: weight decay, dropout and label smoothing are chosen
 together, on validation pictures, for every model and share; then the model is scored, and fine-tuned on another set.
 """
 
@@ -50,10 +50,10 @@ class DataSize(TransferStudy):
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"regularisations": tuple(GRID)}
 
     models: tuple[str, ...] = ("vit-s", "vit-l", "hybrid-s", "hybrid-l", "resnet-s", "resnet-l")  # to compare
-    fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)  # shares of the training pictures, each part of the next
-    regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose among; Figure 4's is medium
+    fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)  # shares of the training pictures, each contained in the next
+    regularisations: tuple[str, ...] = ("medium", "light", "heavy")  # to choose from; Figure 4's is medium
     shots: int = 5  # training pictures per class for the few-shot probe
-    evaluations: int = 5  # validations during a run, among which early stopping chooses
+    evaluations: int = 5  # validations during a run, from which early stopping chooses
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class DataSize(TransferStudy):
         leave_out = self.leave_out(grid)
         points = [(model, fraction) for fraction in sorted(self.fractions, reverse=True) for model in self.models]
         for seed in range(self.seeds):
-            # Figure 4 first: with the first seed of it there is something to look at.
+            # Figure 4 first: after its first seed there is something to look at.
             grid.run(
                 [self.cell(grid, *point, FIXED, seed=seed, leave_out=leave_out) for point in points],
                 f"fixed, seed {seed}",
@@ -98,7 +98,7 @@ class DataSize(TransferStudy):
         whole = len(grid.open_data(recipe.data).train)
         pictures = round(fraction * whole)
         if not pictures:
-            raise UserError(f"--fractions {fraction:g}: of {self.data}'s {whole:,} pictures that is none; give more")
+            raise UserError(f"--fractions {fraction:g}: none of {self.data}'s {whole:,} pictures; give a larger share")
         batch_size = min(self.batch_size, pictures)
         steps_per_epoch = pictures // batch_size
         recipe = replace(
@@ -117,7 +117,7 @@ class DataSize(TransferStudy):
             name=f"{model}-{fraction:g}-{regularisation}-seed{seed}",
             facts={**found.facts, "fraction": fraction, "regularisation": regularisation, "seed": seed},
             recipe=recipe,
-            # Candidates are compared on validation pictures alone; `report` reads the test set of the chosen one.
+            # Candidates are compared only on validation pictures; `report` reads the test set for the chosen one.
             read_test=regularisation == FIXED or seed > 0,
             measure=self.probe(grid) if regularisation == FIXED else None,
         )
@@ -165,7 +165,7 @@ class DataSize(TransferStudy):
         return {"figure3": curves_figure(panels, "fraction", x), "figure4": curves_figure(few, "fraction", x)}
 
     def findings(self, rows: Sequence[Row]) -> list[str]:
-        """At every share, the best of each family: where the order changes, the curves cross."""
+        """The best of each family at every share: the curves cross where the order changes."""
         chosen = chosen_regularisation(rows, self.regularisations)
         own = [
             row
@@ -185,7 +185,7 @@ class DataSize(TransferStudy):
 
 
 def chosen_regularisation(rows: Sequence[Row], among: Sequence[str]) -> dict[tuple[str, float], str]:
-    """The best of some on validation pictures with the first seed, by model and fraction."""
+    """The best of these on validation pictures with the first seed, by model and fraction."""
     best: dict[tuple[str, float], tuple[float, str]] = {}
     for row in rows:
         if row["seed"] == 0 and row["regularisation"] in among and "target" not in row and "val_accuracy" in row:

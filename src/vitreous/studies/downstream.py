@@ -1,4 +1,4 @@
-"""Transfer to another set: without pictures that were seen before, by fine-tuning or by a few-shot probe."""
+"""Transfer to another set by fine-tuning or a few-shot probe, without pictures that were seen before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ PROBE_SEEDS = 3  # draws
 
 @cache
 def test_split(where: str) -> str:
-    """The split to report on: test, or val where that is all there is (Imagenette)."""
+    """The split to report on: test, or val if that is all there is (Imagenette)."""
     found = open_sources(where)
     return "val" if "test" not in found and "val" in found else "test"
 
@@ -52,7 +52,7 @@ class Overlap:
 
 
 def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
-    """Training pictures that occur in the test set of another set; looked for once, and `kept` as JSON."""
+    """Training pictures that also occur in the test set of another set; searched for once, and `kept` as JSON."""
     known: dict[str, list[int]] = atomic.read_json(kept) if kept.is_file() else {}
     others_only = [other for other in others if not same_data(other, data)]
     unknown = [other for other in others_only if f"{data} in {other}" not in known]
@@ -72,7 +72,7 @@ def without_overlap(data: str, others: Sequence[str], kept: Path) -> Overlap:
 def _test_part(where: str) -> Source:
     found = open_sources(where)
     test = found.get(test_split(where))
-    # Of a set that is not split we cannot know yet which pictures will be its test set: all count.
+    # Without a split we cannot know yet which pictures will be tested on: all count.
     return found[ALL] if test is None else test
 
 
@@ -108,7 +108,7 @@ def _features(run: Path, source: Source, device: str) -> FeatureSet:
 
 
 def test_accuracy(run: Path, recipe: Recipe, open_data: OpenData) -> float:
-    """Of a run whose test set stayed unread so far."""
+    """The test accuracy of a run whose test set has not been read yet."""
     world, trained, splits = World.join(recipe.training.device), Trained.load(run), open_data(recipe.data)
     if splits.test is None:
         raise UserError(f"{recipe.data.where}: there is no test part")
@@ -132,7 +132,7 @@ def transfer_recipe(
     training: TrainingSettings,
     keeps_sides: bool,
 ) -> Recipe:
-    """The paper's fine-tuning (B.1.1). `keeps_sides`: no flips and shifts, which would change structured labels."""
+    """The paper's fine-tuning (B.1.1). `keeps_sides`: no flips or shifts, which would change structured labels."""
     shifted = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, model.picture_px[0] // 8), padding="reflect"))
     return Recipe(
         name=f"transfer-{slug(data.where)}",
@@ -150,12 +150,12 @@ def transfer_recipe(
 
 
 def slug(where: str) -> str:
-    """A data set's name as part of a folder's."""
+    """A data set's name as part of a folder name."""
     return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "-")
 
 
 def distinct_slugs(wheres: Sequence[str]) -> dict[str, str]:
-    """The slug of each; where several have the same, with as many folders before it as tell them apart."""
+    """The slug of each; equal ones get as many parent folders as needed to tell them apart."""
     parts = {where: where.rstrip("/").replace(":", "-").split("/") for where in wheres}
     found = {}
     for where, own in parts.items():

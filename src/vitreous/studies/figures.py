@@ -24,8 +24,8 @@ LOOK = {
     "ConvNeXt": (SERIES[5], "P"),
 }
 MARKERS = "osD^vP*X"
-BARS = "standard deviation over the seeds"  # what error bars are
-NOTE_PLACES = ((0, 9), (0, -9), (13, 0), (-13, 0))  # beside a point, in points: series often share one
+BARS = "standard deviation over the seeds"  # what error bars show
+NOTE_PLACES = ((0, 9), (0, -9), (13, 0), (-13, 0))  # offsets from a data point, in points: series often share one
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _errorbar(ax: Axes, some: Sequence[Point], family: str, size: float, joined:
 
 
 def _height(rows: Sequence[Row]) -> float:
-    """In inches: the legend has a line for every model, and two more."""
+    """In inches: the legend has one line per model, and two more."""
     return max(3.6, 0.25 * (len({row["model"] for row in rows}) + 2))
 
 
@@ -150,7 +150,7 @@ def _marker_sizes(rows: Sequence[Row]) -> dict[str, float]:
     if not parameters:
         return {}
     least, most = min(parameters.values()), max(parameters.values())
-    widest = np.log(max(most / least, 4.0))  # models of nearly one size look alike
+    widest = np.log(max(most / least, 4.0))  # models of nearly the same size get similar markers
     return {model: 4.5 + 3.5 * float(np.log(number / least) / widest) for model, number in parameters.items()}
 
 
@@ -180,7 +180,7 @@ def _model_legend(drawn: Figure, rows: Sequence[Row], sizes: dict[str, float], f
 
 
 def _bar_explained() -> Line2D:
-    """An error bar for a legend."""
+    """An error bar for the legend."""
     return Line2D(
         [], [], color=SERIES[6], marker="|", markersize=11, linewidth=0.0, label=BARS.replace(" over", "\nover")
     )
@@ -248,7 +248,7 @@ def lines_figure(
 
 
 def _annotate(ax: Axes, text: str, point: Point, number: int, colour: str) -> None:
-    """Beside a point of the series of that number, where notes of other series do not stand."""
+    """Beside a point, where notes of other series are not."""
     ax.annotate(
         text,
         (point.x, point.mean),
@@ -263,7 +263,7 @@ def _annotate(ax: Axes, text: str, point: Point, number: int, colour: str) -> No
 
 @drawing
 def bars_figure(rows: Sequence[Row], category: str, series: str, value: str, *, title: str, label: str) -> Figure:
-    """Means with error bars, a row a category, so that long names can be read and small differences be seen."""
+    """Means with error bars, one row per category, so that long names and small differences are legible."""
     rows = [row for row in rows if row.get(value) is not None]
     categories = list(dict.fromkeys(row[category] for row in rows))
     names = list(dict.fromkeys(row[series] for row in rows))

@@ -1,6 +1,6 @@
 """A grid of runs, cell by cell. A cell is an ordinary run directory; a finished one is never run again.
 
-Several processes, on one GPU or on several, may work on one grid: each takes cells that no other has.
+Several processes, on one GPU or several, may work on one grid: each takes cells that no other has.
 """
 
 import csv
@@ -29,12 +29,12 @@ from vitreous.training.loop import StoppedError
 
 Row = dict[str, Any]  # one cell's facts and numbers
 
-CELL = "cell.json"  # in a cell's folder, once all of it is done
-STUDY = "study.json"  # says that a folder is a study's
-LOCK = "cell.lock"  # held by the process that works on it
-LOOK_AGAIN_S = 1.0  # after so long, where other processes have all cells that are left
-RECENT = 4  # cells by which the length of the next is judged
-KEPT_SETS = 6  # data sets that are kept decoded
+CELL = "cell.json"  # in a cell's folder once it is done
+STUDY = "study.json"  # marks a study's folder
+LOCK = "cell.lock"  # held by the process that works on the cell
+LOOK_AGAIN_S = 1.0  # between checks while other processes have all remaining cells
+RECENT = 4  # cells from which the time of the next is estimated
+KEPT_SETS = 6  # data sets to keep decoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,13 @@ class Cell:
 
     name: str  # of its folder
     facts: dict[str, Any]  # which point it is: model, fraction, seed ...
-    recipe: Recipe | None = None  # what is trained; none: there is only something to measure
-    read_test: bool = True  # off where choices are made
+    recipe: Recipe | None = None  # what to train; None: only measure
+    read_test: bool = True  # False where choices are made
     measure: Callable[[Path], dict[str, Any]] | None = field(default=None, compare=False)  # given the run's folder
 
 
 class DecodedOnce:
-    """Opens data for many runs: pictures are decoded once, and a part of them is taken from memory."""
+    """Opens data for many runs: pictures are decoded once, and subsets are taken from memory."""
 
     def __init__(self) -> None:
         self._kept: dict[DataSettings, Splits] = {}
@@ -60,16 +60,16 @@ class DecodedOnce:
             while len(self._kept) >= KEPT_SETS:
                 self._kept.pop(next(iter(self._kept)))
             found = whole.build()
-            note(*found.notes)  # once, and not for every run
+            note(*found.notes)  # once, not for every run
             self._kept[whole] = replace(found, notes=())
         found = self._kept[whole]
-        if wanted == whole or not isinstance(found.train, InMemory):  # what is too large as a whole may fit in part
+        if wanted == whole or not isinstance(found.train, InMemory):  # a part may fit even if the whole does not
             return found if wanted == whole else wanted.build()
         return wanted.reduced(found)
 
 
 class Grid:
-    """Where the cells of a study lie, and what is known of them. The same calls again go on where they ended."""
+    """The cells of a study in a folder, and their results. The same calls again resume where they ended."""
 
     def __init__(
         self, folder: Path, about: dict[str, Any], minutes: float | None = None, results: Path | None = None
@@ -77,7 +77,7 @@ class Grid:
         self.folder, self.about = folder, about
         self.results = results or folder  # where results.json and results.csv go
         self.rows: list[Row] = []
-        self.left: list[Cell] = []  # for which there was no time
+        self.left: list[Cell] = []  # that there was no time for
         self.environment = environment()
         self.open_data = DecodedOnce()
         self._took_s: list[float] = []
@@ -86,7 +86,7 @@ class Grid:
         self._claim()
 
     def _claim(self) -> None:
-        """Nothing is written into a folder that somebody else filled."""
+        """Refuses a folder that somebody else filled."""
         if (self.folder / STUDY).is_file():
             return
         names = atomic.strangers(self.folder) if self.folder.is_dir() else []
@@ -96,7 +96,7 @@ class Grid:
 
     @property
     def out_of_time(self) -> bool:
-        """Or nearly: the next cell, if it takes as long as the longest of the last ones, would end too late."""
+        """Whether the next cell would end too late, if it takes as long as the longest recent one."""
         expected_s = max(self._took_s[-RECENT:], default=0.0)
         return self._deadline is not None and time.monotonic() + expected_s >= self._deadline
 
@@ -104,7 +104,7 @@ class Grid:
         return self.folder / cell.name
 
     def run(self, cells: Sequence[Cell], what: str = "cells") -> list[Row]:
-        """The rows of all cells that could be finished; a cell that fails is recorded, and others go on."""
+        """The rows of all finished cells; a cell that fails is recorded, and the others are still run."""
         finished: list[Row] = []
         waiting, put_back = deque(cells), 0  # in a row
         with Bar(what, len(cells)) as bar:
@@ -115,7 +115,7 @@ class Grid:
                     self.left.append(cell)
                     continue
                 row = row or self._if_free(cell)
-                if row is None:  # another process is at it; what it finds is ours too
+                if row is None:  # another process works on it, and we will read its result
                     waiting.append(cell)
                     put_back += 1
                     if put_back >= len(waiting):
@@ -131,7 +131,7 @@ class Grid:
         return finished
 
     def _if_free(self, cell: Cell) -> Row | None:
-        """Worked out, unless another process is at this cell, or at the one that it starts from."""
+        """Its row, unless another process works on this cell, or on the one that it starts from."""
         if cell.recipe is not None and cell.recipe.start is not None:
             start = Path(cell.recipe.start)
             if start.parent == self.folder and start.is_dir() and not (start / CELL).is_file():
@@ -144,7 +144,7 @@ class Grid:
         if lock is None:
             return None
         with lock:
-            row = self._known(cell)  # finished by another a moment ago
+            row = self._known(cell)  # another process may just have finished it
             if row is None:
                 began = time.monotonic()
                 row = self._worked_out(cell)
@@ -152,7 +152,7 @@ class Grid:
             return row
 
     def _known(self, cell: Cell) -> Row | None:
-        """What an earlier call worked out, if it was the same cell."""
+        """The row from an earlier call, if it was the same cell."""
         path = self.path(cell) / CELL
         if not path.is_file():
             return None
@@ -181,21 +181,21 @@ class Grid:
             return row | {"failed": str(error)}
         finally:
             if torch.cuda.is_available():
-                gc.collect()  # a run and its CUDA graph refer to each other, and hold memory of the device
+                gc.collect()  # a run and its CUDA graph refer to each other, and hold device memory
         path.mkdir(parents=True, exist_ok=True)
         atomic.write_json(row, path / CELL)
-        # Only a run that goes on needs them, and a study has many runs.
+        # Only a run that resumes needs them, and a study has many runs.
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
         shutil.rmtree(path / BEST, ignore_errors=True)
         return row
 
     def _trained(self, cell: Cell, recipe: Recipe) -> Row:
         if recipe.training.compile:
-            # Every model shape is compiled again; past torch's own limit of 8 they would silently run uncompiled.
+            # Every model shape is compiled again; beyond torch's limit of 8 they would silently run uncompiled.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
         results = train(recipe, self.path(cell), cell.read_test, self.open_data)
         row = {name: results[name] for name in ("steps", "parameters", "train_s")}
-        # A study may go on elsewhere and later: every run says where and with what it was made.
+        # A study may be resumed elsewhere and later, so every run records where and with what it was made.
         gpus = self.environment["gpus"] if recipe.training.device != "cpu" else []
         row["device"] = gpus[0] if gpus else self.environment["cpu"]
         row["commit"] = self.environment["commit"]

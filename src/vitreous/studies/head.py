@@ -1,7 +1,7 @@
 """Class token or mean of the patches? Each at its own learning rate (paper, appendix D.3, Figure 9).
 
-The paper found that mean pooling seemed to fail only because it needs another rate. So the rate is chosen for each on
-validation pictures, with one seed, and then reported with several.
+The paper found that mean pooling only seemed to fail because it needs a different rate. So the rate is chosen for each
+on validation pictures, with one seed, and results are then reported with several.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ class Head(Study):
     values: ClassVar[tuple[str, ...]] = ("val_accuracy", "accuracy")
     unused: ClassVar[tuple[str, ...]] = ("rate",)  # chosen among `rates`
 
-    base: str = "vit-s"  # the model that is pooled in two ways
-    rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # peak learning rates to choose among
+    base: str = "vit-s"  # the model to pool in two ways
+    rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # peak learning rates to choose from
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Head(Study):
 
 
 def best_rates(rows: Sequence[Row]) -> dict[str, float]:
-    """By validation accuracy, for every way of pooling."""
+    """The best by validation accuracy, for each way of pooling."""
     best: dict[str, Row] = {}
     for row in rows:
         if row["seed"] != 0 or "val_accuracy" not in row:

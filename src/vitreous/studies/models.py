@@ -1,4 +1,4 @@
-"""The families at sizes for small pictures, of like cost from size to size: the paper's three, and the pyramids."""
+"""The families at sizes for small pictures, of similar cost at each size: the paper's three, and the pyramids."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from vitreous.models.shapes import shapes_only
 from vitreous.models.stems import ConvStem
 from vitreous.recipes.cifar10 import plain_vit
 
-# name -> width and depth. At 32 px and patches of 4: 0.02, 0.16, 0.42, 0.84 GFLOP a picture
+# name -> width and depth. At 32 px and patches of 4: 0.02, 0.16, 0.42, 0.84 GFLOP per picture
 VITS = {"vit-t": (64, 3), "vit-s": (128, 6), "vit-m": (192, 7), "vit-l": (256, 8)}
 # name -> width, depth, residual layers of the stem; 0.02, 0.17, 0.52, 1.07 GFLOP
 HYBRIDS = {
@@ -38,7 +38,7 @@ RESNETS = {
     "resnet-m": (36, (2, 2, 2, 2)),
     "resnet-l": (48, (2, 2, 2, 2)),
 }
-# Three stages whose maps have twice the ViT's places a side, as many, and half.
+# Three stages whose maps have twice as many places per side as the ViT's, equally many, and half.
 # name -> width of the first stage, blocks in each stage; 0.02, 0.16, 0.42, 0.85 GFLOP
 SWINS = {
     "swin-t": (32, (1, 1, 1)),
@@ -58,7 +58,7 @@ CONVNEXTS = {
 HEAD_WIDTH = 32
 WINDOW = 4  # of Swin: a quarter of the first map's side
 RATE = 0.1  # of stochastic depth
-CELLS = 8  # patches a side, about, where nothing else is asked for
+CELLS = 8  # patches per side, about, by default
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class StudyModel:
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """What figures tell models apart by."""
+        """What distinguishes models in figures."""
         return {"model": self.label, "family": self.family, "encoder_parameters": size_of(self.settings)[0]}
 
 
@@ -101,7 +101,7 @@ def _vit(size: tuple[int, int], patch: int, width: int, depth: int) -> ViTSettin
 
 
 def _hybrid(size: tuple[int, int], patch: int, width: int, depth: int, residuals: tuple[int, int, int]) -> ViTSettings:
-    """The stem halves the picture up to three times; patches of its map do the rest."""
+    """The stem halves the picture up to three times; patches of its map are as large as needed for the rest."""
     halvings = min(3, int(math.log2(patch)))
     strides = (1,) * (3 - halvings) + (2,) * halvings
     stem = ConvStem(widths=(width // 4, width // 2, width), strides=strides, residuals=residuals)
@@ -109,7 +109,7 @@ def _hybrid(size: tuple[int, int], patch: int, width: int, depth: int, residuals
 
 
 def _resnet(size: tuple[int, int], patch: int, width: int, depths: tuple[int, ...]) -> ResNetSettings:
-    # The tiny one is for two CPU cores: it leaves full resolution at once.
+    # The tiny one is for two CPU cores: it reduces the resolution at once.
     root = "small" if max(size) <= 64 and len(depths) > 3 else "imagenet"
     return ResNetSettings(picture_px=size, depths=depths, base_width=width, root=root)  # type: ignore[arg-type]
 
@@ -156,11 +156,11 @@ def _widths(first: int, depths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _first_step(patch: int) -> int:
-    """Of a pyramid: half of a ViT's patch, and a power of two."""
+    """The stride of a pyramid's first stage: half of a ViT's patch, and a power of two."""
     return max(1, 1 << int(math.log2(patch)) >> 1)
 
 
-# As figures call them -> their sizes, and what makes a model of one
+# name in figures -> the sizes, and the function that makes a model of one
 FAMILIES: dict[str, tuple[dict[str, Any], Callable[..., ModelSettings]]] = {
     "ViT": (VITS, _vit),
     "hybrid": (HYBRIDS, _hybrid),

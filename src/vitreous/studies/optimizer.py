@@ -1,6 +1,6 @@
 """Adam or SGD for pre-training ResNets? (paper, appendix D.1, Table 7)
 
-Each pre-trains at its own rate, chosen on validation pictures; then both are fine-tuned alike, with SGD.
+Each pre-trains at its own rate, chosen on validation pictures; then both are fine-tuned in the same way, with SGD.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class OptimizerChoice(TransferStudy):
     unused: ClassVar[tuple[str, ...]] = ("rate", "weight_decay")  # each optimizer has its own
     may_be_nothing: ClassVar[tuple[str, ...]] = (*TransferStudy.may_be_nothing, "adam_decay", "sgd_decay")
 
-    models: tuple[str, ...] = ("resnet-s", "resnet-l")  # what is pre-trained
-    adam_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose among
-    sgd_rates: tuple[float, ...] = (0.01, 0.03, 0.1)  # to choose among
+    models: tuple[str, ...] = ("resnet-s", "resnet-l")  # to pre-train
+    adam_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose from
+    sgd_rates: tuple[float, ...] = (0.01, 0.03, 0.1)  # to choose from
     adam_decay: float = 0.1  # decoupled weight decay (paper, Table 3)
-    sgd_decay: float = 1e-4  # added to the gradient, as BiT does
+    sgd_decay: float = 1e-4  # added to the gradient, as in BiT
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class OptimizerChoice(TransferStudy):
 
 
 def best_rates(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """By validation accuracy, for every model and optimizer."""
+    """The best by validation accuracy, for every model and optimizer."""
     best: dict[tuple[str, str], Row] = {}
     for row in rows:
         if row["seed"] == 0 and "val_accuracy" in row:

@@ -28,7 +28,7 @@ class Positions(Study):
         "places": get_args(PositionPlace),
     }
 
-    base: str = "vit-s"  # the model whose positions are changed
+    base: str = "vit-s"  # the model whose positions to change
     kinds: tuple[str, ...] = ("none", "learned", "learned-2d", "relative")  # also: sincos, bias, bias-shared
     places: tuple[str, ...] = ("stem", "every-layer", "every-layer-shared")  # for absolute positions
 

@@ -19,7 +19,7 @@ class Resolution(Study):
     name: ClassVar[str] = "resolution"
     columns: ClassVar[tuple[str, ...]] = ("model", "finetuned_px")
 
-    models: tuple[str, ...] = ("vit-s", "hybrid-s", "resnet-s")  # what is pre-trained
+    models: tuple[str, ...] = ("vit-s", "hybrid-s", "resnet-s")  # to pre-train
     sizes_px: tuple[int, ...] = (24, 32, 48, 64)  # to fine-tune at, on the same data; multiples of the patch
     finetune_steps: int = 1000  # at each size
     finetune_rate: float = 0.01  # learning rate (SGD)

@@ -1,7 +1,7 @@
 """What does compute buy? Transfer accuracy against the FLOPs of pre-training (paper, 4.4, Figure 5).
 
-Every model is pre-trained for several lengths, each a run of its own with its own schedule, on all of the training
-pictures; then fine-tuned on other sets with few examples, at one setting for all.
+Every model is pre-trained for several lengths, each a separate run with its own schedule, on all training pictures;
+then fine-tuned on other sets with few examples, with one setting for all.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ ALL_SIZES = tuple(f"{family.lower()}-{size}" for size in ("s", "m", "l") for fam
 class Scaling(TransferStudy):
     name: ClassVar[str] = "scaling"
     columns: ClassVar[tuple[str, ...]] = ("model", "length", "pretraining_flops", "target")
-    unused: ClassVar[tuple[str, ...]] = ("steps",)  # `lengths` has them
+    unused: ClassVar[tuple[str, ...]] = ("steps",)  # `lengths` replaces it
 
-    models: tuple[str, ...] = ALL_SIZES  # to compare; any of the catalogue too
+    models: tuple[str, ...] = ALL_SIZES  # to compare; also any of the catalogue
     lengths: tuple[int, ...] = (1000, 3000, 9000)  # optimizer steps of pre-training
 
     @classmethod
@@ -65,7 +65,7 @@ class Scaling(TransferStudy):
         return {"figure5": scaling_figure(panels, [self.curves(panel.rows) for panel in panels])}
 
     def _panels(self, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-        """Our own test set, every other set, and, where there are several, their mean, as in the paper."""
+        """Our own test set, every other set and, if there are several, their mean, as in the paper."""
         panels = [(f"tested on {self.data}", [row for row in rows if "target" not in row])]
         panels += [
             (f"fine-tuned on {where}", [row for row in rows if row.get("target") == where]) for where in self.transfer

@@ -20,7 +20,7 @@ class Shape(Study):
     columns: ClassVar[tuple[str, ...]] = ("dimension", "value", "gflop", "encoder_parameters")
     may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "depths", "widths", "mlp_widths", "patches")
 
-    base: str = "vit-s"  # the ViT from which one dimension at a time is changed
+    base: str = "vit-s"  # the ViT to change, one dimension at a time
     depths: tuple[int, ...] = (2, 4, 6, 8, 12)  # blocks
     widths: tuple[int, ...] = (64, 128, 192, 256)  # of a token; the MLP four times as wide, heads of 32
     mlp_widths: tuple[int, ...] = (128, 256, 512, 1024)  # of the hidden layer

@@ -1,4 +1,4 @@
-"""What all studies have in common: the settings, one training recipe for every model, and how results are reported."""
+"""What all studies share: the settings, one training recipe for every model, and the tables."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ class Study:
     name: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]  # of the printed table: facts that rows are grouped by, then "value" columns
     values: ClassVar[tuple[str, ...]] = ("accuracy",)
-    unused: ClassVar[tuple[str, ...]] = ()  # settings of those below that a study has no use for
+    unused: ClassVar[tuple[str, ...]] = ()  # settings below that a study does not use
     may_be_nothing: ClassVar[tuple[str, ...]] = ("weight_decay", "label_smoothing", "val_fraction")  # 0, or empty
     shares: ClassVar[tuple[str, ...]] = ("label_smoothing", "val_fraction")  # at most 1
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # settings that name things -> the names there are
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # settings that name things -> the possible names
 
     data: str = "cifar10"  # the data to train on: a folder, a file, or a data set's name
     picture_px: int = 32  # side of the pictures
@@ -42,18 +42,18 @@ class Study:
     seeds: int = 3  # runs of every reported cell
     steps: int = 4000  # optimizer steps of every training run
     batch_size: int = 256  # pictures per step
-    rate: float = 2e-3  # peak learning rate of the matrices (Muon); of all else, half of it
+    rate: float = 2e-3  # peak learning rate of the matrices (Muon); half of it for everything else
     weight_decay: float = 0.5  # decoupled
     label_smoothing: float = 0.1  # share of the target spread over all classes
-    augment: Literal["strong", "light"] = "strong"  # RandAugment, erasing and mixing; or shifts and flips alone
+    augment: Literal["strong", "light"] = "strong"  # RandAugment, erasing and mixing; or only shifts and flips
     val_fraction: float = 0.1  # share of train used for choices and early stopping
     precision: Precision = "auto"  # of activations: bf16 on a GPU, fp32 elsewhere
     compile: Compile = "auto"  # on a GPU, where half a minute for each new shape pays off over many cells
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda where there is one; mps is experimental
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: cuda if there is a GPU; mps is experimental
 
     @classmethod
     def quick(cls, **changes: Any) -> Self:
-        """Minutes on two CPU cores, with the embedded pictures: to see that it works, not to learn from."""
+        """Minutes on two CPU cores, with the embedded pictures: shows that it works, but proves nothing."""
         small = {
             "data": "fashion",
             "picture_px": QUICK_PX,
@@ -77,13 +77,13 @@ class Study:
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:
-        """What else a study makes smaller."""
+        """The study's own changes to be quick."""
         return {}
 
     # ---- what a study does
 
     def check(self) -> None:
-        """Tells what no cell could be made of, before the first one is run."""
+        """Reports impossible settings before the first cell is run."""
         for field in fields(self):
             self._check_setting(field.name, getattr(self, field.name))
         for name in (*getattr(self, "models", ()), getattr(self, "base", None)):
@@ -108,19 +108,19 @@ class Study:
                 raise UserError(f"--{name} is {one:g}: it is a share, at most 1")
 
     def run(self, grid: Grid) -> None:
-        """Run every cell, through `grid.run`, in an order in which a usable figure exists early."""
+        """Run every cell with `grid.run`, in an order that gives a usable figure early."""
         raise NotImplementedError
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """By name; of whatever rows there are so far."""
+        """The figures by name, from the rows so far."""
         raise NotImplementedError
 
     def findings(self, rows: Sequence[Row]) -> list[str]:
-        """What the rows say beyond the table, one sentence each."""
+        """What the rows show beyond the table, one sentence each."""
         return []
 
     def table(self, rows: Sequence[Row]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-        """Lines and header: one line a group of seeds, mean and standard deviation."""
+        """Lines and header: one line per group of seeds, with mean and standard deviation."""
         groups = grouped(rows, self.columns, self.values)
         lines = [(*(_word(part) for part in key), *(spread(values) for values in found)) for key, found in groups]
         return lines, (*self.columns, *(name.replace("_", " ") for name in self.values))
@@ -157,7 +157,7 @@ class Study:
         )
 
     def _augmentation(self, strong: Augmentation) -> Augmentation:
-        if is_structured(self.data):  # shifts and flips would change what the label says
+        if is_structured(self.data):  # shifts and flips would make labels wrong
             return Augmentation(crop=CropSettings(method="squash"), flip=0.0)
         light = Augmentation(crop=CropSettings(method="pad", pad_px=max(1, self.picture_px // 16), padding="reflect"))
         return strong if self.augment == "strong" else light
@@ -168,7 +168,7 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class TransferStudy(Study):
-    """A study that fine-tunes what it trained on other sets."""
+    """A study that fine-tunes its models on other sets."""
 
     may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "transfer", "transfer_steps")
 
@@ -179,11 +179,11 @@ class TransferStudy(Study):
 
     @property
     def target_names(self) -> dict[str, str]:
-        """The other sets, by names that tell them apart."""
+        """The other sets, by distinct names."""
         return distinct_slugs(self.transfer)
 
     def transfer_cells(self, pretrained: Cell, folder: Path) -> list[Cell]:
-        """Fine-tune what a cell leaves behind on every other set, with few examples."""
+        """Fine-tune a cell's model on every other set, with few examples."""
         assert pretrained.recipe is not None
         if not self.transfer_steps:
             return []
@@ -213,13 +213,13 @@ class TransferStudy(Study):
         ]
 
     def leave_out(self, grid: Grid) -> str:
-        """The training pictures that occur in a test set to which we transfer (paper, 4.1); their number is noted."""
+        """The training pictures that occur in a test set we transfer to (paper, 4.1); their number is reported."""
         dropped = without_overlap(self.data, self.transfer, grid.folder / "overlap.json")
         grid.about["dropped_from_pretraining"] = {where: num for where, num, _ in dropped.sets}
         return dropped.leave_out
 
 
-# ---- telling results
+# ---- reporting results
 
 
 def spread(values: Sequence[float]) -> str:
@@ -232,7 +232,7 @@ def spread(values: Sequence[float]) -> str:
 def grouped(
     rows: Sequence[Row], facts: Sequence[str], values: Sequence[str]
 ) -> list[tuple[tuple[Any, ...], list[list[float]]]]:
-    """For every combination of facts, in order of appearance, each value over the seeds."""
+    """The values over the seeds for every combination of facts, in order of appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if "failed" not in row and any(value in row for value in values):
@@ -251,7 +251,7 @@ def run_study(
     results: Path | None = None,
     after_cell: Callable[[Sequence[Row]], None] | None = None,
 ) -> Grid:
-    """All of it: cells, results.json and results.csv, figures. The same call again goes on where it ended."""
+    """The whole study: cells, results.json and results.csv, figures. The same call again resumes where it ended."""
     from vitreous.display import figures
 
     study.check()

@@ -1,7 +1,7 @@
 """VTAB: how well does a model adapt to unseen tasks with 1,000 examples each? (Zhai et al. 2019; ViT paper, 4.1)
 
 Mode "paper": one setting for all tasks, 2,500 steps at rate 0.01, on all 1,000 examples. Mode "sweep": rates and
-lengths are tried with 800 examples, chosen for every task on the other 200, and the best trains on all 1,000.
+lengths are tried with 800 examples, chosen per task on the other 200, and the best then trains on all 1,000.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ from vitreous.weights.trained import Trained
 
 @dataclass(frozen=True)
 class Start:
-    """A pre-trained model, or one that a cell of ours is going to pre-train."""
+    """A pre-trained model, or one that a cell will pre-train."""
 
     label: str
     where: str
     model: ModelSettings
     preprocessing: Preprocessing
-    seen: str | None  # the set it was pre-trained on, where it is known: no task of ours
+    seen: str | None  # the set it was pre-trained on, if known, which cannot be a task
 
     def has_seen(self, where: str) -> bool:
         return self.seen is not None and same_data(self.seen, where)
@@ -47,18 +47,18 @@ class Transfer(Study):
     may_be_nothing: ClassVar[tuple[str, ...]] = (*Study.may_be_nothing, "tasks", "start")
 
     data: str = "offline"  # the tasks: offline, none, a folder with one folder per task, or a JSON file
-    tasks: tuple[str, ...] = ()  # further tasks: NAME=PATH, or NAME:GROUP=PATH where VTAB does not know the name
+    tasks: tuple[str, ...] = ()  # further tasks: NAME=PATH, or NAME:GROUP=PATH if VTAB does not have the name
     start: tuple[str, ...] = ()  # runs or weights to transfer; none: `models` are pre-trained first
-    models: tuple[str, ...] = ("vit-s", "resnet-s")  # pre-trained where --start is not given
-    pretrain: str = "cifar10"  # the data it is pre-trained on
+    models: tuple[str, ...] = ("vit-s", "resnet-s")  # to pre-train if --start is not given
+    pretrain: str = "cifar10"  # the data to pre-train on
     mode: Literal["paper", "sweep"] = "paper"  # one setting for all tasks, or chosen for each
     examples: int = EXAMPLES  # examples per task
-    finetune_px: int | None = None  # none: larger by the paper's ratio of 384 to 224
+    finetune_px: int | None = None  # side of the pictures; none: larger by the paper's ratio of 384 to 224
     transfer_steps: int = 2500  # of fine-tuning, in mode paper
     transfer_rate: float = 0.01  # learning rate of fine-tuning, in mode paper
     transfer_batch: int = 512  # pictures per step of fine-tuning
-    sweep_rates: tuple[float, ...] = (0.1, 0.01)  # learning rates to choose among
-    sweep_steps: tuple[int, ...] = (2500, 10_000)  # lengths to choose among
+    sweep_rates: tuple[float, ...] = (0.1, 0.01)  # learning rates to choose from
+    sweep_steps: tuple[int, ...] = (2500, 10_000)  # lengths to choose from
 
     @classmethod
     def quick_changes(cls) -> dict[str, Any]:

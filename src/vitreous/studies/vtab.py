@@ -1,4 +1,4 @@
-"""The Visual Task Adaptation Benchmark (Zhai et al. 2019): its 19 tasks, and suites of tasks that can be had here."""
+"""The Visual Task Adaptation Benchmark (Zhai et al. 2019): its 19 tasks, and suites of the tasks that are available."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from vitreous.errors import UserError, did_you_mean
 
 Group = Literal["natural", "specialised", "structured"]
 GROUPS: tuple[Group, ...] = get_args(Group)
-EXAMPLES = 1000  # of every task, to train on
-TRAIN_SHARE = 0.8  # 800 to train on and 200 to choose on, in a sweep
+EXAMPLES = 1000  # training examples per task
+TRAIN_SHARE = 0.8  # in a sweep, 800 examples to train on and 200 to choose on
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ RENDERED = ("location", "orientation", "count", "distance", "size")
 
 
 def offline_suite() -> list[SuiteTask]:
-    """What everybody has: the embedded set and rendered tasks; and the sets in the folder that VITREOUS_DATA names."""
+    """The embedded set and rendered tasks, which everybody has, and the sets in the folder that VITREOUS_DATA names."""
     shared = os.environ.get("VITREOUS_DATA")
     there = [name for name in SHARED if shared and (Path(shared) / name).exists()]
     natural = [SuiteTask(name, "natural", name) for name in ("fashion", *there)]
@@ -68,7 +68,7 @@ def offline_suite() -> list[SuiteTask]:
 
 
 def find_suite(where: str, further: Sequence[str] = ()) -> list[SuiteTask]:
-    """`offline`, `none`, a folder with one folder or file a task, or a JSON file; and NAME=PATH besides.
+    """`offline`, `none`, a folder with one folder or file per task, or a JSON file; and further NAME=PATH.
 
     In JSON: {"eurosat": "/data/eurosat", "my-task": {"where": "/data/mine", "group": "natural"}}.
     """
@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def vtab_means(accuracies: dict[str, float], groups: dict[str, str]) -> dict[str, float]:
-    """The mean of every group that has tasks, and of all tasks (not of the groups), as VTAB reports them."""
+    """The mean of every group that has tasks, and of all tasks (not of the groups), as in VTAB."""
     found = {
         group: sum(some) / len(some)
         for group in GROUPS

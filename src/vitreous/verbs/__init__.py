@@ -42,5 +42,5 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def with_device(changes: dict[str, str], options: argparse.Namespace, name: str = "training.device") -> dict[str, str]:
-    """Settings in which --device stands for the dotted name, unless that is given too."""
+    """Settings with --device as the dotted name, unless that is given too."""
     return changes if options.device == "auto" else {name: options.device, **changes}

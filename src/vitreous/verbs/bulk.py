@@ -1,4 +1,4 @@
-"""What `vitreous predict`, `vitreous embed` and `vitreous index` share where pictures are many."""
+"""What `vitreous predict`, `vitreous embed` and `vitreous index` share for many pictures."""
 
 import argparse
 import sys

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitreous.report.class_judgement import ClassFitted
 
 HELP = "Fit a few embedded pictures from the encoder that ships, and from random weights; five minutes on two cores."
-PER_CLASS = 20  # training pictures: few, as one's own often are; all test pictures are predicted
+PER_CLASS = 20  # training pictures: few, as people often have; all test pictures are predicted
 MINUTES = 2.0  # for each of the two fits
 CHANGES = {"data.train_limit": str(10 * PER_CLASS), "training.device": "cpu"}
 
@@ -30,9 +30,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def demo(out: Path) -> str:
-    """`fit` from the encoder that ships, and from random weights; and the bar that both have to clear.
-
-    Returns a summary to be printed."""
+    """`fit` from the encoder that ships, and from random weights. Returns a summary beside a simple baseline."""
     from vitreous.commands import account_for
     from vitreous.fitting.fit import ending, fit, say
 

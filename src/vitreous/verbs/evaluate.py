@@ -99,7 +99,7 @@ def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
 
 
 def scores_line(scores: dict[str, float]) -> str:
-    """Losses as they are, other numbers as shares, in the order that the task's metric gives them."""
+    """Losses as they are, other numbers as percentages, in the order of the task's metric."""
     shown = [
         f"{name.replace('_', '-')} {value:.4f}" if "loss" in name else f"{name} {value:.2%}"
         for name, value in scores.items()

@@ -40,6 +40,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _lasting(word: str) -> str:
-    """A path by which a later search finds it from any folder."""
+    """A path that is valid from any folder, for later searches."""
     path = Path(word).expanduser()
     return str(path.absolute()) if path.exists() else word

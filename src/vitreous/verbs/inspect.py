@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     encoder = trained.encoder().eval().to(device) if task is None else task.encoder
     look = _look(options)
     if look is not None:
-        look.check(encoder)  # what cannot be looked at is an error before anything is read
+        look.check(encoder)  # an error, if any, comes before anything is read
     with quietly(options.quiet):
         readers = _readers(options)
         names, pictures = _read(readers, options.pictures, trained)
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> None:
 def _compared(
     options: argparse.Namespace, trained: "Trained", own: "ReceptiveFields | str", readers: "Readers"
 ) -> "Figure":
-    """The receptive fields of this model and of others, for the same pictures as each of them sees these."""
+    """The receptive fields of this model and of others for the same pictures, each in its own preprocessing."""
     from vitreous.inspection.findings import or_why
     from vitreous.inspection.receptive import NUM_PICTURES, receptive_fields
     from vitreous.inspection.receptive_figures import receptive_figure
@@ -129,7 +129,7 @@ def _titled(start: str, trained: "Trained") -> str:
 
 
 def _look(options: argparse.Namespace) -> "Look | None":
-    """What was asked for; None: nothing, so whatever the model has is shown."""
+    """What was asked for; None: nothing, so everything the model has is shown."""
     from vitreous.inspection.findings import Look
 
     if (options.token, options.method, options.layer, options.head) == (None, None, None, None):
@@ -160,7 +160,7 @@ def _token(word: str | None) -> "Token":
 
 
 def _readers(options: argparse.Namespace) -> "Readers":
-    """The pictures that are given, or those of the run's own test part (else of validation), named by their classes."""
+    """The given pictures, or those of the run's own test part (else of validation), named by their classes."""
     from vitreous.data.images import read_picture
     from vitreous.jobs.data import AskedData
 
@@ -181,9 +181,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str], Tensor]":
-    """At most `num` pictures, spread evenly over all, as the model sees them: (P, 3, H, W) uint8.
+    """At most `num` pictures, evenly spread over all, as the model sees them: (P, 3, H, W) uint8.
 
-    The first ones, which the figures show, are spread evenly over these, so that they are not all of one class.
+    The first, which the figures show, are evenly spread over these, so that they are not all of one class.
     """
     import torch
 
@@ -208,7 +208,7 @@ def _read(readers: "Readers", num: int, trained: "Trained") -> "tuple[list[str],
 
 
 def _spread(items: list[int], num: int) -> list[int]:
-    """`num` of them, from the first to the last, or all where there are no more."""
+    """`num` of them, from the first to the last, or all if there are no more."""
     if len(items) <= num:
         return items
     return [items[round(number * (len(items) - 1) / max(num - 1, 1))] for number in range(num)]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vitreous.prediction.records import Records, Wanted
 
 HELP = "Predict what pictures show, with calibrated probabilities."
-STDIN_BYTES = 1 << 28  # of a picture on the standard input
-LINE_BYTES = 1 << 16  # of a path on it
-# Pictures whose first line may hold no zero byte; paths never hold one.
+STDIN_BYTES = 1 << 28  # largest picture on standard input
+LINE_BYTES = 1 << 16  # longest path on it
+# Formats whose first line may have no zero byte; paths never have one.
 PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|P[1-6](\s+\d+)*\s*$")
 
 
@@ -108,7 +108,7 @@ def _print(options: argparse.Namespace) -> None:
     outcomes = predictor.outcomes(read, options.batch or (1 if from_stdin else 16))
     print_row, finish = FORMATS[options.format](records)
     num, num_bad = 0, 0
-    # Where the rows go to a terminal, they are progress enough.
+    # On a terminal, the rows are progress enough.
     is_silent = options.quiet or from_stdin or sys.stdout.isatty() or not sys.stderr.isatty()
     with Bar("predicting", len(listed), silent=is_silent) as bar:
         for picture, outcome in zip(named, outcomes, strict=True):
@@ -155,7 +155,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _by_words(options: argparse.Namespace) -> "Predictor":
-    """Of a model with a text tower."""
+    """The predictor of a model with a text tower."""
     from vitreous.jobs.matching import calibrated
     from vitreous.prediction.naming import parse_classes, parse_templates
     from vitreous.prediction.torch_predictor import TorchPredictor
@@ -184,7 +184,7 @@ def _listed(words: list[str]) -> list[str]:
 
 
 def _from_stdin(stream: IO[bytes]) -> Iterator[str | bytes]:
-    """Paths, as they come; or the bytes of one picture, known by how they begin."""
+    """Paths, as they come; or the bytes of one picture, recognised by their beginning."""
     first = stream.readline(LINE_BYTES)
     if b"\0" not in first and not PICTURE.match(first):
         lines = (line.decode(errors="surrogateescape").rstrip("\r\n") for line in chain([first], stream))
@@ -197,7 +197,7 @@ def _from_stdin(stream: IO[bytes]) -> Iterator[str | bytes]:
 
 
 def _record(path: str, outcome: "Outcome | BadPicture", records: "Records") -> dict[str, Any]:
-    """What is said of a picture: the same in every format."""
+    """The record of a picture, the same in every format."""
     from vitreous.data.images import BadPicture
 
     if isinstance(outcome, BadPicture):
@@ -205,7 +205,7 @@ def _record(path: str, outcome: "Outcome | BadPicture", records: "Records") -> d
     return {"picture": path, **records.record(outcome)}
 
 
-# ---- formats: each prints what stands above the rows, and returns what prints a row and what prints the end
+# ---- formats: each prints the header, and returns a function that prints a row and one that prints the end
 
 Printers = tuple[Callable[[dict[str, Any]], None], Callable[[], None]]
 
@@ -215,7 +215,7 @@ def _nothing() -> None:
 
 
 def _json(records: "Records") -> Printers:
-    """One list, once all is known: whoever wants rows as they come takes jsonl."""
+    """One list, at the end; for rows as they come, there is jsonl."""
     written: list[dict[str, Any]] = []
     return written.append, lambda: print(json.dumps(written, indent=2))
 

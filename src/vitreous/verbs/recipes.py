@@ -20,7 +20,7 @@ def add_recipe(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def named_recipe(options: argparse.Namespace, changes: dict[str, str], *, what: str) -> "Recipe | None":
-    """The recipe that was named, with its changed settings. None if help was asked for: it has been printed."""
+    """The named recipe with its changed settings. None if help was asked for, which has then been printed."""
     if options.recipe is None:
         if not options.help:
             raise UserError(f"{what}; `vitreous list recipes` shows them")
@@ -60,7 +60,7 @@ def print_recipe(name: str, changes: dict[str, str]) -> None:
     except UserError as error:
         if changes or name not in RECIPES:
             raise
-        # The weights that it starts from by default are missing.
+        # The weights that it starts from by default do not exist.
         print(f"To see every setting, give other values for the arguments above: {error}")
         return
     print_fields(recipe)
