@@ -99,6 +99,16 @@ def test_of_neighbours_the_surest_speaks():
         assert found == peaks and not any(place >= 18 for place, _ in found if b)
 
 
+def test_confidence_is_not_rounded_where_products_are():
+    """Rounded to bfloat16, neighbours would be equally confident, and each would say the same object."""
+    torch.manual_seed(0)
+    encoder = ViTSettings(picture_px=(32, 32), patch=8, width=16, depth=1, heads=2).build()
+    task = CENTRES.build(encoder, ("a", "b")).eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = task.decoded(torch.rand(2, 3, 32, 32)).logits
+    assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).any()
+
+
 @pytest.mark.parametrize("name", ["vit", "convnext_atto"])
 def test_a_place_speaks_of_the_picture_not_of_the_canvas(name):
     """With one map or several: the same head on a canvas that is padded below says the same of the part with picture

@@ -70,13 +70,13 @@ class Centres(nn.Module):
         seen = places_seen(extent, canvas, x.new_empty((1, 1, *size)))
         shares = shares_seen(seen, size, wide(x.dtype))  # (B or 1, 2)
         places = middles([size], shares[:, None])[0]
-        boxes = self._boxes(x, places, shares, size)
-        return Placed(self.classes(x), boxes, places, None if extent is None else shown(seen, size), size)
-
-    def _boxes(self, x: Tensor, places: Tensor, shares: Tensor, size: tuple[int, int]) -> Tensor:
+        # Even under autocast: neighbours whose logits are rounded to the same bfloat16 would all be the most confident.
         with platforms.full_precision(x.device):
-            said = self.boxes(x.to(self.boxes.weight.dtype))
-        said = said.to(wide(said.dtype))
+            logits, said = (head(x.to(head.weight.dtype)) for head in (self.classes, self.boxes))
+        boxes = self._boxes(said.to(wide(said.dtype)), places, shares, size)
+        return Placed(logits, boxes, places, None if extent is None else shown(seen, size), size)
+
+    def _boxes(self, said: Tensor, places: Tensor, shares: Tensor, size: tuple[int, int]) -> Tensor:
         away = REACH * said[..., :2].tanh() / shares[:, None]  # in places of the part that shows the picture
         away = torch.stack([away[..., 0] / size[1], away[..., 1] / size[0]], dim=-1)
         return torch.cat([places + away, SIDE * said[..., 2:].clamp(*LOGS).exp()], dim=-1)
