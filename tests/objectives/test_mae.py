@@ -15,7 +15,7 @@ from vitreous.models.shapes import shapes_only
 from vitreous.models.stems import ConvStem
 from vitreous.objectives import mae
 from vitreous.objectives.mae import MAE, MAESettings
-from vitreous.objectives.masked import cut, of_cells, pasted
+from vitreous.objectives.patches import cut, of_cells, pasted
 from vitreous.recipes.masked import cifar10_mae, mae_imagenet
 from vitreous.training.optim import AdamWSettings
 

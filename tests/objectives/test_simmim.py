@@ -13,7 +13,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models import ConvStem, ResNetSettings, SwinSettings, ViTSettings
 from vitreous.models.base import Grid
-from vitreous.objectives.masked import cut
+from vitreous.objectives.patches import cut
 from vitreous.objectives.simmim import SimMIM, SimMIMSettings
 from vitreous.recipes.masked import cifar10_simmim
 from vitreous.weights.trained import Trained

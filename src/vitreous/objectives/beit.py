@@ -17,7 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Grid, TokenEncoder
 from vitreous.models.tokeniser import Tokeniser
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_ratio, plain_tokens
+from vitreous.objectives.patches import check_ratio, plain_tokens
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.objectives.tokeniser import perplexity, too_few_words
 from vitreous.platforms import widest

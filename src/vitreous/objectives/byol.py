@@ -14,9 +14,9 @@ from vitreous.batch import Batch
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.heads import projector
-from vitreous.objectives.momentum import Momentum, ramp
-from vitreous.objectives.simclr import check_momentum, check_widths, two_views
+from vitreous.objectives.heads import check_widths, projector
+from vitreous.objectives.momentum import Momentum, check_momentum, ramp
+from vitreous.objectives.two_views import two_views
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Losses that compare every picture of a batch with every text, across all ranks.
+"""Comparing all samples of a batch with each other, across all ranks; the losses between pictures and texts.
 
 Row i of the pictures belongs to row i of the texts. Each rank compares its own rows with those of all ranks, so that
 the mean over ranks is the loss of the whole batch.
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from vitreous.errors import UserError
 from vitreous.nn.gather import gather, world
-from vitreous.objectives.simclr import products
 
 
 def softmax_contrast(pictures: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
@@ -49,3 +49,14 @@ def _pairs_loss(pictures: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, of
     rows, columns = (torch.arange(len(one), device=logits.device) for one in (pictures, texts))
     belong = rows[:, None] == columns + offset
     return -F.logsigmoid(torch.where(belong, logits, -logits)).sum()
+
+
+def products(rows: Tensor, columns: Tensor) -> Tensor:
+    """(N, D) and (M, D) -> (N, M), in float32 even under autocast: a temperature magnifies small differences."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows @ columns.T
+
+
+def check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise UserError(f"objective.temperature is {temperature}: it must be above 0")

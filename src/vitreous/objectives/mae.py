@@ -21,7 +21,7 @@ from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp
 from vitreous.nn.tokens import SineCosinePositions, position_rows
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_ratio, cut, of_cells, on_cells, pasted, patch_px, plain_tokens
+from vitreous.objectives.patches import check_ratio, cut, of_cells, on_cells, pasted, patch_px, plain_tokens
 
 EPSILON = 1e-6  # added to a patch's variance, which is 0 for a uniform patch
 

@@ -16,9 +16,10 @@ from vitreous.nn.gather import gather, world
 from vitreous.nn.tokens import PatchEmbedding
 from vitreous.objectives.base import Objective
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.heads import projector
-from vitreous.objectives.momentum import Momentum, ramp
-from vitreous.objectives.simclr import check_momentum, check_temperature, check_widths, products, two_views
+from vitreous.objectives.contrast import check_temperature, products
+from vitreous.objectives.heads import check_widths, projector
+from vitreous.objectives.momentum import Momentum, check_momentum, ramp
+from vitreous.objectives.two_views import two_views
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,9 @@ from vitreous.models.base import Encoder
 from vitreous.nn.gather import gather, world
 from vitreous.objectives.base import Objective
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.heads import projector
+from vitreous.objectives.contrast import check_temperature, products
+from vitreous.objectives.heads import check_widths, projector
+from vitreous.objectives.two_views import two_views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,38 +66,3 @@ def nt_xent(projected: Tensor, temperature: float) -> Tensor:
     itself = (first + places)[:, None] == torch.arange(logits.shape[1], device=views.device)
     partner = first + places.roll(len(views) // 2)
     return F.cross_entropy(logits.masked_fill(itself, float("-inf")), partner)
-
-
-# ---- What MoCo and BYOL need too
-
-
-def two_views(batch: Batch, who: str) -> Tensor:
-    """(2 B, C, h, w): the first view of every picture, then the second, so that the encoder runs once."""
-    sizes = [f"{view.shape[-2]} x {view.shape[-1]}" for view in batch.views]
-    if len(sizes) != 2 or sizes[0] != sizes[1]:
-        raise UserError(
-            f"{who} compares two views of the same size, but gets {', '.join(sizes)}: add one view of the model's own "
-            "size to the augmentation (more_views)"
-        )
-    return torch.cat(batch.views)
-
-
-def products(rows: Tensor, columns: Tensor) -> Tensor:
-    """(N, D) and (M, D) -> (N, M), in float32 even under autocast: a temperature magnifies small differences."""
-    with torch.autocast(rows.device.type, enabled=False):
-        return rows @ columns.T
-
-
-def check_widths(*widths: int) -> None:
-    if min(widths) < 1:
-        raise UserError(f"the heads of the objective have widths {', '.join(map(str, widths))}: all must be at least 1")
-
-
-def check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise UserError(f"objective.temperature is {temperature}: it must be above 0")
-
-
-def check_momentum(momentum: float) -> None:
-    if not 0 <= momentum <= 1:
-        raise UserError(f"objective.momentum is {momentum}: it must be from 0 to 1")

@@ -17,7 +17,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Grid, PatchEncoder
 from vitreous.objectives.base import Objective
-from vitreous.objectives.masked import check_ratio, cut, of_cells, pasted
+from vitreous.objectives.patches import check_ratio, cut, of_cells, pasted
 
 
 @dataclass(frozen=True, kw_only=True)
