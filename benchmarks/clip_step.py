@@ -32,10 +32,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from one_step import Step, plain_step
-from side_by_side import equal, noted, our_step, parser_of, prediction, report, timed
+from side_by_side import equal, noted, our_step, parser_of, prediction, report, there, timed
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
-from vitreous.tasks.image_text import ImageText
+from vitreous.models import ViTSettings
+from vitreous.models.text import TextSettings
+from vitreous.models.vit import EndSettings
+from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
@@ -52,21 +55,47 @@ TINY = (
 )
 
 
-def their_model(tiny: bool) -> tuple[Any, dict[str, Any]]:
+Sizes = tuple[int, dict[str, int], dict[str, int]]
+
+
+def their_model(sizes: Sizes) -> Any:
     library = imported("open_clip", "open_clip.model")
-    width, vision, text = TINY if tiny else B32
+    width, vision, text = sizes
     torch.manual_seed(0)
-    model = library.CLIP(width, library.CLIPVisionCfg(**vision), library.CLIPTextCfg(**text))
-    return model, {"model_cfg": {"embed_dim": width, "vision_cfg": vision, "text_cfg": text}, "preprocess_cfg": {}}
+    return library.CLIP(width, library.CLIPVisionCfg(**vision), library.CLIPTextCfg(**text))
 
 
-def our_model(theirs: Any, config: dict[str, Any]) -> ImageText:
+def our_model(theirs: Any, sizes: Sizes) -> ImageText:
+    width, vision, text = sizes
+    if theirs is None:
+        return own_model(width, vision, text)
+    config = {"model_cfg": {"embed_dim": width, "vision_cfg": vision, "text_cfg": text}, "preprocess_cfg": {}}
     with tempfile.TemporaryDirectory() as folder:
         save_file(theirs.state_dict(), Path(folder) / "model.safetensors")
         (Path(folder) / "open_clip_config.json").write_text(json.dumps(config))
         task = Trained.load(folder).task()
     assert isinstance(task, ImageText)
     return task
+
+
+def own_model(width: int, vision: dict[str, int], text: dict[str, int]) -> ImageText:
+    """Of the same sizes."""
+    encoder = ViTSettings(
+        picture_px=(vision["image_size"],) * 2,
+        patch=vision["patch_size"],
+        width=vision["width"],
+        depth=vision["layers"],
+        heads=vision["width"] // 64,
+        ends=EndSettings(patch_bias=False, pre_norm=True, pool_norm="after", projection=width),
+    )
+    words = TextSettings(
+        vocabulary=text["vocab_size"],
+        width=text["width"],
+        depth=text["layers"],
+        heads=text["heads"],
+        end=text["vocab_size"] - 1,
+    )
+    return ImageTextSettings(text=words).build(encoder.build(), ())
 
 
 def rows(kind: str, num: int, text: dict[str, int], device: torch.device) -> Tensor:
@@ -117,13 +146,16 @@ def their_step(model: Any, images: Tensor, ids: Tensor, compiled: bool) -> Step:
 
 
 def compare(what: str, texts: str, batch_size: int, *, options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
-    theirs, config = their_model(options.tiny)
-    theirs, ours = theirs.to(on), our_model(theirs, config).to(on)
-    text, px = config["model_cfg"]["text_cfg"], config["model_cfg"]["vision_cfg"]["image_size"]
-    images, ids = torch.randn(batch_size, 3, px, px, device=on), rows(texts, batch_size, text, on)
-    result: dict[str, Any] = {"tokens": cut(ids).shape[1]}
-    with noted(result, "unequal"):
-        result |= check_equal(ours, theirs, images[:8], ids[:8])
+    result: dict[str, Any] = {}
+    sizes: Sizes = TINY if options.tiny else B32
+    theirs = there(lambda: their_model(sizes).to(on), result)
+    ours, (_, vision, text) = our_model(theirs, sizes).to(on), sizes
+    images = torch.randn(batch_size, 3, vision["image_size"], vision["image_size"], device=on)
+    ids = rows(texts, batch_size, text, on)
+    result["tokens"] = cut(ids).shape[1]
+    if theirs is not None:
+        with noted(result, "unequal"):
+            result |= check_equal(ours, theirs, images[:8], ids[:8])
     makers: dict[str, Callable[[], Step]]
     if what == "train":
         makers = {
@@ -132,7 +164,8 @@ def compare(what: str, texts: str, batch_size: int, *, options: argparse.Namespa
             "theirs_compiled": lambda: their_step(copy.deepcopy(theirs), images, ids, True),
         }
     else:
-        ours.eval(), theirs.eval()
+        for one in filter(None, (ours, theirs)):
+            one.eval()
 
         def embedded(x: Tensor) -> Tensor:
             found: Tensor = theirs.encode_text(x, normalize=True)
@@ -144,7 +177,7 @@ def compare(what: str, texts: str, batch_size: int, *, options: argparse.Namespa
             "theirs_eager": lambda: prediction(embedded, ids),
             "theirs_compiled": lambda: prediction(embedded, ids, compiled=True),
         }
-    result |= timed(makers, options, on)
+    result |= timed(makers, options, on, theirs)
     result["per_second"] = {name: round(1000 * batch_size / ms) for name, ms in result["ms"].items()}
     ratio = result["ratio_to_the_faster"].get("ours")
     return result | ({} if ratio is None else {"wished": WISHED[what], "holds": ratio >= WISHED[what]})

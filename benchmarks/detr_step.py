@@ -26,12 +26,13 @@ from torch import Tensor
 
 import side_by_side
 from one_step import Step, plain_step
-from side_by_side import equal, noted, our_step, parser_of, prediction, read_back, report, timed
+from side_by_side import equal, noted, our_step, parser_of, prediction, read_back, report, there, timed
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
+from vitreous.models import ResNetV1Settings
 from vitreous.nn import kernels
 from vitreous.nn.folded import folded
-from vitreous.tasks.detect import Detect
+from vitreous.tasks.detect import Detect, DetectSettings
 from vitreous.weights.peers import imported
 
 VARIANTS = ("ours_fused", "ours_tuned", *side_by_side.VARIANTS)
@@ -92,7 +93,11 @@ def their_model(kind: str, tiny: bool) -> Any:
     return getattr(library, f"{name}ForObjectDetection")(config)
 
 
-def our_model(theirs: Any, px: int) -> Detect:
+def our_model(theirs: Any, px: int, kind: str) -> Detect:
+    if theirs is None:  # of the same sizes
+        encoder = ResNetV1Settings(picture_px=(px, px), learned_norms=False, frozen_levels=2).build()
+        sizes = {"queries": 300} if kind == "deformable" else {"queries": 100, "mlp_width": 2048, "decoder": "detr"}
+        return DetectSettings(refine=False, **sizes).build(encoder, tuple(map(str, range(NUM_CLASSES))))
     task = read_back(theirs, px)
     assert isinstance(task, Detect)
     return task
@@ -147,11 +152,12 @@ def our_prediction(
 def compare(
     model: str, what: str, batch_size: int, px: int, *, options: argparse.Namespace, on: torch.device
 ) -> dict[str, Any]:
-    theirs = their_model(model, options.tiny).to(on)
-    ours, work = our_model(theirs, px).to(on), work_of(batch_size, px, on)
     result: dict[str, Any] = {}
-    with noted(result, "unequal"):
-        result |= check_equal(ours, theirs, work_of(2, px, on), model)
+    theirs = there(lambda: their_model(model, options.tiny).to(on), result)
+    ours, work = our_model(theirs, px, model).to(on), work_of(batch_size, px, on)
+    if theirs is not None:
+        with noted(result, "unequal"):
+            result |= check_equal(ours, theirs, work_of(2, px, on), model)
     compiled, fused = not options.eager, ("pointwise",)
     makers: dict[str, Callable[[], Step]]
     if what == "train":
@@ -161,7 +167,8 @@ def compare(
             "theirs_compiled": lambda: their_step(copy.deepcopy(theirs), work, True),
         }
     else:
-        ours.eval(), theirs.eval()
+        for one in filter(None, (ours, theirs)):
+            one.eval()
         inputs = (work.batch.images, work.mask)
         makers = {
             "ours": lambda: our_prediction(ours, work, compiled),
@@ -170,7 +177,7 @@ def compare(
             "theirs_eager": lambda: prediction(theirs, *inputs),
             "theirs_compiled": lambda: prediction(copy.deepcopy(theirs), *inputs, compiled=True),
         }
-    return result | timed(makers, options, on)
+    return result | timed(makers, options, on, theirs)
 
 
 def main() -> None:

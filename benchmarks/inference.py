@@ -15,10 +15,12 @@ timm compiled       torch.compile
 timm overhead       torch.compile, mode reduce-overhead: CUDA graphs too
 
 `--probe DATA` measures what 8 bits cost: a linear layer on frozen features of an encoder that ships, in bfloat16 and in
-8 bits. `--tiny` tries it all out on any machine.
+8 bits. A way that fails says so in its place, and the rest goes on; without timm ours are measured alone. `--tiny`
+tries it all out on any machine.
 """
 
 import argparse
+import copy
 import gc
 import json
 import statistics
@@ -31,6 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from side_by_side import noted, there
 from vitreous import create_model
 from vitreous.cli import one_line_errors
 from vitreous.evaluation.features import FeatureSet, pooled_features
@@ -122,34 +125,43 @@ def theirs(model: nn.Module, **compiling: Any) -> Way:
     return way
 
 
-def pair(name: str, device: torch.device, tiny: bool) -> tuple[Task, nn.Module]:
-    """Ours and timm's, of equal weights."""
-    timm = imported("timm")
+def our_model(name: str, tiny: bool) -> Task:
     torch.manual_seed(0)
+    changes = {"picture_px": 32, "patch": 8, "width": 192, "heads": 3, "mlp_width": 768} if tiny else {}
+    ours = create_model(name, num_classes=1000, **changes)
+    nn.init.normal_(ours.head.weight, std=0.02)
+    return ours
+
+
+def pair(name: str, tiny: bool) -> tuple[Task, nn.Module]:
+    """Ours and timm's, of equal weights."""
+    timm, ours = imported("timm"), our_model(name, tiny)
     small = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "num_heads": 3} if tiny else {}
     other = timm.create_model(PAIRS[name], num_classes=1000, **small)
     nn.init.normal_(other.head.weight, std=0.02)
-    changes = {"picture_px": 32, "patch": 8, "width": 192, "heads": 3, "mlp_width": 768} if tiny else {}
-    ours = create_model(name, num_classes=1000, **changes)
     _, weights, report = formats.read(Given(other.state_dict(), {}, PAIRS[name]), Timm())
     assert report.is_exact, report.mismatch()
     ours.load_state_dict(weights)
-    return ours.to(device).eval(), other.to(device).eval()
+    return ours, other
 
 
-def ways_of(name: str, device: torch.device, options: argparse.Namespace) -> tuple[dict[str, Way], Task, nn.Module]:
-    ours, other = pair(name, device, options.tiny)
-    half = pair(name, device, options.tiny)[1].to(torch.bfloat16)
-    ways: dict[str, Way] = {"ours": graphed(ours), "timm": theirs(half)}
+def ways_of(ours: Task, other: nn.Module | None, options: argparse.Namespace) -> dict[str, Way]:
+    ways: dict[str, Way] = {"ours": graphed(ours)}
     if not options.eager:
-        ways |= {"ours compiled": graphed(ours, "default"), "timm compiled": theirs(half, mode="default")}
-        ways["timm overhead"] = theirs(half, mode="reduce-overhead")
+        ways["ours compiled"] = graphed(ours, "default")
     if options.autotune:
         ways["ours autotuned"] = graphed(ours, "max-autotune-no-cudagraphs")
     if options.fp8:
-        eighth = in_8_bits(pair(name, device, options.tiny)[0].to(device))
-        ways["ours fp8"] = graphed(eighth, None if options.eager else "default")
-    return ways, ours, other
+        ways["ours fp8"] = graphed(in_8_bits(copy.deepcopy(ours)), None if options.eager else "default")
+    if other is not None:
+        half = copy.deepcopy(other).to(torch.bfloat16)
+        ways["timm"] = theirs(half)
+        if not options.eager:
+            ways |= {
+                "timm compiled": theirs(half, mode="default"),
+                "timm overhead": theirs(half, mode="reduce-overhead"),
+            }
+    return ways
 
 
 # ---- measuring
@@ -189,18 +201,24 @@ def milliseconds(way: Way, batches: list[Tensor], waits: bool) -> float:
 
 @torch.inference_mode()
 def compare(name: str, batch_size: int, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    ways, ours, other = ways_of(name, device, options)
+    result: dict[str, Any] = {"model": name, "batch_size": batch_size, "waited_for": batch_size < 256}
+    both = there(lambda: pair(name, options.tiny), result) or (our_model(name, options.tiny), None)
+    ours, other = (one and one.to(device).eval() for one in both)
     side = ours.encoder.picture_px[0]
     batches = [torch.randn(batch_size, 3, side, side, device=device) for _ in range(BATCHES)]
-    exact = [torch.cat([other(part) for part in images.split(64)]) for images in batches]
-    with torch.autocast(device.type, enabled=False):
-        alike = float((torch.cat([logits(ours, part) for part in batches[0].split(64)]) - exact[0]).abs().max())
-    assert alike < 2e-3, alike  # float32, so that a difference would be one of mathematics
-    result: dict[str, Any] = {"model": name, "batch_size": batch_size, "waited_for": batch_size < 256}
-    result |= {"parameters": sum(p.numel() for p in ours.parameters()), "difference_in_float32": alike, "ways": {}}
-    times: dict[str, list[float]] = {who: [] for who in ways}
+    result["parameters"] = sum(p.numel() for p in ours.parameters())
+    with torch.backends.cudnn.flags(allow_tf32=False):  # float32, so that a difference would be one of mathematics
+        exact = [torch.cat([logits(ours, part) for part in images.split(64)]) for images in batches]
+        if other is not None:
+            theirs_too = torch.cat([other(part) for part in batches[0].split(64)])
+            result["difference_in_float32"] = float((theirs_too - exact[0]).abs().max())
+            assert result["difference_in_float32"] < 2e-3, result
+    ways, result["ways"], result["errors"] = ways_of(ours, other, options), {}, {}
     for who, way in ways.items():
-        result["ways"][who] = checked(way, batches, exact, 4 * FAR if "fp8" in who else FAR)
+        with noted(result["errors"], who):
+            result["ways"][who] = checked(way, batches, exact, 4 * FAR if "fp8" in who else FAR)
+    ways = {who: way for who, way in ways.items() if who in result["ways"]}
+    times: dict[str, list[float]] = {who: [] for who in ways}
     for _ in range(options.rounds):
         for who, way in ways.items():
             times[who].append(milliseconds(way, batches, waits=batch_size < 256))
@@ -211,7 +229,8 @@ def compare(name: str, batch_size: int, options: argparse.Namespace, device: tor
         facts["spread"] = round((max(times[who]) - min(times[who])) / median, 3)
         result["ways"][who] |= facts | {"tflops": round(work / median / 1e9, 1)}
     peer = "timm" if options.eager else "timm compiled"
-    result["times_as_fast"] = {who: round(medians[peer] / ms, 3) for who, ms in medians.items()}
+    if peer in medians:
+        result["times_as_fast"] = {who: round(medians[peer] / ms, 3) for who, ms in medians.items()}
     return result
 
 
@@ -271,7 +290,10 @@ def main() -> None:
     ]
     jobs += [("cost_of_8_bits", partial(cost_of_8_bits, where, options.encoder, world)) for where in options.probe]
     for kind, job in jobs:
-        report[kind].append(job())
+        found: dict[str, Any] = {}
+        with noted(found, "failed"):
+            found |= job()
+        report[kind].append(found)
         print(json.dumps(report[kind][-1]), flush=True)
         if options.out:
             options.out.write_text(json.dumps(report, indent=2) + "\n")

@@ -108,12 +108,12 @@ FAMILIES_AND_RECORDS = (
           "--data fashion --lengths 2 --seeds 1 --models vit-t --batch_size 16 --compile false", ending="", **CIFAR10),
     Entry("simmim", "unlabelled", 240, "SimMIM: probes, and fine-tuned",
           "unlabelled.py --methods simmim --seconds 80 --runs {runs}/unlabelled",
-          f"--seconds 0.1 --measure-s 0.1 --finetune-epochs 0.5 {FASHION}", **CIFAR10),
+          f"--seconds 0.1 --measure-s 0.1 --finetune-epochs 0.5 {FASHION} --data.train_limit 160", **CIFAR10),
     Entry("speedrun", "cifar10", 400, "which lengths reach 90, 94, 95, 96 % of held-out pictures",
           "speedrun.py --choose --epochs 15 30 45 60 90", f"--epochs 0.5 {FASHION}", **CIFAR10),
     *(Entry(f"cifar10_{number}", "cifar10", 580, "what gains on held-out pictures, at 0.3 of the length",
             f"cifar10.py --choose --scale 0.3 --runs {{runs}}/cifar10 --experiments {names}",
-            f"--scale 0.02 {FASHION}", group="cifar10", **CIFAR10)
+            f"--scale 0.005 {FASHION}", group="cifar10", **CIFAR10)
       for number, names in enumerate(("vit vit-layers vit-smooth-0", "vit-end-48 vit-end",
                                       "hybrid hybrid-end hybrid-end-48", "vit-48"), start=1)),
     *(Entry(f"noisy_{row}", "cifar10", 520, f"Noisy Student, 4,000 labels: {row}",

@@ -8,7 +8,7 @@
 GPUs are lent by the minute. An entry begins where its expected time is left, and gets a SIGTERM where it takes half as
 long again, or as the time ends: what it has written stays. The same command again skips what is done, and goes on with
 what goes on where it was; what failed, or began in vain, runs again where --only names it. Entries of a group run side
-by side. One that fails leaves the others as they are.
+by side. One that fails leaves the others as they are. SIGTERM ends all of it in the same way, within 15 seconds.
 
 --out has the results and the log of every entry, and summary.json: state, seconds, commit, hardware, versions. To go on
 on another machine take it along, and --runs, where trainings lie. Data is looked for in the folder that VITREOUS_DATA
@@ -17,6 +17,7 @@ minute each, to see that they work.
 """
 
 import argparse
+import math
 import os
 import shlex
 import shutil
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -56,7 +57,7 @@ def command_of(entry: Entry, options: argparse.Namespace) -> list[str]:
     words += shlex.split(entry.tiny) if options.tiny else []
     match words[0]:
         case "tests":
-            return [sys.executable, "-m", "pytest", *gpu_tests(words[1:]), *(["--co"] if options.tiny else [])]
+            return [sys.executable, "-m", "pytest", *gpu_tests(words[1:]), *(["--setup-plan"] if options.tiny else [])]
         case "vitreous":
             return [sys.executable, "-m", *words, "--out", str(options.runs / entry.name)]
         case script:
@@ -65,18 +66,16 @@ def command_of(entry: Entry, options: argparse.Namespace) -> list[str]:
 
 
 def gpu_tests(folders: Sequence[str]) -> list[str]:
-    """Without pyproject.toml and conftest.py, which name libraries that a lent machine may not have."""
+    """Without pyproject.toml: its warnings are errors, and those of a lent machine's libraries are not ours."""
     files = sorted(path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py"))
     marked = [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
-    return ["-c", os.devnull, "--noconftest", "-p", "no:cacheprovider", "-q", "-m", "gpu", *marked]
+    words = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    return ["-c", os.devnull, "--rootdir", str(ROOT / "tests"), *words, *marked]
 
 
-def environment_of(entry: Entry, options: argparse.Namespace) -> dict[str, str]:
-    paths = [ROOT / "src"]
-    if entry.command.startswith("tests"):  # they share modules
-        paths += [ROOT / "tests" / folder for folder in ("", "nn", "training")]
+def environment_of(options: argparse.Namespace) -> dict[str, str]:
     found = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    found["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    found["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     # Kernels that were written for a GPU are tried in Triton's interpreter.
     return found | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"} if options.tiny else found
 
@@ -91,30 +90,23 @@ class Call:
         self.summary: dict[str, Any] = atomic.read_json(self.path) if self.path.is_file() else {}
         where = environment()
         self.where = {key: where[key] for key in ("commit", "uncommitted_changes", "gpus", "cpu", "versions")}
-        self.running: set[subprocess.Popen[bytes]] = set()
+        self.late: list[str] = []  # there was no time for
         self.lock = threading.Lock()
 
     def run(self, entries: Sequence[Entry]) -> None:
         for _, group in groupby(entries, lambda entry: entry.group or entry.name):
-            begun = [entry for entry in group if self._begins(entry)]
-            if begun:
-                with ThreadPoolExecutor(1 if self.options.tiny else len(begun)) as pool:
-                    list(pool.map(self._measure, begun))
+            some = list(group)
+            with ThreadPoolExecutor(1 if self.options.tiny else len(some)) as pool:
+                list(pool.map(self._measure, some))
+        if self.late:
+            print(f"not run, for want of time: {', '.join(self.late)}", flush=True)
 
     def stop(self, *_: Any) -> None:
         """What runs is asked to end, and nothing else begins."""
-        self.ends = 0.0
-        for process in list(self.running):
-            signalled(process, signal.SIGTERM)
+        self.ends = -math.inf
 
     def _left(self) -> float:
         return self.ends - GRACE_S - time.monotonic()
-
-    def _begins(self, entry: Entry) -> bool:
-        why_not = self._settled(entry) or self._impossible(entry)
-        if why_not:
-            print(f"{entry.name}: {why_not}", flush=True)
-        return not why_not
 
     def _settled(self, entry: Entry) -> str:
         state = self.summary.get(entry.name, {}).get("state")
@@ -124,23 +116,28 @@ class Call:
             return ""
         return f"{state} before; --only {entry.name} runs it again"
 
-    def _impossible(self, entry: Entry) -> str:
+    def _lacks(self, entry: Entry) -> str:
         shared = Path(os.environ.get("VITREOUS_DATA", ""))
         missing = [] if self.options.tiny else [name for name in entry.data if not (shared / name).exists()]
         if missing:
             return f"not run: {', '.join(missing)} is not in the folder that VITREOUS_DATA names"
-        needed = min(LEAST_S, entry.seconds) if entry.goes_on or self.options.tiny else entry.seconds
-        return "" if needed <= self._left() else f"not run: it needs {needed:.0f} s"
+        return ""
 
     def _measure(self, entry: Entry) -> None:
+        why_not = self._settled(entry) or self._lacks(entry)
+        if why_not:
+            print(f"{entry.name}: {why_not}", flush=True)
+            return
+        needed = min(LEAST_S, entry.seconds) if entry.goes_on or self.options.tiny else entry.seconds
+        if self._left() < needed:
+            self.late.append(f"{entry.name} ({needed:.0f} s)")
+            return
         began, log = time.monotonic(), self.options.out / f"{entry.name}.log"
-        command, env = command_of(entry, self.options), environment_of(entry, self.options)
+        command, env = command_of(entry, self.options), environment_of(self.options)
         limit = TINY_S if self.options.tiny else LATE * entry.seconds
         with log.open("ab") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
-            self.running.add(process)
-            state = ended(process, min(limit, self._left()))
-            self.running.discard(process)
+            state = ended(process, lambda: min(self._left(), began + limit - time.monotonic()))
         if entry.command.startswith("vitreous"):
             take(self.options.runs / entry.name, self.options.out, entry.name)
         with self.lock:
@@ -151,15 +148,18 @@ class Call:
         print(f"{entry.name}: {state} after {spent:.0f} s: {last_line(log)}", flush=True)
 
 
-def ended(process: "subprocess.Popen[bytes]", limit: float) -> str:
+def ended(process: "subprocess.Popen[bytes]", left: Callable[[], float]) -> str:
+    """How: done, failed, or stopped, when no time is left."""
     try:
-        code = process.wait(max(0.0, limit))
+        while process.poll() is None and left() > 0:
+            time.sleep(0.1)
+        if process.returncode is None:
+            signalled(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            return "stopped"
+        code = process.returncode
         return "done" if code == 0 else "stopped" if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else "failed"
-    except subprocess.TimeoutExpired:
-        signalled(process, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        return "stopped"
     finally:
         signalled(process, signal.SIGKILL)  # and what it has left running
         process.wait()

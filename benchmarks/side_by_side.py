@@ -2,15 +2,17 @@
 
 Both have the same weights, as many parameters, and in float32 the same loss. Then their training steps, or what they
 predict, are timed in turn. Ours is the step of the real training loop as one CUDA graph; theirs is eager, and compiled
-by torch.compile as it stands. What fails is reported in its place, and the rest goes on.
+by torch.compile as it stands. What fails is reported in its place, and the rest goes on; where their library is not
+installed, ours is measured alone.
 """
 
 import argparse
 import gc
 import json
 import statistics
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 
 from one_step import Step, seconds, step_on
 from vitreous.batch import Batch
+from vitreous.errors import UserError
 from vitreous.models.flops import num_parameters
 from vitreous.objectives.base import Objective
 from vitreous.tasks.base import Task
@@ -46,6 +49,15 @@ def device() -> torch.device:
 
 
 # ---- the same on both sides
+
+
+def there(make: Callable[[], Any], result: dict[str, Any]) -> Any:
+    """Their model; None, and a line that says why, where their library is not installed."""
+    try:
+        return make()
+    except UserError as error:
+        result["without theirs"] = str(error)
+        return None
 
 
 def read_back(theirs: Any, px: int) -> Task:
@@ -82,17 +94,26 @@ def prediction(predict: Callable[..., Any], *inputs: Any, compiled: bool = False
     return GraphedStep(run) if graph else run
 
 
-def timed(makers: dict[str, Callable[[], Step]], options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
-    """Milliseconds of each, the median of rounds in turn; the line of its error for what fails; and how many times as
-    fast as the faster of theirs ours are."""
+def ready(makers: Mapping[str, Callable[[], Step]], errors: dict[str, str], on: torch.device) -> dict[str, Step]:
+    """Those that can be made: compiled, warm, captured."""
     steps: dict[str, Step] = {}
-    errors: dict[str, str] = {}
-    for name in [name for name in makers if name in options.variants]:
+    for name, make in makers.items():
         with noted(errors, name):
-            step = makers[name]()
-            seconds(step, 6, on)  # compilation, warm-up, capture
+            step = make()
+            seconds(step, 6, on)
             steps[name] = step
         print(f"  {name}: {errors.get(name, 'ready')}", flush=True)
+    return steps
+
+
+def timed(
+    makers: dict[str, Callable[[], Step]], options: argparse.Namespace, on: torch.device, theirs: Any
+) -> dict[str, Any]:
+    """Milliseconds of each, the median of rounds in turn; the line of its error for what fails; and how many times as
+    fast as the faster of theirs ours are."""
+    errors: dict[str, str] = {}
+    chosen = [name for name in makers if name in options.variants and (theirs or name.startswith("ours"))]
+    steps = ready({name: makers[name] for name in chosen}, errors, on)
     found: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(options.rounds):
         for name in list(steps):
@@ -118,7 +139,7 @@ def noted(errors: dict[str, Any], name: str) -> Iterator[None]:
 def report(
     cells: list[dict[str, Any]], compare: Callable[..., dict[str, Any]], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Compares cell by cell; each is printed, and all are written, as it is done."""
+    """Compares cell by cell; each is printed, and all are written, as it is done. Ends the program where all failed."""
     results: list[dict[str, Any]] = []
     for cell in cells:
         torch.compiler.reset()
@@ -134,4 +155,6 @@ def report(
         if options.out:
             document = {"environment": environment(), "results": results}
             options.out.write_text(json.dumps(document, indent=2) + "\n")
+    if not any(found.get("ms") for found in results):
+        sys.exit(1)
     return results

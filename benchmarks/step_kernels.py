@@ -4,15 +4,18 @@
 
 Attention from the product that makes queries, keys and values to the one that follows, GELU with the gradient of the
 bias before it, and AdamW with clip and average. `--choices` tries other divisions of the work than the ones we chose.
-Rows are written kernel by kernel. `TRITON_INTERPRET=1 ... --tiny` tries it out on any machine.
+Every row is written at once; one that fails says so. `TRITON_INTERPRET=1 ... --tiny` tries it out on any machine.
 """
 
 import argparse
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels import milliseconds
+from side_by_side import noted
 from vitreous.cli import one_line_errors
 from vitreous.nn.gelu import biased_gelu
 from vitreous.nn.kernels import gelu as gelu_kernels
@@ -34,15 +38,23 @@ ON = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if ON.type == "cuda" else torch.float32
 PEERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION] if ON.type == "cuda" else [SDPBackend.MATH]
 Shapes = tuple[tuple[int, int, int, int], ...]  # batch, tokens, width, heads
+Row = dict[str, Any]
 
 
-def both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> dict[str, float]:
-    out = call(*inputs)
-    grad = torch.randn_like(out)
-    return {
-        "forward_ms": round(milliseconds(lambda: call(*inputs).detach()), 4),
-        "backward_ms": round(milliseconds(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)), 4),
-    }
+def both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> Row:
+    found: Row = {}
+    with noted(found, "failed"):
+        out = call(*inputs)
+        grad = torch.randn_like(out)
+        found["forward_ms"] = round(milliseconds(lambda: call(*inputs).detach()), 4)
+        backward = milliseconds(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True))
+        found["backward_ms"] = round(backward, 4)
+    return found
+
+
+def summed(x: Tensor) -> Row:
+    """What the gradient of a bias costs by itself."""
+    return {"by": "the sum for the bias", "backward_ms": round(milliseconds(partial(torch.sum, x, (0, 1))), 4)}
 
 
 def by_torch(packed: Tensor, heads: int, backend: SDPBackend) -> Tensor:
@@ -53,8 +65,7 @@ def by_torch(packed: Tensor, heads: int, backend: SDPBackend) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-def attention(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
-    rows = []
+def attention(shapes: Shapes, choices: bool) -> Iterator[Row]:
     sizes = [(64, 4, 2)]
     sizes += [(64, 4, 3), (64, 4, 1), (64, 8, 2), (128, 8, 2), (32, 4, 2)] if choices else []
     for B, N, D, heads in shapes:
@@ -62,20 +73,15 @@ def attention(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
         bias = torch.zeros(3 * D, device=ON, requires_grad=True)
         of = {"what": "attention", "shape": (B, N, D, heads)}
         for backend in PEERS:
-            found = both_ways(partial(by_torch, heads=heads, backend=backend), packed)
-            rows.append(of | {"by": backend.name, **found})
-        rows.append(
-            of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, packed, (0, 1)))}
-        )
+            yield of | {"by": backend.name, **both_ways(partial(by_torch, heads=heads, backend=backend), packed)}
+        yield of | summed(packed)
         for block, warps, stages in sizes if (B, N, D, heads) == shapes[0] else sizes[:1]:
             ours.BLOCK, ours.NUM_WARPS, ours.NUM_STAGES = block, warps, stages
             found = both_ways(lambda packed, bias, heads=heads: attend(packed, bias, heads)[0], packed, bias)
-            rows.append(of | {"by": f"ours {block, warps, stages}", **found})
-    return rows
+            yield of | {"by": f"ours {block, warps, stages}", **found}
 
 
-def gelu(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
-    rows = []
+def gelu(shapes: Shapes, choices: bool) -> Iterator[Row]:
     sizes = [(4096, 16, 256, 8)]
     sizes += [(2048, 16, 256, 8), (8192, 8, 256, 4), (4096, 32, 128, 8), (4096, 8, 512, 8)] if choices else []
     for B, N, D, _ in shapes[:2]:
@@ -83,24 +89,22 @@ def gelu(shapes: Shapes, choices: bool) -> list[dict[str, Any]]:
         bias = torch.zeros(4 * D, device=ON, requires_grad=True)
         of = {"what": "gelu", "shape": (B, N, 4 * D)}
         for kind in ("none", "tanh"):
-            rows.append(
-                of | {"by": f"torch.compile, {kind}", **both_ways(compiled(partial(F.gelu, approximate=kind)), x)}
-            )
-        rows.append(of | {"by": "the sum for the bias", "backward_ms": milliseconds(partial(torch.sum, x, (0, 1)))})
+            yield of | {"by": f"torch.compile, {kind}", **both_ways(compiled(partial(F.gelu, approximate=kind)), x)}
+        yield of | summed(x)
         for chosen in sizes if shapes[0][2] == D else sizes[:1]:
             gelu_kernels.BLOCK, gelu_kernels.ROWS, gelu_kernels.COLUMNS, gelu_kernels.NUM_WARPS = chosen
             found = both_ways(biased_gelu, x, bias)
-            moved = 2 * x.numel() * 2 / found["forward_ms"] / 1e9, 3 * x.numel() * 2 / found["backward_ms"] / 1e9
-            speed = {"forward_TB_s": round(moved[0], 2), "backward_TB_s": round(moved[1], 2)}
-            rows.append(of | {"by": f"ours {chosen}", **found, **speed})
-    return rows
+            for way, passes in (("forward", 2), ("backward", 3)):
+                if f"{way}_ms" in found:
+                    found[f"{way}_TB_s"] = round(passes * x.numel() * 2 / found[f"{way}_ms"] / 1e9, 2)
+            yield of | {"by": f"ours {chosen}", **found}
 
 
 def compiled(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(call) if ON.type == "cuda" else call
 
 
-def adamw(name: str) -> list[dict[str, Any]]:
+def adamw(name: str) -> Iterator[Row]:
     """A step of a model's parameters, with clip and average."""
     from vitreous import create_model
     from vitreous.nn import kernels
@@ -108,32 +112,30 @@ def adamw(name: str) -> list[dict[str, Any]]:
     from vitreous.training.one_pass import OnePass
     from vitreous.training.optim import AdamWSettings
 
-    rows = []
     bad = torch.zeros((), device=ON, dtype=torch.bool)
     for is_ours in (False, True) if ON.type == "cuda" else (False,):
-        kernels.PAY["adamw"] = is_ours
-        objective = create_model(name, num_classes=1000).to(ON)
-        optimizer, average = AdamWSettings().build(objective), AverageSettings(kind="ema").build(objective)
-        for p in objective.parameters():
-            p.grad = torch.randn_like(p)
-        one_pass = OnePass.of(objective, optimizer, average)
-        assert (one_pass is not None) == is_ours
+        row: Row = {"what": "adamw", "by": "ours" if is_ours else "torch"}
+        with noted(row, "failed"), patch.dict(kernels.PAY, adamw=is_ours):
+            objective = create_model(name, num_classes=1000).to(ON)
+            optimizer, average = AdamWSettings().build(objective), AverageSettings(kind="ema").build(objective)
+            for p in objective.parameters():
+                p.grad = torch.randn_like(p)
+            one_pass = OnePass.of(objective, optimizer, average)
+            assert (one_pass is not None) == is_ours
 
-        def step(optimizer=optimizer, average=average, one_pass=one_pass) -> None:  # type: ignore[no-untyped-def]
-            if one_pass is None:
-                optimizer.clip(1.0)
-                optimizer.step(bad)
-            else:
-                one_pass.step(optimizer.norm(), 1.0, bad)
-            average.update()
+            def step(optimizer=optimizer, average=average, one_pass=one_pass) -> None:  # type: ignore[no-untyped-def]
+                if one_pass is None:
+                    optimizer.clip(1.0)
+                    optimizer.step(bad)
+                else:
+                    one_pass.step(optimizer.norm(), 1.0, bad)
+                average.update()
 
-        numbers = sum(p.numel() for p in objective.parameters())
-        ms = captured(step)
-        # Gradients are read twice; weights, two moments and the average read and written.
-        row = {"what": "adamw", "by": "ours" if is_ours else "torch", "ms": round(ms, 4)}
-        rows.append(row | {"TB_s_of_what_it_must_move": round(numbers * 4 * 10 / ms / 1e9, 2)})
-    kernels.PAY["adamw"] = False
-    return rows
+            row["ms"] = round(captured(step), 4)
+            # Gradients are read twice; weights, two moments and the average read and written.
+            moved = sum(p.numel() for p in objective.parameters()) * 4 * 10
+            row["TB_s_of_what_it_must_move"] = round(moved / row["ms"] / 1e9, 2)
+        yield row
 
 
 def captured(step: Callable[[], None]) -> float:
@@ -157,17 +159,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     shapes = TINY if options.tiny else SHAPES
-    rows: list[dict[str, Any]] = []
-    for part in (
-        lambda: attention(shapes, options.choices),
-        lambda: gelu(shapes, options.choices),
-        lambda: adamw("vit_ti16" if options.tiny else "vit_b16"),
+    rows: list[Row] = []
+    for row in chain(
+        attention(shapes, options.choices),
+        gelu(shapes, options.choices),
+        adamw("vit_ti16" if options.tiny else "vit_b16"),
     ):
-        rows += part()
+        rows.append(row)
+        print(json.dumps(row), flush=True)
         if options.out:
             options.out.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
-    for row in rows:
-        print(json.dumps(row), flush=True)
+    if all("failed" in row for row in rows if row["by"].startswith("ours")):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ large matrix product reaches in the same run.
 `--levers` takes ViT-B/16 at batch 256 without any lever, and then with each by itself, in turn with the step without
 it; a lever that fails, or changes loss or gradient beyond what bf16 does, says so. `--chosen` has the rows against timm
 take those that gained. Rows come in the order of what we want to know most, until the time is up; every row is written
-at once, and the same command on the same commit goes on with the rows that are missing.
+at once, and the same command on the same commit goes on with the rows that are missing. What fails is reported in its
+place, and the rest goes on; without timm ours is measured alone.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from one_step import loop_on, matrix_tflops, seconds, their_step
+from side_by_side import noted, ready, there
 from vitreous import create_model
 from vitreous.batch import Batch
 from vitreous.cli import one_line_errors
@@ -70,23 +73,30 @@ def labelled(batch_size: int, device: torch.device) -> Batch:
     )
 
 
+def our_model(name: str, device: torch.device, tiny: bool = False) -> Classify:
+    torch.manual_seed(0)
+    ours = create_model(name, num_classes=1000, **(OUR_TINY if tiny else {}))
+    torch.nn.init.normal_(ours.head.weight, std=0.02)
+    return ours.to(device)
+
+
 def pair(name: str, device: torch.device, tiny: bool = False) -> tuple[Classify, torch.nn.Module]:
     """Ours and timm's, with the same weights."""
-    torch.manual_seed(0)
-    theirs = imported("timm").create_model(PAIRS[name], num_classes=1000, **(TINY if tiny else {}))
+    timm, ours = imported("timm"), our_model(name, device, tiny)
+    theirs = timm.create_model(PAIRS[name], num_classes=1000, **(TINY if tiny else {}))
     torch.nn.init.normal_(theirs.head.weight, std=0.02)
-    ours = create_model(name, num_classes=1000, **(OUR_TINY if tiny else {}))
     _, weights, report = formats.read(Given(theirs.state_dict(), {}, PAIRS[name]), Timm())
     assert report.is_exact, report.mismatch()
     ours.load_state_dict(weights)
-    return ours.to(device), theirs.to(device)
+    return ours, theirs.to(device)
 
 
 def check_equal(ours: Classify, theirs: torch.nn.Module, batch: Batch) -> dict[str, float]:
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == counts[1], counts
     images, labels = batch.images[:8], batch.targets["label"][:8]
-    with torch.no_grad():  # float32, so that a difference would be one of mathematics
+    # Float32, so that a difference would be one of mathematics.
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
         mine = F.cross_entropy(ours.predict(images).logits, labels)
         other = F.cross_entropy(theirs(images), labels)
     assert abs(float(mine - other)) < 1e-4, (mine, other)
@@ -177,7 +187,7 @@ def sides_of(lever: str) -> tuple[set[str], set[str]]:
 
 
 def lever_rows(options: argparse.Namespace, until: float, device: torch.device) -> Iterator[dict[str, Any]]:
-    objective, _ = pair("vit_b16", device, options.tiny)
+    objective = our_model("vit_b16", device, options.tiny)
     batch = labelled(4 if options.tiny else 256, device)
     plain: dict[str, Step] = {}
     longest = 0.0
@@ -206,7 +216,9 @@ def lever_rows(options: argparse.Namespace, until: float, device: torch.device) 
 
 
 def gaining(found: Path) -> set[str]:
-    """Of the levers that stand for a kernel, those that paid for themselves."""
+    """Of the levers that stand for a kernel, those that paid for themselves; none where none was measured."""
+    if not found.is_file():
+        return switched_on()
     gains = {row["lever"]: row.get("gain", 0.0) for row in json.loads(found.read_text())["levers"]}
     return {name for name in kernels.PAY if gains.get(name, 0.0) > GAIN}
 
@@ -234,16 +246,20 @@ def compare(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gc.collect()
     torch.cuda.empty_cache()
-    ours, theirs = pair(name, device, options.tiny)
-    batch = labelled(batch_size, device)
     row: dict[str, Any] = {"model": name, "batch_size": batch_size, "levers": sorted(levers), "compiled": compiled}
-    row |= check_equal(ours, theirs, batch)
-    steps = {"ours": step_with(levers, ours, batch, compiled)}
-    for peer, mode in PEERS.items():
-        if mode is None or (compiled and batch.images.is_cuda):
-            images, labels = batch.images, batch.targets["label"]
-            steps[peer] = their_step(copy.deepcopy(theirs), images, labels, compiled, mode)
-            seconds(steps[peer], 5, device)  # compilation and warm-up
+    found = there(lambda: pair(name, device, options.tiny), row)
+    ours, theirs = found or (our_model(name, device, options.tiny), None)
+    batch = labelled(batch_size, device)
+    images, labels = batch.images, batch.targets["label"]
+    makers = {"ours": lambda: step_with(levers, ours, batch, compiled)}
+    if theirs is not None:
+        with noted(row, "unequal"):
+            row |= check_equal(ours, theirs, batch)
+        for peer, mode in PEERS.items():
+            if mode is None or (compiled and images.is_cuda):
+                makers[peer] = partial(their_step, copy.deepcopy(theirs), images, labels, compiled, mode)
+    row["errors"] = {}
+    steps = ready(makers, row["errors"], device)
     if not rounds:
         return row
     work = TRAINING_FACTOR * flops(ours.encoder) * batch_size
@@ -254,7 +270,8 @@ def compare(
         if ceiling is not None:
             row[f"{who}, share of ceiling"] = round(work / median / 1e12 / ceiling, 3)
     for peer in medians.keys() - {"ours"}:
-        row[f"ratio to {peer}"] = round(medians[peer] / medians["ours"], 4)  # above 1: ours is faster
+        if "ours" in medians:
+            row[f"ratio to {peer}"] = round(medians[peer] / medians["ours"], 4)  # above 1: ours is faster
     return row
 
 
