@@ -19,6 +19,7 @@ from vitreous.models import model_settings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
+from vitreous.weights.carrying import carry
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import imported
 from vitreous.weights.pyramids import PREPROCESSING
@@ -149,6 +150,12 @@ def ours_of(card, weights):
     return task
 
 
+def written(card, weights, format):
+    """Of pictures shown whole: transformers' processors cut squares alone."""
+    whole = replace(card, preprocessing=replace(card.preprocessing, crop="squash"))
+    return formats.write(whole, weights, format)
+
+
 @pytest.mark.filterwarnings("ignore")  # peers give some
 @pytest.mark.parametrize("name", PEERS)
 def test_the_peer_computes_the_same_and_gets_its_tensors_back(name, tmp_path):
@@ -164,8 +171,7 @@ def test_the_peer_computes_the_same_and_gets_its_tensors_back(name, tmp_path):
         with torch.no_grad():
             found = ours_of(card, weights).predict(images).logits
             assert_close_relative(found, peer.logits(images), 1e-9)
-        written = formats.write(card, weights, format.found_in(given))
-        assert_bit_equal(written.tensors, peer.tensors)
+        assert_bit_equal(written(card, weights, format.found_in(given)).tensors, peer.tensors)
 
 
 @pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(("timm", "transformers"))])
@@ -176,7 +182,7 @@ def test_what_is_written_beside_the_tensors_builds_the_same_peer(name, tmp_path)
     peer, format = make(px, tmp_path), formats.named(name.strip())
     given = Given(peer.tensors, peer.documents, "file")
     card, weights, _ = formats.read(given, format, px, strict=True)
-    config = formats.write(card, weights, format.found_in(given)).documents["config.json"]
+    config = written(card, weights, format.found_in(given)).documents["config.json"]
     again = format.card(Given(peer.tensors, {"config.json": config}, "file"))
     assert again.model == card.model
     if format.library == "timm":
@@ -290,6 +296,16 @@ def test_converted_by_the_command_and_verified_by_the_library(model, to, tmp_pat
     found = verify(str(tmp_path / "out"), picture_px=(64, 64))
     assert found.format == to and found.peer is not None
     assert max(values["float64"] for values in found.distances.values()) < 1e-9
+
+
+def test_windows_larger_than_the_maps_have_no_place_elsewhere():
+    model = model_settings("swin_t", picture_px=64)
+    card = Card(model=model, task=None, classes=(), preprocessing=PREPROCESSING)
+    for name in ("timm-swin", "transformers-swin", "swin"):  # their tables are as small as the maps, or break
+        with pytest.raises(UserError, match=r"no place for windows of 7 in maps as small as 2 x 2.*--picture-px 224"):
+            formats.named(name).run_as(card)
+    with pytest.raises(UserError, match="small_maps 'pad', this model 'shrink'"):
+        carry(card, model.build().state_dict(), formats.named("torchvision-swin"))
 
 
 def test_other_families_have_no_place():

@@ -323,6 +323,12 @@ class SwinSettings(EncoderSettings):
         px = self.patch * 2 ** (len(self.depths) - 1)
         return px, px
 
+    @property
+    def last_map(self) -> Grid:
+        """The smallest."""
+        height, width = (math.ceil(side / px) for side, px in zip(self.picture_px, self.coarsest_px, strict=True))
+        return Grid(height, width)
+
     def for_side(self, side_px: int, places: int = 4) -> Self:
         patch = fitting_patch(self.patch, side_px, places, len(self.depths))
         return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)

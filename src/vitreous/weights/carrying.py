@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
-from vitreous.models import ModelSettings, ViTSettings
+from vitreous.models import ModelSettings, SwinSettings, ViTSettings
 from vitreous.tasks import DetectSettings, ImageTextSettings, MaskQuerySettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
@@ -119,11 +119,20 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
             found.append(
                 f"its norms have an epsilon of {other.block.norm_epsilon:g}, this model's {model.block.norm_epsilon:g}"
             )
+    if isinstance(model, SwinSettings) and isinstance(other, SwinSettings):
+        found += _small_maps(model, other)
     if divisor(card) != divisor(there):
         found.append("its standardised convolutions have another epsilon")
     if card.classifier is not None and card.classifier.head == "distilled" and card.classifier.fusion == "softmax":
         found.append("its code averages the logits of the two heads, this model their softmaxes")
     return tuple(found)
+
+
+def _small_maps(model: SwinSettings, there: SwinSettings) -> list[str]:
+    if model.small_maps == there.small_maps or min(model.last_map) >= model.window:
+        return []
+    ways = f"its code has small_maps {there.small_maps!r}, this model {model.small_maps!r}"
+    return [f"where maps are smaller than a window, {ways}"]
 
 
 # ---- What users of the format need to know

@@ -15,6 +15,7 @@ from vitreous.errors import UserError
 from vitreous.models import ModelSettings, SwinSettings
 from vitreous.models.swin import SmallMaps
 from vitreous.nn.relative import BiasTable
+from vitreous.weights.card import Card
 from vitreous.weights.published import Shapes
 from vitreous.weights.pyramids import Pyramid, demand, depths_of, refusal, square
 from vitreous.weights.rules import Rule, aside, computed, joined, layer, reshaped, same
@@ -130,6 +131,16 @@ class SwinFormat(Pyramid):
 
     def as_run(self, model: ModelSettings) -> ModelSettings:
         return self._swin(model).changed(norm_epsilon=EPSILON, small_maps=self.small_maps)
+
+    def run_as(self, card: Card) -> Card:
+        there, swin = super().run_as(card), self._swin(card.model)
+        if self.small_maps in ("shrink", "square") and min(swin.last_map) < swin.window:
+            px = swin.window * max(swin.coarsest_px)
+            raise UserError(
+                f"{self.name} has no place for windows of {swin.window} in maps as small as {swin.last_map.h} x "
+                f"{swin.last_map.w}: write it for larger pictures (--picture-px {px})"
+            )
+        return there
 
     def _swin(self, model: ModelSettings) -> SwinSettings:
         if not isinstance(model, SwinSettings):
