@@ -18,11 +18,17 @@ def quiet(path, **options):
     return RunDirectory(path, tensorboard=False, **options)
 
 
+def save(run, step):
+    """As `training.saving` does on one rank."""
+    run.keep_log()
+    run.checkpoints.save(step, TENSORS, {"step": step}, run.elapsed_s)
+
+
 def test_layout(tmp_path):
     with quiet(tmp_path / "deep" / "run") as run:
         run.write_environment()
         run.log({"step": 1, "loss": 0.5})
-        run.save_checkpoint(1, TENSORS, {"step": 1})
+        save(run, 1)
     names = {str(path.relative_to(run.path)) for path in run.path.rglob("*")}
     assert {"environment.json", "metrics.jsonl", "checkpoints", "checkpoints/step-00000001/manifest.json"} <= names
     assert quiet(run.path).latest_checkpoint().state == {"step": 1}
@@ -147,7 +153,7 @@ def test_a_killed_process_lets_go_even_while_its_workers_live(tmp_path):
 
 def test_leftovers_of_interrupted_writes_go(tmp_path):
     with quiet(tmp_path) as run:
-        run.save_checkpoint(1, TENSORS, {})
+        save(run, 1)
     for name in (".step-00000002.vitreous-tmp-123", ".step-00000001.vitreous-old"):
         (tmp_path / "checkpoints" / name).mkdir()
         (tmp_path / "checkpoints" / name / "objective.safetensors").write_text("half")
@@ -183,7 +189,7 @@ def test_a_folder_that_was_only_just_begun_is_free(tmp_path, begun):
 def test_a_run_of_before_there_were_formats(tmp_path):
     with quiet(tmp_path) as run:
         run.write_environment()
-        run.save_checkpoint(1, TENSORS, {})
+        save(run, 1)
     (tmp_path / "recipe.json").write_text("{}")
     (tmp_path / "run.json").unlink()
     with quiet(tmp_path) as run:
@@ -222,7 +228,7 @@ def test_a_log_whose_disk_is_full(tmp_path):
         run.metrics.symlink_to("/dev/null")
         run.log({"step": 1})
         with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written \(Invalid argument\)"):
-            run.save_checkpoint(1, TENSORS, {})
+            save(run, 1)
 
 
 def test_training_goes_on_without_tensorboard(tmp_path, monkeypatch, capsys):
@@ -244,14 +250,14 @@ def test_training_goes_on_without_tensorboard(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("happens", ["moved", "another in its place"])
 def test_a_folder_that_vanishes_is_not_made_anew(tmp_path, happens):
     with quiet(tmp_path / "run") as run:
-        run.save_checkpoint(1, TENSORS, {})
+        save(run, 1)
         run.path.rename(tmp_path / "away")
         if happens == "another in its place":
             (run.path / "checkpoints").mkdir(parents=True)
             (run.path / "lock").touch()
         before = sorted(path.name for path in tmp_path.rglob("*"))
         with pytest.raises(UserError, match="moved, removed or unmounted during the run"):
-            run.save_checkpoint(2, TENSORS, {})
+            save(run, 2)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     assert quiet(tmp_path / "away").latest_checkpoint().step == 1
 
@@ -259,7 +265,7 @@ def test_a_folder_that_vanishes_is_not_made_anew(tmp_path, happens):
 def test_time_goes_on_over_a_resume(tmp_path):
     with quiet(tmp_path) as run:
         run._opened -= 100  # as if entered a while ago
-        run.save_checkpoint(1, TENSORS, {})
+        save(run, 1)
     with quiet(tmp_path) as run:
         assert run.timing()["wall_s"] < 50
         run.latest_checkpoint()

@@ -24,8 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from torch import Tensor
-
 from vitreous.errors import UserError
 from vitreous.storage import atomic, locks
 from vitreous.training.checkpoint import Checkpoint, Checkpoints
@@ -179,11 +177,6 @@ class RunDirectory:
                 yield line, row
 
     # ---- checkpoints
-
-    def save_checkpoint(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-        """Save all tensors (file name -> name -> tensor) and the JSON that the run needs to resume after `step`."""
-        self.keep_log()
-        self.checkpoints.save(step, tensors, state, self.elapsed_s)
 
     def keep_log(self) -> None:
         """Sync the log to disk, so that it never ends before a checkpoint."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from vitreous.inspection.findings import Look, Method
     from vitreous.inspection.layout import Token
     from vitreous.inspection.receptive import ReceptiveFields
+    from vitreous.tasks.base import Task
+    from vitreous.weights.card import Card
     from vitreous.weights.trained import Trained
 
     Readers = list[tuple[str, Callable[[], Picture]]]  # of each picture: its name, and how to read it
@@ -54,15 +56,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     import numpy as np
-    import torch
 
     from vitreous.display.figures import save
     from vitreous.inspection.figures import figures
     from vitreous.inspection.findings import look_inside
     from vitreous.inspection.receptive import widths
-    from vitreous.prediction.outcomes import outcomes
-    from vitreous.prediction.reading import Reading
-    from vitreous.prediction.torch_predictor import as_arrays
     from vitreous.terminal import quietly
     from vitreous.training.devices import World
     from vitreous.weights.trained import Trained
@@ -80,14 +78,7 @@ def run(options: argparse.Namespace) -> None:
     found = look_inside(encoder, images, look, num_shown=NUM_SHOWN, num=options.pictures)
     captions = names[:NUM_SHOWN]
     if task is not None:
-        with torch.no_grad():
-            prediction = task.predict(images[:NUM_SHOWN].to(device))
-        size = (images.shape[-2], images.shape[-1])
-        said = outcomes(as_arrays(prediction), Reading.of(trained.card), [size] * len(captions))
-        captions = [
-            f"{name} \N{RIGHTWARDS ARROW} {outcome.words}" for name, outcome in zip(captions, said, strict=True)
-        ]
-
+        captions = _with_predictions(captions, task, images[:NUM_SHOWN].to(device), trained.card)
     out = Path(options.out or Path("runs") / f"inspect-{Path(options.start).name}")
     shown = list(pictures[:NUM_SHOWN].permute(0, 2, 3, 1).numpy())
     drawn = figures(found, shown, captions)
@@ -102,6 +93,20 @@ def run(options: argparse.Namespace) -> None:
         print(f"Not drawn: {why}")
     np.savez_compressed(out / "numbers.npz", names=np.array(names), **found.arrays())
     print(f"{out / 'numbers.npz'}  ({', '.join(found.arrays())})")
+
+
+def _with_predictions(names: list[str], task: "Task", images: "Tensor", card: "Card") -> list[str]:
+    import torch
+
+    from vitreous.prediction.outcomes import outcomes
+    from vitreous.prediction.reading import Reading
+    from vitreous.prediction.torch_predictor import as_arrays
+
+    with torch.no_grad():
+        prediction = as_arrays(task.predict(images))
+    size = (images.shape[-2], images.shape[-1])
+    said = outcomes(prediction, Reading.of(card), [size] * len(names))
+    return [f"{name} \N{RIGHTWARDS ARROW} {outcome.words}" for name, outcome in zip(names, said, strict=True)]
 
 
 def _compared(

@@ -1,6 +1,7 @@
 """What the verbs that take a recipe share: the argument, its settings, and the help of a recipe itself."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
@@ -66,9 +67,11 @@ def print_recipe(name: str, changes: dict[str, str]) -> None:
     print_fields(recipe)
 
 
-def print_fields(recipe: "Recipe") -> None:
+def print_fields(settings: object, without: Sequence[str] = ()) -> None:
+    """Every field of a recipe or a study, but for those `without` a use."""
     from vitreous.settings import fields, typed
     from vitreous.terminal import table
 
-    shown = [(f"--{field.name}", typed(field.value), field.type, field.help) for field in fields(recipe)]
+    shown = [(f"--{one.name}", typed(one.value), one.type, one.help) for one in fields(settings)]
+    shown = [row for row in shown if row[0].removeprefix("--") not in without]
     print(table(shown, ("setting", "value", "type", "what it does")))

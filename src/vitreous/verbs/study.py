@@ -2,9 +2,15 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
+from vitreous.verbs.recipes import print_fields
+
+if TYPE_CHECKING:
+    from vitreous.studies.grid import Grid
+    from vitreous.studies.study import Study
 
 HELP = "Repeat one of the paper's studies on any data: a grid of runs, a table and figures."
 TAKES_SETTINGS = True
@@ -45,7 +51,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     from vitreous import settings
     from vitreous.studies import find_study
     from vitreous.studies.study import run_study
-    from vitreous.terminal import quietly, table
+    from vitreous.terminal import quietly
 
     changes = with_device(changes, options, "device")
     kind = find_study(options.name)
@@ -57,18 +63,20 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             )
     study = settings.changed(kind.quick(**given) if options.quick else kind(**given), changes)
     if options.help:
-        from vitreous.settings import typed
-
-        shown = [
-            (f"--{one.name}", typed(one.value), one.type, one.help)
-            for one in settings.fields(study)
-            if one.name not in kind.unused
-        ]
-        print(table(shown, ("setting", "value", "type", "what it does")))
+        print_fields(study, without=kind.unused)
         return
     out = Path(options.out or f"runs/study-{options.name}")
     with quietly(options.quiet):
         grid = run_study(study, out, options.minutes)
+    _print(study, grid)
+    print(f"results {out}/results.csv and results.json   figures {out}/*.png and *.svg")
+    if grid.rows and all("failed" in row for row in grid.rows):
+        sys.exit("vitreous: no cell has a result; the same command tries them again")
+
+
+def _print(study: "Study", grid: "Grid") -> None:
+    from vitreous.terminal import table
+
     print(table(*study.table(grid.rows)))
     for finding in study.findings(grid.rows):
         print(finding)
@@ -79,6 +87,3 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
         print(f"{len(failed)} cells failed; the first: {failed[0]['cell']}: {failed[0]['failed']}")
     if grid.left:
         print(f"Time ran out with {len(grid.left)} cells left; the same command runs them.")
-    print(f"results {out}/results.csv and results.json   figures {out}/*.png and *.svg")
-    if failed and len(failed) == len(grid.rows):
-        sys.exit("vitreous: no cell has a result; the same command tries them again")
