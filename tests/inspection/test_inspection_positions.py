@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from vitreous.errors import UserError
-from vitreous.inspection.positions import has_biases, offset_biases, position_similarity
+from vitreous.inspection.positions import are_learned, has_biases, offset_biases, position_similarity
 from vitreous.models import ViTSettings
 
 
@@ -18,7 +18,7 @@ def test_each_kind_by_its_real_table(kind):
     encoder = tiny(positions=kind)
     found = position_similarity(encoder)
     table = encoder.positions.at_depth(0)[2:].reshape(2, 3, 8)  # without the prefix
-    assert found.shape == (2, 3, 2, 3)
+    assert found.shape == (2, 3, 2, 3) and are_learned(encoder) == (kind != "sincos")
     torch.testing.assert_close(found[1, 2, 0, 1], F.cosine_similarity(table[1, 2], table[0, 1], dim=0))
     torch.testing.assert_close(found.reshape(6, 6).diagonal(), torch.ones(6))
 

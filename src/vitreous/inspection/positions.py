@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.inspection.layout import numbered, plain
+from vitreous.nn.tokens import Positions
 
 MOST_PLACES = 16 * 16  # of a table that is shown, where there is a choice: each is compared to all
 
@@ -15,6 +16,17 @@ def position_similarity(encoder: nn.Module, layer: int | None = None) -> Tensor:
     layer: whose table (1 is the first), where they differ; none: the first that is not too large to be shown. Models
     whose positions are not added to tokens raise a UserError that says what they have instead.
     """
+    table = _table(encoder, layer)
+    cells = F.normalize(table().detach().cpu().double()[table.num_prefix :], dim=1)
+    return (cells @ cells.T).float().reshape(*table.grid, *table.grid)
+
+
+def are_learned(encoder: nn.Module) -> bool:
+    """Whether the positions whose similarity is shown were learned, or are sines and cosines."""
+    return any(True for _ in _table(encoder).parameters())
+
+
+def _table(encoder: nn.Module, layer: int | None = None) -> Positions:
     layers = plain(encoder).attention_layers()
     with_tables = [one for one in layers if one.positions is not None]
     if not with_tables:
@@ -24,10 +36,8 @@ def position_similarity(encoder: nn.Module, layer: int | None = None) -> Tensor:
         chosen = (small or with_tables[-1:])[0]
     else:
         chosen = layers[numbered(layer, len(layers)) - 1]
-    table = chosen.positions
-    assert table is not None  # a model that has tables has one for every layer
-    cells = F.normalize(table().detach().cpu().double()[table.num_prefix :], dim=1)
-    return (cells @ cells.T).float().reshape(*table.grid, *table.grid)
+    assert chosen.positions is not None  # a model that has tables has one for every layer
+    return chosen.positions
 
 
 def offset_biases(encoder: nn.Module, layer: int = 1) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitreous import settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
-from vitreous.inspection.positions import position_similarity
+from vitreous.inspection.positions import are_learned, position_similarity
 from vitreous.inspection.queries import has_looks, query_looks
 from vitreous.models.base import Encoder
 from vitreous.nn.graphed import PLAIN_CALLS, Graphed
@@ -255,7 +255,8 @@ class TorchServed(Served):
         if num > MAX_POSITIONS:
             return {"similarity": None, "grid": None, "why": f"the table of {num} x {num} places is too large to send"}
         levels = ((similarity.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return {"similarity": base64.b64encode(levels.numpy().tobytes()).decode(), "grid": grid, "why": None}
+        sent = base64.b64encode(levels.numpy().tobytes()).decode()
+        return {"similarity": sent, "grid": grid, "learned": are_learned(self.encoder), "why": None}
 
 
 def _pixels(prepared: Sequence[Prepared], through_windows: bool = False) -> Tensor:

@@ -88,10 +88,11 @@ export class Boxes extends Pointed {
     else context.strokeRect(x0, y0, x1 - x0, y1 - y0);
     context.font = "600 13px system-ui, sans-serif";
     const room = context.measureText(name).width + 8, top = y0 >= 18 ? y0 - 18 : y0;
-    context.fillRect(x0 - context.lineWidth / 2, top, room, 18);
+    const left = Math.max(0, Math.min(x0 - context.lineWidth / 2, this.canvas.clientWidth - room)); // within the picture
+    context.fillRect(left, top, room, 18);
     const [red, green, blue] = colour;
     context.fillStyle = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
-    context.fillText(name, x0 + 3, top + 13.5);
+    context.fillText(name, left + 4, top + 13.5);
   }
 
   #inWords() {

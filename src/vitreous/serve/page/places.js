@@ -1,4 +1,4 @@
-// How alike the learnt addresses of places are: for one place, or for all of them at once.
+// How alike the addresses of places are: for one place, or for all of them at once.
 
 import { HEAT, onNewWidth, sharp } from "./patches.js";
 
@@ -10,6 +10,7 @@ export class Places {
     this.aspect = (tokens.patch_px[0] * tokens.grid[0]) / (tokens.patch_px[1] * tokens.grid[1]);
     this.place = null; // that is enlarged
     this.why = positions.why;
+    this.areLearned = positions.learned;
     // (place, place), as bytes: 255 is the same, 0 the opposite
     const sent = positions.similarity;
     this.levels = sent === null ? null : Uint8Array.from(atob(sent), (one) => one.charCodeAt(0));
@@ -28,11 +29,16 @@ export class Places {
   #inWords(name) {
     if (this.levels === null) return `There is no table of places to show: ${this.why}.`;
     if (this.place === null) {
-      return "The model was never told which squares are neighbours: it has learnt an address for every place. Each "
-        + "little map is one place; colour marks places with a like address. Point at a square to enlarge its map.";
+      const address = this.areLearned
+        ? "The model was never told which squares are neighbours: it has learnt an address for every place."
+        : "Every square comes with the address of its place, made of sines and cosines of its row and its column.";
+      return `${address} Each little map is one place; colour marks places with a like address. Point at a square to `
+        + "enlarge its map.";
     }
-    return `Colour marks the places whose learnt address is like that of ${name}. Often these are its neighbours, its `
-      + "row and its column: the model found out by itself how pictures are laid out.";
+    return this.areLearned
+      ? `Colour marks the places whose learnt address is like that of ${name}. Often these are its neighbours, its row `
+        + "and its column: the model found out by itself how pictures are laid out."
+      : `Colour marks the places whose address is like that of ${name}: its neighbours, its row and its column.`;
   }
 
   draw() {
