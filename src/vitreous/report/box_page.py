@@ -246,6 +246,7 @@ def calibration(result: BoxFitted) -> Html:
         else f"There was no validation part to calibrate scores on: their error is {share(found.scores.ece)}."
     )
     thresholds = [(percent(wished, 0), f"{least:.3f}") for wished, least in found.calibration.thresholds]
+    which = "the last of these" if len(thresholds) > 1 else "this one"
     return together(
         paragraph(
             "Of detections with a score of 80 %, four out of five should be right: an object of that class is there, "
@@ -258,7 +259,7 @@ def calibration(result: BoxFitted) -> Html:
         else paragraph("At no score is more than half of what is shown reliably right."),
         paragraph(
             "Chosen conservatively on validation pictures: "
-            f"--precision {found.calibration.thresholds[-1][0]:g} asks for the last of these.",
+            f"--precision {found.calibration.thresholds[-1][0]:g} asks for {which}.",
             class_="note",
         )
         if thresholds

@@ -169,7 +169,7 @@ def sheet(train: Source) -> Html:
         for index, pixels in readable(train, chosen.tolist())
     ]
     note = "Training pictures, spread evenly over the set, with their objects."
-    return together(legend(train.classes), tag.div(shown, class_="cards pairs"), paragraph(note, class_="note"))
+    return together(legend(train.classes), tag.div(shown, class_="cards sets"), paragraph(note, class_="note"))
 
 
 def labelled_objects(source: Source, index: int, pixels: Picture, *, named: bool = False) -> Picture:

@@ -36,7 +36,11 @@ def section(result: Fitted[Any]) -> Html:
     return together(
         table(("model", "what it is", "on validation pictures", "on test pictures"), rows, numbers=(2, 3)),
         paragraph(*_made_first(result.first), rule, tested, class_="note"),
-        paragraph("sha256 of its weights: ", tag.code(result.first.digest, class_="hash"), class_="note")
+        paragraph(
+            "sha256 of the weights of that encoder, at this size: ",
+            tag.code(result.first.digest, class_="hash"),
+            class_="note",
+        )
         if result.first is not None and result.first.digest
         else None,
     )

@@ -37,7 +37,10 @@ def section(result: Fitted[Any]) -> Html:
                     f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
                 ("training speed", _pace(seen, results["wall_s"])),
-                ("one prediction", f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from pixels to probabilities"),
+                (
+                    "one prediction",
+                    f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from a picture to a prediction",
+                ),
                 ("model on disk", f"{large(_model_bytes(result.out / 'model'))}B"),
                 ("peak memory", _memory(result.costs)),
             ]

@@ -28,9 +28,19 @@ def account(result: Fitted[Any]) -> Html:
         tag.h3("What to be careful about"),
         bullets(together(tag.b(heading), " ", *words) for heading, *words in _cautions(result)),
         tag.h3("What was chosen, and why"),
-        facts([(one.name, together(tag.b(name(one.value)), tag.div(one.reason, class_="why"))) for one in choices]),
+        facts(
+            [
+                (one.name, together(tag.b(name(one.value)), tag.div(_with_commands(one.reason), class_="why")))
+                for one in choices
+            ]
+        ),
         paragraph("Every choice can be overridden; ", tag.code("vitreous fit --help"), " says how.", class_="note"),
     )
+
+
+def _with_commands(words: str) -> Html:
+    """What stands between backticks is a command."""
+    return together(tag.code(part) if at % 2 else part for at, part in enumerate(words.split("`")))
 
 
 # ---- What to be careful about
