@@ -43,10 +43,16 @@ def multiply(
         x = tl.load(x_at + start)
         if before_at is not None:
             offset = tl.load(before_at + start + inner).to(tl.float32)
-            x = tl.maximum(x.to(tl.float32) + offset[None, :], 0.0).to(x_at.dtype.element_ty)
+            x = relu(x.to(tl.float32) + offset[None, :]).to(x_at.dtype.element_ty)
         total = tl.dot(x, tl.load(weight_at + start), total)
     total += tl.load(bias_at + column).to(tl.float32)[None, :]
     at, inside = row[:, None] * width + column[None, :], (row < rows)[:, None]
     if added_at is not None:
         total += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_at + at, tl.maximum(total, 0.0).to(out_at.dtype.element_ty), mask=inside)
+    tl.store(out_at + at, relu(total).to(out_at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def relu(x):
+    """NaN stays NaN, as in torch's."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
