@@ -9,6 +9,7 @@ import pytest
 from detections import Oracle
 from vitreous.data.base import Subset
 from vitreous.data.sources import DataSettings
+from vitreous.evaluation.metrics import Estimate
 from vitreous.jobs.objects import evaluate_objects
 from vitreous.prediction.predictor import Predictor
 from vitreous.report import box_account, box_page
@@ -58,6 +59,18 @@ def test_words(result):
     options, lines = box_page.usage(result)
     assert "--out" in options
     compile(lines, "usage", "exec")
+
+
+def test_a_model_that_finds_next_to_nothing_is_said_to(result):
+    """However narrow the interval of its AP, and whether or not any of its scores is worth a comparison."""
+    found = result.evaluation
+    nothing = tuple(replace(one, detections=0, score=None, right=None) for one in found.scores.bins)
+    scores = replace(found.scores, ap=Estimate(2e-5, 1e-6, 2e-4), ap50=Estimate(4e-5, 0, 1e-4), bins=nothing)
+    poor = SimpleNamespace(**vars(result) | {"evaluation": replace(found, scores=scores)})
+    told = [together(*parts).markup for parts in box_account.cautions(poor)]
+    assert "finds next to nothing" in told[0] and not any("are rough" in one for one in told)
+    assert "to unknown (no score of 0.05 or more)" in box_page.calibration(poor).markup
+    assert "no score of 0.05 or more" in poor.evaluation.summary()
 
 
 def test_without_validation_pictures_and_without_mistakes(result):

@@ -19,6 +19,7 @@ from vitreous.weights.calibration import BoxCalibration
 
 BINS = 10  # of scores, of equal width
 LEAST_SCORE = 0.05  # below it detections are not counted among those whose scores are held against what is right
+NO_SCORE = f"no score of {LEAST_SCORE:g} or more"
 LISTED = 24  # mistakes of a kind that are named
 ERRORS = {"class": "Cls", "place": "Loc", "both": "Both", "duplicate": "Dupe", "background": "Bkg", "missed": "Miss"}
 
@@ -56,6 +57,11 @@ class ScoreBin:
     detections: int
     score: float | None  # mean; None where the bin is empty
     right: float | None  # share
+
+
+def any_score(bins: Sequence[ScoreBin]) -> bool:
+    """Whether there is one to hold against what is right."""
+    return any(one.detections for one in bins)
 
 
 @dataclass(frozen=True)
@@ -147,9 +153,9 @@ class BoxEvaluation:
         return self.scores.ap
 
     def tables(self) -> list[Table]:
-        rows = [("as trained", self.ece_before.percent())]
+        rows = [("as trained", self.ece_before.percent() if any_score(self.bins_before) else NO_SCORE)]
         if self.calibration != BoxCalibration():
-            rows.append(("calibrated", self.scores.ece.percent()))
+            rows.append(("calibrated", self.scores.ece.percent() if any_score(self.scores.bins) else NO_SCORE))
         fitted = f"fitted on {self.validation_pictures:,} validation pictures" if self.validation_pictures else ""
         overlap = f"an object is found by the overlap of {self.by}"
         overall, *others = self.scores.tables()

@@ -10,6 +10,7 @@ from vitreous.report.judgement import is_guessing
 from vitreous.report.words import counted, interval, percent
 
 UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
+NOTHING = 0.005  # AP of whoever finds next to nothing
 FEW_OBJECTS = 20  # of a class, from which its AP is worth a word
 ROUGH_SHARE = 0.5  # of AP50 that is left of it where boxes must fit well, below which places are rough
 
@@ -25,7 +26,7 @@ def of_boxes(result: BoxFitted) -> BoxEvaluation:
 
 def chance(result: BoxFitted) -> float:
     """Of whoever does not look: boxes at random hit next to nothing."""
-    return 0.0
+    return NOTHING
 
 
 def lead(result: BoxFitted) -> str:
@@ -40,8 +41,12 @@ def lead(result: BoxFitted) -> str:
 
 def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     scores = of_boxes(result).scores
-    if is_guessing(result, chance(result)):
-        yield "It finds next to nothing.", "The interval of its AP reaches down to 0. Do not rely on this model."
+    finds_nothing = is_guessing(result, chance(result))
+    if finds_nothing:
+        yield (
+            "It finds next to nothing.",
+            "Its AP is hardly above 0: do not rely on this model. --minutes gives more time.",
+        )
     half = (scores.ap.high - scores.ap.low) / 2
     rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
     yield (
@@ -62,7 +67,7 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     absent = [one.name for one in scores.per_class if not one.objects]
     if absent:
         yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
-    if scores.ap75.value < ROUGH_SHARE * scores.ap50.value:
+    if not finds_nothing and scores.ap75.value < ROUGH_SHARE * scores.ap50.value:
         by = of_boxes(result).by
         yield (
             f"{by.capitalize()} are rough.",

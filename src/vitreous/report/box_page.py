@@ -13,7 +13,8 @@ from vitreous.data.runs import Runs
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
-from vitreous.evaluation.box_scores import BoxScores, Mistake, PictureBoxes
+from vitreous.evaluation.box_scores import NO_SCORE, BoxScores, Mistake, PictureBoxes, ScoreBin, any_score
+from vitreous.evaluation.metrics import Estimate
 from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.drawn_boxes import Drawn, drawn
 from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
@@ -237,13 +238,18 @@ def errors(found: BoxScores) -> Html:
     )
 
 
+def _error(ece: Estimate, bins: Sequence[ScoreBin]) -> str:
+    return share(ece) if any_score(bins) else f"unknown ({NO_SCORE})"
+
+
 def calibration(result: BoxFitted) -> Html:
     found = of_boxes(result)
     fitted = (
         f"Scores were calibrated on {counted(found.validation_pictures, 'validation picture')}: their error went from "
-        f"{share(found.ece_before)} to {share(found.scores.ece)}."
+        f"{_error(found.ece_before, found.bins_before)} to {_error(found.scores.ece, found.scores.bins)}."
         if found.validation_pictures
-        else f"There was no validation part to calibrate scores on: their error is {share(found.scores.ece)}."
+        else f"There was no validation part to calibrate scores on: their error is "
+        f"{_error(found.scores.ece, found.scores.bins)}."
     )
     thresholds = [(percent(wished, 0), f"{least:.3f}") for wished, least in found.calibration.thresholds]
     which = "the last of these" if len(thresholds) > 1 else "this one"
