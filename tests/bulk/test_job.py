@@ -231,7 +231,7 @@ def test_what_differs_is_refused(folder, tmp_path):
         embed(folder, at / "out", at)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match=r"holds 'thesis.tex'"):
+    with pytest.raises(UserError, match=r"contains 'thesis.tex'"):
         embed(folder, tmp_path / "mine", at)
     assert hashes(tmp_path / "out") == before
 

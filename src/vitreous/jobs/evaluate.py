@@ -113,12 +113,6 @@ def evaluate(
         if not probes:
             raise UserError(f"{where}: an encoder without a head; to measure it, give --probe {','.join(PROBES)}")
         return Assessment(None, probes=probed)
-    task, classes = model.task().to(world.device), model.card.classes
-
-    def predicted(source: Source) -> LabelledLogits:
-        with half_where_native(world.device):
-            return collect_logits(task, _batches(source, model, world), classes)
-
     source = asked.part(split, splits)
     if not model.card.predicts:  # two towers retrieve texts, if there are any; probes need only labels
         finds = source.targets.task == "match" or not probes
@@ -126,21 +120,44 @@ def evaluate(
     held_out = splits.val if splits is not None and asked.is_own and split == "test" else None
     if measure := BY_PICTURE.get(model.card.task.task_kind):
         return Assessment(_by_picture(measure, model, held_out, source, world), probes=probed)
-    if mapping is not None:
-        renamed = mapped(predicted(source), source.classes, ClassMapping.read(Path(mapping)))
-        return Assessment(evaluate_classes(None, renamed, temperature=model.card.temperature), probes=probed)
-    if probes and (unpredicted := _other_classes(source, classes)):
+    if mapping is None and probes and (unpredicted := _other_classes(source, model.card.classes)):
         return Assessment(None, probes=probed, unpredicted=unpredicted)
-    test = predicted(with_classes(source, classes))
-    if len(source.bad):
-        note(source.bad.summary())
-    val = None if held_out is None else predicted(with_classes(held_out, classes))
+    evaluation, right = _by_class(
+        model, held_out, source, world, coverages=coverages, label_sets=label_sets, mapping=mapping
+    )
+    return Assessment(evaluation, right, probed)
+
+
+def _by_class(
+    model: Trained,
+    val: Source | None,
+    test: Source,
+    world: World,
+    *,
+    coverages: Sequence[float],
+    label_sets: str | Path | None,
+    mapping: str | Path | None,
+) -> tuple[Evaluation, SetAccuracy | None]:
+    """Evaluate a task whose targets are classes of whole pictures."""
+    task, classes = model.task().to(world.device), model.card.classes
+
+    def predicted(source: Source) -> LabelledLogits:
+        with half_where_native(world.device):
+            return collect_logits(task, _batches(source, model, world), classes)
+
+    if mapping is not None:
+        renamed = mapped(predicted(test), test.classes, ClassMapping.read(Path(mapping)))
+        return evaluate_classes(None, renamed, temperature=model.card.temperature), None
+    found = predicted(with_classes(test, classes))
+    if len(test.bad):
+        note(test.bad.summary())
+    held_out = None if val is None else predicted(with_classes(val, classes))
     right = None
     if label_sets is not None:
         sets = read_label_sets(Path(label_sets), classes)
-        right = set_accuracy(test, sets, places_of([source.where(at) for at in range(len(source))], len(sets)))
-    evaluated = evaluate_fully(val, test, calibration=model.card.calibration, coverages=tuple(coverages))
-    return Assessment(evaluated, right, probed)
+        right = set_accuracy(found, sets, places_of([test.where(at) for at in range(len(test))], len(sets)))
+    evaluation = evaluate_fully(held_out, found, calibration=model.card.calibration, coverages=tuple(coverages))
+    return evaluation, right
 
 
 def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:
