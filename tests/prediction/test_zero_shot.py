@@ -74,7 +74,8 @@ def test_names_go_into_sentences():
 
 
 def test_names_and_templates_as_they_are_typed(tmp_path):
-    assert parse_classes("a cat, a dog,") == ("a cat", "a dog")
+    assert parse_classes('a cat, "a dog, black",') == ("a cat", "a dog, black")
+    assert parse_classes("a\rb,c") == ("a", "b", "c")
     (tmp_path / "names.txt").write_text("cat, black\n\ndog\n")
     assert parse_classes(str(tmp_path / "names.txt")) == ("cat, black", "dog")
     assert parse_templates(None) == TEMPLATES and parse_templates("none") == AS_THEY_ARE

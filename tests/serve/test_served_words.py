@@ -91,10 +91,9 @@ def test_pictures_and_texts_are_embedded_into_one_space(server, towers):
 )
 def test_names_are_told_apart_as_their_classifier_does(server, towers, templates, expected):
     options = {} if templates is None else {"templates": templates}
-    names = ["red circle", "blue square", "a [{: green star"]
-    (said,) = asked(server, "/v1/zero-shot", png(5), classes=[", ".join(names[:2]), names[2]], **options).json()[
-        "results"
-    ]
+    names = ["red circle", "blue square", "a [{: green, star"]
+    options["classes"] = [", ".join(names[:2]), f'"{names[2]}"']
+    (said,) = asked(server, "/v1/zero-shot", png(5), **options).json()["results"]
     trained = Trained.load(towers)
     classifier, resize = zero_shot(trained, names, expected).task(), trained.card.preprocessing
     with torch.no_grad():
@@ -179,13 +178,13 @@ def test_the_page_names_and_finds(chromium_page, server):  # noqa: F811
     assert "The most like your picture, of 80 pictures." in person.text("found-is")
 
     with person.page.expect_response("**/v1/zero-shot?**classes=blue**"):
-        person.part("typed").fill("red circle\nblue square, green <b>")
+        person.part("typed").fill('red circle\nblue square, "green" <b>')
     scores = person.part("scores").locator("li")
     scores.nth(2).wait_for()
     with person.page.expect_response("**/v1/zero-shot?**") as answered:
         person.wait_for_attention(lambda: person.drop("a.png", png(5)))
     said = {one["label"]: one["probability"] for one in answered.value.json()["results"][0]["top"]}
-    names = ["red circle", "blue square", "green <b>"]
+    names = ["red circle", "blue square", '"green" <b>']
     assert scores.locator(".name").all_text_contents() == names
     shares = scores.locator("i").evaluate_all("all => all.map(one => +one.style.getPropertyValue('--share'))")
     assert shares == pytest.approx([said[name] for name in names], abs=1e-6)
@@ -193,7 +192,7 @@ def test_the_page_names_and_finds(chromium_page, server):  # noqa: F811
     scores.nth(0).locator("button").click()
     scores.nth(2).locator("button").click()
     figures = [person.part(name) for name in ("one", "other")]
-    assert [figure.locator("b").text_content() for figure in figures] == ["red circle", "green <b>"]
+    assert [figure.locator("b").text_content() for figure in figures] == [names[0], names[2]]
     drawn = [figure.locator("canvas").evaluate("one => one.toDataURL()") for figure in figures]
     assert drawn[0] != drawn[1]
     figures[0].locator("canvas").hover(position={"x": 9, "y": 9})

@@ -64,7 +64,12 @@ def parse_templates(text: str | None) -> tuple[str, ...]:
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:
-    return _stripped(text.split(separator))
+    """What stands between separators, or in quotes where it has separators itself."""
+    try:
+        rows = list(csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True))
+    except csv.Error as error:
+        raise UserError(f"{shown(text)}: not a list of names ({error})") from None
+    return _stripped([part for row in rows for part in row])
 
 
 def _stripped(parts: Sequence[str]) -> tuple[str, ...]:
@@ -81,7 +86,7 @@ def _parsed(text: str, separator: str, option: str) -> tuple[str, ...]:
     except (OSError, ValueError) as error:  # too long for a file's name; or a file of something else
         if isinstance(error, UnicodeDecodeError):
             raise UserError(f"{option} {text}: not a text file in UTF-8") from None
-    found = _stripped([part for row in csv.reader([text], delimiter=separator, skipinitialspace=True) for part in row])
+    found = listed(text, separator)
     if len(found) == 1 and (path.suffix in LISTS or path.parent != Path()):
         raise UserError(f"{option} {text}: no such file")
     return found

@@ -46,7 +46,7 @@ export class Server {
 
   // asTyped: names as they are, in place of sentences with them
   async name(model, picture, names, asTyped, signal) {
-    const options = [["model", model], ["places", true], ...names.map((name) => ["classes", name])];
+    const options = [["model", model], ["places", true], ...names.map((name) => ["classes", quoted(name)])];
     if (asTyped) options.push(["templates", "none"]);
     return (await this.#json("v1/zero-shot", options, picture, signal)).results[0];
   }
@@ -115,3 +115,6 @@ export class Server {
     }
   }
 }
+
+// Quotes of a name are part of it only within others.
+const quoted = (name) => (name.includes('"') ? `"${name.replaceAll('"', '""')}"` : name);
