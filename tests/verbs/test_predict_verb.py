@@ -180,7 +180,7 @@ def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
         ([picture, "--batch", 0], "at least one picture"),
         ([picture, "--abstain", 2], "between 0 and 1"),
         ([picture, "-"], "cannot be combined"),
-        ([bad, bad], "none of 2 pictures could be read"),
+        ([bad, bad], "none of the pictures could be read"),
         ([tmp_path], "no pictures to predict"),
     ):
         with pytest.raises(UserError, match=match) as error:

@@ -54,7 +54,7 @@ class Records(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Of what comes before the picture in a line, up to its probability."""
+        """Of what comes before the picture in a line."""
 
 
 class ClassRecords(Records):
@@ -91,11 +91,11 @@ class ClassRecords(Records):
         also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
         chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
         label = record["label"] or self.NOT_SURE
-        return f"{label:{self.width}}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
+        return f"{label:{self.width - 8}}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
 
     @property
     def width(self) -> int:
-        return min(max(map(len, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH)
+        return min(max(map(len, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH) + 8
 
 
 class ManyRecords(Records):
@@ -164,11 +164,11 @@ class PixelRecords(Records):
 
     def line(self, picture: str, record: Record) -> str:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in record["shares"][: self.wanted.top])
-        return f"{record['confidence']:6.1%}  {picture}  {shares}"
+        return f"{record['confidence']:6.1%} sure  {picture}  {shares}"
 
     @property
     def width(self) -> int:
-        return 0
+        return 11
 
 
 class BoxRecords(Records):
@@ -203,11 +203,12 @@ class BoxRecords(Records):
     def line(self, picture: str, record: Record) -> str:
         found = [f"{one['label']} {one['score']:.0%}" for one in record["objects"]]
         more = f" and {len(found) - self.wanted.top} more" if len(found) > self.wanted.top else ""
-        return f"{len(found):3}  {picture}  {', '.join(found[: self.wanted.top]) or self.NONE}{more}"
+        objects = "object" if len(found) == 1 else "objects"
+        return f"{len(found):3} {objects:7}  {picture}  {', '.join(found[: self.wanted.top]) or self.NONE}{more}"
 
     @property
     def width(self) -> int:
-        return 3
+        return 11
 
 
 class InstanceRecords(BoxRecords):

@@ -121,7 +121,7 @@ def _print(options: argparse.Namespace) -> None:
     if files is not None:
         files.finish()
     if num_bad == num:
-        raise UserError(f"none of {num} pictures could be read" if num else "there are no pictures to predict")
+        raise UserError("none of the pictures could be read" if num else "there are no pictures to predict")
 
 
 def _wanted(options: argparse.Namespace) -> "Wanted":
@@ -241,7 +241,7 @@ def _table(records: "Records") -> Printers:
     def print_row(record: dict[str, Any]) -> None:
         picture = record["picture"]
         if "error" in record:
-            print(f"{'-':{records.width}}  {'':6}  {printable(picture)}: {printable(record['error'])}", flush=True)
+            print(f"{'-':{records.width}}  {printable(picture)}: {printable(record['error'])}", flush=True)
         else:
             print(printable(records.line(picture, record)), flush=True)
 
