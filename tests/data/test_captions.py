@@ -87,7 +87,7 @@ def test_labels_come_first_unless_captions_are_asked_for(tmp_path):
     assert open_sources(str(tmp_path / "t.csv"))["all"].classes == ("cat", "dog")
     asked = open_sources(str(tmp_path / "t.csv"), CAPTIONS)["all"]
     assert asked.targets.of_picture(0) == ["a cat, black"] and len(asked) == 1  # the other has none
-    assert "left out: 1" in asked.notes[-1]
+    assert "left out for lack of a caption: 1" in asked.notes[-1]
     named = open_sources(str(tmp_path / "t.csv"), Layout(caption_column="label"))["all"]
     assert named.targets.of_picture(1) == ["dog"]
     with pytest.raises(UserError, match=r"no caption column .*--data\.layout\.caption_column"):

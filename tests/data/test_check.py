@@ -130,7 +130,7 @@ def test_pictures_are_left_out_by_their_number_in_the_set_as_it_is():
 def test_numbers_as_text():
     assert written_numbers([22, 3, 20, 21, 17, 3]) == "3,17,20-22"
     assert parse_numbers("3,17, 20-22") == [3, 17, 20, 21, 22]
-    with pytest.raises(UserError, match="'x' is no number"):
+    with pytest.raises(UserError, match="'x' is neither a number nor a range"):
         parse_numbers("3,x")
     with pytest.raises(UserError, match="all pictures of the class"):
         DataSettings(where="fashion", leave_out="0-11999").build()

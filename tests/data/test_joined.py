@@ -85,7 +85,7 @@ def test_damage_and_other_pictures_are_noticed(sets, tmp_path):
     written(folder, sets)
     content = (folder / LABELS).read_bytes()
     (folder / LABELS).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match="damaged, or of another set"):
+    with pytest.raises(UserError, match="damaged, or of another data set"):
         DataSettings(where=str(folder), val_fraction=0.0).build()
     (folder / LABELS).write_bytes(content)
     document = json.loads((folder / ABOUT).read_text())

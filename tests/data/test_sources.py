@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_read_when_asked_for(tmp_path):
 
 def test_one_class_and_foreign_classes(tmp_path):
     write_folder(tmp_path / "one", {"a": 5})
-    with pytest.raises(UserError, match=r"one class only \(a\)"):
+    with pytest.raises(UserError, match=r"only one class \(a\)"):
         DataSettings(where=str(tmp_path / "one")).build()
     assert DataSettings(where=str(tmp_path / "one"), need_labels=False).build().train.classes == ("a",)
     write_folder(tmp_path / "two" / "train", {"a": 5, "b": 5})
@@ -180,7 +180,7 @@ def test_settings_survive_json_and_the_command_line():
         ({"keep_gb": float("nan")}, "--data.keep_gb is nan"),
         ({"max_unreadable": -1}, "--data.max_unreadable is -1"),
         ({"test_split": "vla"}, "'vla', which is not one of train, val, test. Did you mean val"),
-        ({"leave_out": "1,x"}, "'x' is no number"),
+        ({"leave_out": "1,x"}, "'x' is neither a number nor a range"),
         ({"layout": LayoutSettings(label_pattern="(")}, "not a regular expression"),
         ({"layout": LayoutSettings(label_pattern=".+_")}, "into parentheses"),
         ({"layout": LayoutSettings(label_pattern="(a)", label_column="x")}, "leave out label_column or label_pattern"),

@@ -148,7 +148,7 @@ def test_some_files_may_be_missing(tmp_path):
         ("path,label\n" + "y/0001.png,b\n" * 4, None, "4 of its 4 files do not exist"),
         ("path,label\nx/0000.png,NaN\nx/0001.png,a\n", None, r"table\.csv: 1 pictures have the label 'NaN'"),
         ("path,label\nx/0000.png,pizza,yellow\n", None, "line 2: 3 cells, .* Put a text that contains .* quotes"),
-        ("path,label,split\nx/0000.png,a,trian\n", None, "'trian' is none of"),
+        ("path,label,split\nx/0000.png,a,trian\n", None, "'trian' is not train, val or test"),
         ("path,label,split\nx/0000.png,a,train\nx/0001.png,a,\n", None, "some rows name a split"),
         ('path,label\nx/0000.png,"a\nx/0001.png,b\n', None, "cannot be read as a table .unexpected end of data"),
         ("path,label\n", None, "no rows"),

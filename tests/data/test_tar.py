@@ -112,7 +112,7 @@ def test_sizes_are_checked_before_reading(tmp_path):
     huge.name = "x.cls"
     with path.open("r+b") as file:
         file.write(huge.tobuf(tarfile.GNU_FORMAT))
-    with pytest.raises(UserError, match=r"x.cls: 68,719,476,736 bytes are no label"):
+    with pytest.raises(UserError, match=r"x.cls: 68,719,476,736 bytes are too many for a label"):
         open_tar(path, Layout())
     huge.type = tarfile.XHDTYPE
     with path.open("r+b") as file:

@@ -249,7 +249,7 @@ test_is_train.__test__ = False
     [
         (lambda root: None, "no sub-folders"),
         (lambda root: (root / "a").mkdir(), "no pictures in it; class folders without pictures skipped: a"),
-        (one_class, "one class only"),
+        (one_class, "only one class"),
         (all_broken, "pictures cannot be read"),
         (one_picture_each, "no pictures are left to test a model on"),
         (test_only, "no training pictures, only test"),

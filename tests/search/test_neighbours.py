@@ -70,6 +70,7 @@ def test_an_index_with_a_graph_finds_what_an_exact_search_does(folder, capsys, m
         asked(capsys, where, "--picture", query)
     assert "vectors.npy: damaged" in capsys.readouterr().err
     main([*command, "--approximate"])
+    capsys.readouterr()
     assert len(asked(capsys, where, "--picture", query)) == 11
 
     (where / GRAPH).unlink()

@@ -136,7 +136,7 @@ def _read_next(source: Source, index: int, balance: bool, reasons: Reasons) -> t
         except BadPicture as error:
             reasons[source.where(other)] = str(error)
             note(source.bad, reasons)
-    raise UserError(f"{source.name}: not one picture can be read.")
+    raise UserError(f"{source.name}: none of its pictures can be read.")
 
 
 def _in_its_place(source: Source, index: int, balance: bool) -> Iterator[int]:

@@ -24,7 +24,7 @@ class Card:
 
     def __post_init__(self) -> None:
         if not all(1 <= side <= MAX_SIDE for side in self.model.picture_px):
-            raise UserError(f"picture_px is {shown(self.model.picture_px)}: sides go from 1 to {MAX_SIDE} px")
+            raise UserError(f"picture_px is {shown(self.model.picture_px)}: each side must be from 1 to {MAX_SIDE} px")
         chosen: tuple[float, ...] = ()
         if isinstance(self.calibration, ManyCalibration):
             chosen = self.calibration.thresholds
