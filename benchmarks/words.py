@@ -77,8 +77,8 @@ def tried(recipe: Recipe, steps: int) -> Recipe:
     return replace(recipe, data=data, model=replace(recipe.model, picture_px=(TRIED_PX, TRIED_PX)), training=training)
 
 
-def at_once(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """This script for each run, and what it wrote. One that fails leaves the others as they are."""
+def at_once(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    """This script for each run: what they wrote, and which failed. One that fails leaves the others as they are."""
     options.folder.mkdir(parents=True, exist_ok=True)
     shared = [sys.executable, __file__, "--data", options.data, "--folder", str(options.folder)]
     shared += [] if options.steps is None else ["--steps", str(options.steps)]
@@ -87,9 +87,8 @@ def at_once(options: argparse.Namespace) -> list[dict[str, Any]]:
     for out in outs.values():
         out.unlink(missing_ok=True)
     running = [subprocess.Popen([*shared, "--runs", name, "--out", str(out)]) for name, out in outs.items()]
-    for process in running:
-        process.wait()
-    return [one for out in outs.values() if out.is_file() for one in json.loads(out.read_text())["results"]]
+    failed = [name for name, process in zip(outs, running, strict=True) if process.wait()]
+    return [one for out in outs.values() if out.is_file() for one in json.loads(out.read_text())["results"]], failed
 
 
 def main() -> None:
@@ -110,7 +109,10 @@ def main() -> None:
             options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=2) + "\n")
 
     if options.at_once:
-        keep(at_once(options))
+        found, failed = at_once(options)
+        keep(found)
+        if failed:
+            sys.exit(f"failed: {', '.join(failed)}")
         return
     for name in options.runs:
         recipe = RUNS[name](options.data)
