@@ -255,7 +255,7 @@ def test_model(server, run, predictor):
         "pool": "class",
     }
     assert first["coverages"] == [0.9, 0.99]
-    assert first["positions"]["learned"]
+    assert first["positions"]["learned"] and first["calibrated"]
     levels = np.frombuffer(base64.b64decode(first["positions"]["similarity"]), np.uint8).reshape(4, 5, 4, 5)
     np.testing.assert_allclose(levels / 127.5 - 1, position_similarity(predictor.task.encoder), atol=0.005)
     assert str(run.parent) not in json.dumps(first)

@@ -80,6 +80,7 @@ def test_the_page_shows_boxes_from_a_score_on(chromium_page, detector, model):  
         return person.canvas("boxed")
 
     assert person.part("score").input_value() == "40" and not person.part("prediction").is_visible()
+    assert "how often an object like this is right" in person.text("score-means")
     assert len({at(score) for score in (5, 40, 99)}) > 1 and person.text("score-is") == "99 %"
     at(5)
     surest = expected.objects(0.05)[0]

@@ -128,6 +128,7 @@ def described(reading: Reading) -> dict[str, Any]:
         "task": reading.kind,
         "classes": list(reading.classes),
         "temperature": reading.temperature,
+        "calibrated": calibration is not None,
         "coverages": [coverage for coverage, _ in getattr(calibration, "sets", ())],
     }
 

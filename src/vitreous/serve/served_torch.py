@@ -242,7 +242,7 @@ class TorchServed(Served):
     def _predictions(self) -> dict[str, Any]:
         if self.predictor is not None:
             return described(self.predictor.reading)
-        return {"task": None, "classes": [], "temperature": 1.0, "coverages": []}
+        return {"task": None, "classes": [], "temperature": 1.0, "calibrated": False, "coverages": []}
 
     def _positions(self) -> dict[str, Any]:
         """Similarities from -1 to 1 as bytes from 0 to 255, or one line on why there are none."""

@@ -49,6 +49,7 @@ export class Panel {
     this.at("prediction").hidden = !this.can("predict");
     this.at("segments").hidden = !this.can("segment");
     this.at("boxes").hidden = !this.can("detect");
+    if (!model.calibrated) this.at("score-means").textContent = "The score is as trained: nobody has checked how often it is right.";
     for (const name of ["second", "words", "places"]) this.at(name).hidden = !this.can("attention");
     this.at("near").hidden = !this.can("embed") || this.can("search"); // it has its own pictures to look among
     this.at("named").hidden = !this.can("zero-shot");
