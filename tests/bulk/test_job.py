@@ -168,6 +168,8 @@ def test_a_list_names_pictures_and_shards(folder, tmp_path):
     members = names(at)[LOOSE : LOOSE + MEMBERS]
     assert found["name"].to_pylist() == [f"{at}/01.png", *members, "/nowhere/x.png", f"{at}/02.png"]
     assert found["error"].to_pylist()[-2] == "No such file or directory"
+    with pytest.raises(UserError, match="nowhere: no such file or folder"):
+        embed(folder, tmp_path / "mistyped", tmp_path / "nowhere")
 
 
 @pytest.fixture

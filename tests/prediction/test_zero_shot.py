@@ -127,6 +127,9 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     main(["predict", str(run), str(picture), *named, "--coverage", "0.9", "--json"])
     (sure,) = json.loads(capsys.readouterr().out)
     assert sure["label"] == said["label"] and sure["probability"] != said["probability"]
+    with pytest.raises(SystemExit):
+        main(["predict", str(run), str(picture), "--classes", "x,y", "--labelled", str(folder)])
+    assert "its classes must be among the names that were given (x, y)" in capsys.readouterr().err
 
     main(["evaluate", str(run), str(folder), "--zero-shot", "--templates", "a {} thing", "--json"])
     measured = json.loads(capsys.readouterr().out)["evaluation"]

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pyarrow.parquet as pq
 
 from vitreous.bulk.parts import BrokenPart, FilesPart, ParquetPart, Part, TarPart, pictures_of
-from vitreous.bulk.places import Found, files_under, filesystem, is_folder, is_url, open_shard, size_of
+from vitreous.bulk.places import SHARDS, Found, files_under, filesystem, is_folder, is_url, open_shard, size_of
 from vitreous.data.images import SUFFIXES, BadPicture
 from vitreous.data.names import column
 from vitreous.data.parquet import IMAGES
@@ -89,8 +89,10 @@ def _found(words: Iterable[str], root: Path, lines: BinaryIO | None) -> Iterator
             skipped = Skipped(word)
             yield from files_under(word, root, skipped)
             note(*skipped.notes())
-        else:
+        elif found.suffix in (*SUFFIXES, *SHARDS) or is_url(word) or (root / word).exists():
             yield _sized(word, root)
+        else:  # a picture that is missing gets a row that says so; a folder has none
+            raise UserError(f"{word}: no such file or folder")
 
 
 def _listed(lines: Iterable[bytes], root: Path) -> Iterator[Found]:

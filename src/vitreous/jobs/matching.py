@@ -70,7 +70,12 @@ def calibrated(classifier: Trained, data: str, world: World) -> Trained:
     source = next((part for part in parts if part is not None), None)
     if source is None:
         raise UserError(f"{data}: has neither val nor train pictures to calibrate on")
-    known = with_classes(_labelled(source), classifier.card.classes)
+    labelled, names = _labelled(source), classifier.card.classes
+    try:
+        known = with_classes(labelled, names)
+    except UserError:
+        given = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+        raise UserError(f"{data}: its classes must be among the names that were given ({given})") from None
     some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
     task = classifier.task().to(world.device)
     with half_where_native(world.device):
