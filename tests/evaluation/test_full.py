@@ -36,7 +36,7 @@ def test_all_of_it(parts):
     for word in ("top-1", "class 9", "ECE", "fitted on 600 validation", "prediction sets", "target accuracy"):
         assert word in text
     assert evaluation_of(json.loads(json.dumps(found.to_json(), allow_nan=False)), "here") == found
-    with pytest.raises(UserError, match="here: not a kind of evaluation that this version knows"):
+    with pytest.raises(UserError, match="here: this version does not know this kind of evaluation"):
         evaluation_of({**found.to_json(), "kind": "Unheard"}, "here")
 
 

@@ -79,7 +79,7 @@ def test_probabilities_follow_the_temperature():
 def test_what_does_not_fit_is_said():
     with pytest.raises(UserError, match="no pictures"):
         collect_logits(task(), [], CLASSES)
-    with pytest.raises(UserError, match="3 logits per picture, but 2 classes"):
+    with pytest.raises(UserError, match="3 logits per picture, but there are 2 class names"):
         collect_logits(task(), batches(IMAGES, label=LABELS), ("a", "b"))
     with pytest.raises(UserError, match="from 0 to 5"):
         LabelledLogits(IMAGES, torch.tensor([0, 1, 2, 5]), LABELS, CLASSES).one_label()

@@ -1,6 +1,6 @@
-"""Accuracy against the share of pictures answered, when a model may keep silent where it is unsure.
+"""Accuracy against the share of pictures predicted, if a model may abstain when it is not sure.
 
-(El-Yaniv and Wiener 2010; Geifman and El-Yaniv 2017.) Pictures are answered from the surest down.
+(El-Yaniv and Wiener 2010; Geifman and El-Yaniv 2017.) The most confident predictions come first.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ RESAMPLES, SEED = 200, 0
 
 @dataclass(frozen=True)
 class Point:
-    share: float  # of the pictures that are answered
-    threshold: float  # the least confidence that is answered
-    accuracy: Estimate  # of the answers; Wilson's interval
+    share: float  # of the pictures that are predicted
+    threshold: float  # the least confidence of these
+    accuracy: Estimate  # of these; Wilson's interval
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Abstention:
 
 @dataclass(frozen=True)
 class Silence:
-    """What a threshold, chosen on validation pictures for a target accuracy, does on test pictures."""
+    """The effect on test pictures of a threshold chosen on validation pictures for a target accuracy."""
 
     wished: float
-    threshold: float | None  # None: not even the surest answers were that good, for sure
-    answered: Estimate | None  # share; Wilson's interval, as of the next
-    accuracy: Estimate | None  # None where nothing is answered
+    threshold: float | None  # None: not even the most confident predictions reliably reach the target
+    answered: Estimate | None  # share of the pictures; Wilson's interval, as for the next
+    accuracy: Estimate | None  # None if nothing is predicted
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -62,7 +62,7 @@ def abstention(found: LabelledLogits, temperature: float = 1.0, num_points: int 
 def threshold_for(found: LabelledLogits, accuracy: float, temperature: float = 1.0) -> float | None:
     """The least confidence to predict at, so that the lower end of the accuracy's interval reaches the target.
 
-    Choose on validation data. None where no threshold does.
+    Choose on validation data. None if no threshold does.
     """
     if not 0 < accuracy < 1:
         raise UserError(f"the target accuracy is {accuracy}: it must be between 0 and 1, such as 0.99")
@@ -95,7 +95,7 @@ def _surest_first(found: LabelledLogits, temperature: float) -> tuple[Tensor, Te
 
 
 def _last_of_equals(confidences: Tensor) -> Tensor:
-    """The places where a threshold can lie: pictures of one confidence are answered together."""
+    """The places where a threshold can be: pictures of equal confidence stay together."""
     differs = torch.ones(len(confidences), dtype=torch.bool)
     differs[:-1] = confidences[1:] != confidences[:-1]
     return differs.nonzero()[:, 0]
@@ -107,7 +107,7 @@ def _area(right: Tensor) -> Estimate:
     generator = torch.Generator().manual_seed(SEED)
     areas = []
     for _ in range(RESAMPLES):
-        # A resample keeps the order of confidence, so it is the same pictures with other counts.
+        # A resample keeps the order of confidence, so it is the same pictures with different counts.
         drawn = torch.randint(len(hits), (len(hits),), generator=generator).bincount(minlength=len(hits))
         again = hits.repeat_interleave(drawn)
         areas.append(float((again.cumsum(dim=0) / torch.arange(1, len(hits) + 1)).mean()))

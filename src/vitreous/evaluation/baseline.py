@@ -1,5 +1,4 @@
-"""Logistic regression to the optimum: what probes, heads on frozen features and the bar that any model has to clear are
-fitted by."""
+"""Logistic regression to the optimum, for probes, heads on frozen features, and the baseline on pixels."""
 
 from dataclasses import dataclass
 
@@ -16,11 +15,11 @@ MOST_STEPS = 2000  # of L-BFGS
 
 
 class NotConvergedError(UserError):
-    """A fit that its steps did not bring to the optimum."""
+    """A fit that did not reach the optimum within its steps."""
 
 
 def spread_out(source: Source, most: int) -> Source:
-    """So many pictures at most, evenly over each class."""
+    """At most `most` pictures, spread evenly over each class."""
     if len(source) <= most:
         return source
     order = np.argsort(strata(source), kind="stable")
@@ -30,7 +29,7 @@ def spread_out(source: Source, most: int) -> Source:
 @dataclass(frozen=True)
 class Pixels:
     values: Tensor  # (N, pixels), or other features
-    labels: Tensor  # (N,); or (N, K), 1 where a picture of several labels has that one
+    labels: Tensor  # (N,); with several labels per picture (N, K), 1 for those that it has
 
 
 def fit(
@@ -49,17 +48,17 @@ def fit(
     weights = values.new_zeros(values.shape[1], num_classes) if start is None else start
     if not values.isfinite().all():
         raise UserError("logistic regression: some features are not finite; has the model diverged?")
-    # Features that go together make a long narrow valley, along which L-BFGS crawls. Steps are taken in other
-    # coordinates, weights = turn @ moved, in which the curvature's upper bound (Boehning 1992) is round.
+    # Correlated features make a long narrow valley, along which L-BFGS crawls. Steps are taken in other coordinates,
+    # weights = turn @ moved, in which the curvature's upper bound (Boehning 1992) is isotropic.
     identity = torch.eye(values.shape[1]).to(values)
     counts = values.new_ones(len(values)) if class_weights is None else class_weights.to(values)[data.labels]
     bound = (values.T * counts) @ values / (4 * len(values)) + penalty * identity
     root = torch.linalg.cholesky(bound)
     turn: Tensor = torch.linalg.solve_triangular(root.T, identity, upper=True)
-    turned = (turn.T @ values.T).T  # columns lie together, as the gradient reads them
+    turned = (turn.T @ values.T).T  # columns are contiguous, as the gradient reads them
     moved: Tensor = (root.T @ weights).requires_grad_()
     # The largest gradient entry below `tolerance` means converged; the objective is convex, so that is the optimum.
-    # Back in the coordinates of the weights, a gradient is longer by at most the root of the bound's norm.
+    # Back in the coordinates of the weights, a gradient is larger by at most the root of the bound's norm.
     longer = float(bound.abs().sum(dim=0).max().sqrt())
     solver = torch.optim.LBFGS(
         [moved],

@@ -1,7 +1,7 @@
-"""How well the outlines of classes are met: the boundary F-score (Csurka et al. 2013), per class and picture.
+"""How well the outlines of classes match: the boundary F-score (Csurka et al. 2013), per class and picture.
 
-A pixel of one outline is met where the other has one within 0.75 % of the picture's diagonal. Precision is the
-share of the predicted outline that is met, recall that of the labelled one.
+A pixel of one outline is matched if the other has one within 0.75 % of the picture's diagonal. Precision is the matched
+share of the predicted outline, recall that of the labelled one.
 """
 
 import math
@@ -14,8 +14,8 @@ TOLERANCE = 0.0075  # of the diagonal
 
 
 def boundary_scores(labels: NDArray[np.integer], found: NDArray[np.integer], num_classes: int) -> NDArray[np.float64]:
-    """(K,) F-scores of one picture; NaN where neither has an outline of the class. Labels below 0 are ignored, and
-    nothing borders on them."""
+    """(K,) F-scores of one picture; NaN if neither has an outline of the class. Labels below 0 are ignored, and make no
+    outlines."""
     height, width = labels.shape
     reach = max(1, math.ceil(TOLERANCE * math.hypot(height, width)))
     ignored = labels < 0
@@ -48,7 +48,7 @@ def widened(mask: Mask, reach: int) -> Mask:
     """(H, W): pixels with a true one at a distance of at most `reach`."""
     height, width = mask.shape
     padded = np.pad(mask, reach)
-    # First along the rows, each length once: then a disc is one shifted copy per row of it.
+    # First along the rows, each length once: then a disc is one shifted copy per row.
     halves = [math.isqrt(reach * reach - row * row) for row in range(-reach, reach + 1)]
     wide = {0: padded}
     for half in range(1, reach + 1):

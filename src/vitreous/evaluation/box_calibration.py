@@ -1,7 +1,7 @@
 """Scores of detections turned into probabilities, and thresholds for a target precision, both fitted on validation
 pictures.
 
-A detection is right where it finds an object of its class, with an overlap of at least one half, as the first.
+A detection is right if it is the first to find an object of its class, with an overlap of at least one half.
 """
 
 from dataclasses import replace
@@ -12,25 +12,25 @@ from numpy.typing import NDArray
 from vitreous.tasks.box_precision import Floats, Numbers
 from vitreous.weights.calibration import BoxCalibration
 
-WISHED = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of what is shown that are to be right
-SHOWN_FOR = 0.8  # the one that decides what is shown, where nothing else is asked for
-LARGEST_LOGIT = 14.0  # of a score; beyond there is no difference to speak of
-PIECES, RIGHT_PER_PIECE = 6, 30  # of the line: at most, and how many right detections each needs
-FLATTEST = 0.02  # slope: the order of scores stays as it was
+WISHED = (0.5, 0.7, 0.8, 0.9, 0.95)  # target precisions
+SHOWN_FOR = 0.8  # the one that decides what is shown by default
+LARGEST_LOGIT = 14.0  # of a score; beyond, differences do not matter
+PIECES, RIGHT_PER_PIECE = 6, 30  # of the piecewise linear map: most pieces, and right detections that each needs
+FLATTEST = 0.02  # least slope, so that the order of scores stays
 CAUTION = 2.0  # in standard deviations
-PRIOR = 1.0  # how much the line without a bend counts: as much as about that many detections
+PRIOR = 1.0  # weight of the straight line, in detections
 
 
 def probabilities(scores: Floats, calibration: BoxCalibration, classes: Numbers) -> Floats:
-    """As `predict` makes them of scores (D,) of these classes."""
+    """The probabilities that `predict` gives for scores (D,) of these classes."""
     return calibration.probabilities(logits_of(scores), classes)
 
 
 def fitted(
     scores: Floats, right: NDArray[np.bool_], num_objects: int, classes: Numbers, num_classes: int
 ) -> BoxCalibration:
-    """For detections (D,) on pictures that have this many objects in all. Classes share the bends of the line; how high
-    it lies differs: of a rare class scores are low, and mostly right for all that."""
+    """For detections (D,) on pictures that have this many objects in all. Classes share the slopes, but each has its
+    own offset: scores of a rare class are low, and still mostly right."""
     logits = logits_of(scores)
     num = int(np.clip(right.sum() // RIGHT_PER_PIECE, 1, PIECES))
     knots = np.unique(np.quantile(logits[right], np.arange(1, num) / num)) if num > 1 else np.zeros(0)
@@ -51,8 +51,8 @@ def logits_of(scores: Floats) -> Floats:
 
 
 def threshold_for(scores: Floats, right: NDArray[np.bool_], wished: float, *, caution: float = CAUTION) -> float | None:
-    """The lowest score from which on at least this share of the detections is right; None where there is none. With
-    caution the share is the lower limit of Wilson's interval, since a few that happen to be right promise nothing."""
+    """The lowest score above which at least this share of the detections is right; None if there is none. With caution,
+    the share is the lower limit of Wilson's interval, since a few right detections may be luck."""
     order = np.argsort(-scores, kind="stable")
     num = np.arange(1, len(order) + 1)
     share, square = np.cumsum(right[order]) / num, caution**2
@@ -63,7 +63,7 @@ def threshold_for(scores: Floats, right: NDArray[np.bool_], wished: float, *, ca
 
 
 def best_threshold(scores: Floats, right: NDArray[np.bool_], num_objects: int) -> float:
-    """Of the highest F1."""
+    """The threshold with the highest F1."""
     if not right.any():
         return 0.5
     order = np.argsort(-scores, kind="stable")
@@ -73,7 +73,7 @@ def best_threshold(scores: Floats, right: NDArray[np.bool_], num_objects: int) -
 
 
 def _pieces(logits: Floats, knots: Floats) -> Floats:
-    """(D, pieces): how much of each logit lies on each piece; they sum to it."""
+    """(D, pieces): the part of each logit on each piece; the parts sum to the logit."""
     if not len(knots):
         return logits[:, None]
     first = np.minimum(logits, knots[0])
@@ -85,9 +85,9 @@ def _pieces(logits: Floats, knots: Floats) -> Floats:
 def _regression(
     pieces: Floats, of_class: NDArray[np.bool_], right: NDArray[np.bool_]
 ) -> tuple[tuple[float, ...], float, tuple[float, ...]]:
-    """Slopes, shift and offsets of the least log-loss, no slope below FLATTEST: Newton's method, projected. A prior
-    around the identity keeps them finite where scores tell right from wrong without an exception, or detections are
-    few, and a class of which little is known near the others."""
+    """Slopes, shift and offsets with the least log-loss and no slope below FLATTEST, by projected Newton steps. A prior
+    around the identity keeps them finite if scores separate right from wrong perfectly or detections are few, and keeps
+    a class with little data near the others."""
     inputs = np.column_stack([pieces, np.ones(len(pieces)), of_class])
     num = pieces.shape[1]
     prior = np.append(np.ones(num), np.zeros(inputs.shape[1] - num))

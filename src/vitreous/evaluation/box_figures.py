@@ -15,14 +15,14 @@ MOST_CURVES = 20
 
 @drawing
 def class_precisions(scores: BoxScores) -> Figure:
-    """AP of every class with its interval, in the colours of the boxes; of many, those with most objects."""
+    """AP of every class with its interval, in the colours of the boxes; if there are many, those with most objects."""
     bars = [ClassBar(one.name, one.ap, one.objects) for one in scores.per_class]
     return class_bars(bars, scores.ap.value, "AP")
 
 
 @drawing
 def precision_recall(scores: BoxScores) -> Figure:
-    """Precision against recall where an overlap of one half is enough: every class thin, their mean bold."""
+    """Precision against recall at an overlap of one half: a thin line per class, their mean bold."""
     drawn = figure(5.4, 4.0)
     axes, recalls = drawn.subplots(), np.linspace(0, 1, 101)
     colours = palette(len(scores.per_class))
@@ -39,7 +39,7 @@ def precision_recall(scores: BoxScores) -> Figure:
 
 @drawing
 def error_kinds(scores: BoxScores) -> Figure:
-    """What AP50 would gain without errors of each kind, and how many there are among what is shown."""
+    """What AP50 would gain without errors of each kind, and their number among the detections shown."""
     drawn = figure(6.4, 2.4)
     left, right = drawn.subplots(1, 2, sharey=True)
     places, names = range(len(scores.errors)), [one.kind for one in scores.errors]
@@ -54,7 +54,7 @@ def error_kinds(scores: BoxScores) -> Figure:
 
 @drawing
 def score_reliability(evaluation: BoxEvaluation) -> Figure:
-    """The share of detections that is right against their score, before and after calibration."""
+    """The share of right detections against their score, before and after calibration."""
     shown = [("as trained", evaluation.bins_before, evaluation.ece_before)]
     if evaluation.scores.bins != evaluation.bins_before:
         shown.append(("calibrated", evaluation.scores.bins, evaluation.scores.ece))

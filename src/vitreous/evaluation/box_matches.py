@@ -1,7 +1,7 @@
-"""What became of every detection and of every object, where an overlap (IoU) of one half is enough.
+"""What every detection found, and what found every object, at an overlap (IoU) of one half.
 
-The kinds of error are those of TIDE (Bolya et al. 2020): an object found and called something else (class), found
-roughly (place), both, found again (duplicate), nothing there at all (background), and an object that is missed.
+The kinds of error are those of TIDE (Bolya et al. 2020): an object found as another class (class), found imprecisely
+(place), both, found again (duplicate), nothing there at all (background), and an object that is missed.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitreous.tasks import box_precision
 from vitreous.tasks.box_precision import Floats, Found, Numbers, Truth
 
-ENOUGH, HARDLY = 0.5, 0.1  # overlap: of what is found, and of what lies at another place altogether
+ENOUGH, HARDLY = 0.5, 0.1  # overlap: from which an object is found; below which a detection is about nothing
 RIGHT, CLASS, PLACE, BOTH, DUPLICATE, BACKGROUND, CROWD = range(7)
 KINDS = ("right", "class", "place", "both", "duplicate", "background", "crowd")  # of detections; crowd: does not count
 NONE = -1
@@ -22,10 +22,10 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Matches:
-    kind: Numbers  # (D,) of every detection: a place in KINDS
+    kind: Numbers  # (D,): the index in KINDS of every detection
     nearest: Numbers  # (D,): the object that it found, or that its error is about; NONE for background
     overlap: Floats  # (D,): with that object
-    finder: Numbers  # (T,): the detection that found an object, NONE where none did
+    finder: Numbers  # (T,): the detection that found an object, NONE if none did
     crowd: NDArray[np.bool_]  # (T,)
 
     @property
@@ -34,13 +34,13 @@ class Matches:
         return right
 
     def unfound(self, shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(T,): objects that none of the detections `shown` (D,) has found."""
+        """(T,): objects that none of the detections `shown` (D,) found."""
         shown_finder = np.append(shown, False)[self.finder]  # the last is for NONE
         unfound: NDArray[np.bool_] = ~shown_finder & ~self.crowd
         return unfound
 
     def missed(self, shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(T,): those of them that no error of class or place is about either."""
+        """(T,): of these, the ones that no error of class or place is about either."""
         about = np.zeros(len(self.finder), np.bool_)
         about[self.nearest[shown & np.isin(self.kind, (CLASS, PLACE))]] = True
         return self.unfound(shown) & ~about
@@ -52,7 +52,7 @@ class Matches:
 
 
 def matches(truth: Truth, found: Found, entries: Iterable[dict[str, Any]]) -> Matches:
-    """`entries`: what `box_precision.matched` gives for them."""
+    """`entries`: from `box_precision.matched`."""
     finder = np.full(len(truth.picture), NONE)
     kind, nearest = np.full(len(found.picture), BACKGROUND), np.full(len(found.picture), NONE)
     overlap = np.zeros(len(found.picture))
@@ -78,8 +78,8 @@ def matches(truth: Truth, found: Found, entries: Iterable[dict[str, Any]]) -> Ma
 
 
 def _errors(shared: Floats, same: NDArray[np.bool_], counted: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
-    """For detections that found nothing, by their overlaps (n, m) with the objects of their picture, some of the `same`
-    class: the kind of each error, and the object that it is about."""
+    """For detections that found nothing, the kind of each error, and the object that it is about. `shared`: overlaps
+    (n, m) with the objects of their picture; `same`: whether these are of the same class."""
     like, unlike = (np.where(which & counted, shared, 0.0) for which in (same, ~same))
     best_like, best_unlike = like.max(axis=1), unlike.max(axis=1)
     conditions = {
@@ -94,7 +94,7 @@ def _errors(shared: Floats, same: NDArray[np.bool_], counted: NDArray[np.bool_])
 
 
 def _by_picture(truth: Truth, found: Found) -> list[tuple[Numbers, Numbers]]:
-    """Rows of the detections and of the objects of each picture that has both."""
+    """The indices of the detections and objects of each picture that has both."""
     pictures = np.intersect1d(truth.picture, found.picture)
     return list(zip(_rows(found.picture, pictures), _rows(truth.picture, pictures), strict=True))
 

@@ -1,4 +1,4 @@
-"""Average precision of pictures drawn again and again (bootstrap): detections are matched once, and counted often."""
+"""Average precision of resampled pictures (bootstrap): detections are matched once, and counted for every draw."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ MOST_WORK = 1e8  # detections times draws; beyond, draws are fewer
 
 @dataclass(frozen=True)
 class Ranked:
-    """The detections of one class, the surest first, where objects of one size count."""
+    """The detections of one class, most confident first, for objects of one size."""
 
     picture: Numbers  # (n,)
     right: NDArray[np.bool_]  # (10, n): at each threshold of overlap
     counts: NDArray[np.bool_]  # (10, n); false: not for this size, or of a crowd
-    objects: Floats  # (N,): how many each picture has
+    objects: Floats  # (N,): the number in each picture
 
     def precision(self, times: Times) -> Floats:
-        """Average precision where picture i counts times[:, i] times: (S, N) -> (S, 10), NaN without objects."""
+        """Average precision if picture i counts times[:, i] times: (S, N) -> (S, 10), NaN without objects."""
         total = times @ self.objects
         weights = times[:, self.picture]  # (S, n)
         found = np.stack([self._area(weights, total, at) for at in range(len(THRESHOLDS))], axis=1)
         return np.where(total[:, None] > 0, found, np.nan)
 
     def _area(self, weights: Times, total: Floats, at: int) -> Floats:
-        """(S,): under the curve of one threshold. Precision is highest where something right has just been added, so
-        that only those places matter."""
+        """(S,): the area under the curve of one threshold. Precision peaks right after a right detection, so only those
+        places matter."""
         places = np.flatnonzero(self.right[at] & self.counts[at])
         if not len(places):
             return np.zeros(len(weights))
         right = np.cumsum(weights[:, places], axis=1)
         counted = weights if self.counts[at].all() else weights * self.counts[at]
-        between = np.concatenate([[0], places[:-1] + 1])  # where the stretch begins that ends with each place
+        between = np.concatenate([[0], places[:-1] + 1])  # where the stretch that ends at each place begins
         every = np.cumsum(np.add.reduceat(counted[:, : places[-1] + 1], between, axis=1), axis=1)
         precision = np.divide(right, every, out=np.zeros_like(right), where=every > 0)
         precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
@@ -52,7 +52,7 @@ class Ranked:
 
 
 def ranked(entries: Iterable[dict[str, Any]], num_classes: int, num_pictures: int) -> list[list[Ranked]]:
-    """By class and size, from what `box_precision.matched` gives."""
+    """By class and size, from `box_precision.matched`."""
     groups: dict[tuple[int, int], list[Any]] = {}
     for entry in entries:
         groups.setdefault((entry["category_id"] - 1, RANGES.index(tuple(entry["aRng"]))), []).append(entry)
@@ -81,5 +81,5 @@ def draws(num_pictures: int, num_detections: int) -> Times:
     """(1 + draws, N): how often every picture counts, first each once, then in draws with replacement."""
     number = int(np.clip(MOST_WORK / max(num_detections, 1), FEWEST_DRAWS, DRAWS))
     drawn = np.random.default_rng(0).multinomial(num_pictures, np.full(num_pictures, 1 / num_pictures), number)
-    # Counts of pictures and of detections are exact in 32 bits, and half the bytes.
+    # Counts of pictures and detections are exact in 32 bits, at half the memory.
     return np.concatenate([np.ones((1, num_pictures)), drawn]).astype(np.float32)

@@ -12,15 +12,15 @@ from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.evaluation.box_matches import KINDS, NONE, Matches, matches
 from vitreous.evaluation.box_resampling import Ranked, draws, ranked
-from vitreous.evaluation.metrics import Estimate
+from vitreous.evaluation.metrics import Estimate, cell
 from vitreous.tasks import box_precision
 from vitreous.tasks.box_precision import SIZES, THRESHOLDS, Floats, Found, Rle, Truth
 from vitreous.weights.calibration import BoxCalibration
 
 BINS = 10  # of scores, of equal width
-LEAST_SCORE = 0.05  # below it detections are not counted among those whose scores are held against what is right
+LEAST_SCORE = 0.05  # detections below it are left out of the calibration error
 NO_SCORE = f"no score of {LEAST_SCORE:g} or more"
-LISTED = 24  # mistakes of a kind that are named
+LISTED = 24  # mistakes per kind to list
 ERRORS = {"class": "Cls", "place": "Loc", "both": "Both", "duplicate": "Dupe", "background": "Bkg", "missed": "Miss"}
 
 
@@ -29,10 +29,10 @@ class ClassBoxes:
     name: str
     objects: int
     pictures: int  # that have some
-    ap: Estimate | None  # None where there are no objects of the class, as in those below
+    ap: Estimate | None  # None if there are no objects of the class, as below
     ap50: Estimate | None
     recall: float | None  # at the threshold
-    precision: float | None  # None where none is shown
+    precision: float | None  # None if none is shown
     curve: tuple[float, ...]  # precision at recalls 0, 0.01 ... 1, overlap one half; empty without objects
 
 
@@ -55,18 +55,18 @@ class ScoreBin:
     low: float
     high: float
     detections: int
-    score: float | None  # mean; None where the bin is empty
+    score: float | None  # mean; None if the bin is empty
     right: float | None  # share
 
 
 def any_score(bins: Sequence[ScoreBin]) -> bool:
-    """Whether there is one to hold against what is right."""
+    """Whether any bin has a score."""
     return any(one.detections for one in bins)
 
 
 @dataclass(frozen=True)
 class PictureBoxes:
-    """What was shown of one picture, and what of it was right."""
+    """How many detections were shown for a picture, and how many of them were right."""
 
     id: int
     objects: int
@@ -75,7 +75,7 @@ class PictureBoxes:
 
     @property
     def f1(self) -> float:
-        """1 where nothing was there and nothing was shown."""
+        """1 if there was nothing and nothing was shown."""
         return 2 * self.right / (self.objects + self.shown) if self.objects + self.shown else 1.0
 
 
@@ -85,12 +85,12 @@ class Mistake:
 
     picture: int  # id
     kind: str
-    label: str  # what was said, or what was missed
+    label: str  # what was predicted or missed
     score: float | None  # None: missed
     box: tuple[float, float, float, float]  # x0 y0 x1 y1 in px of the picture
     object: str | None = None  # the class of the object that a wrong detection is about
     object_box: tuple[float, float, float, float] | None = None
-    shape: str | None = None  # what the box holds, as COCO writes runs of pixels; None: boxes were compared
+    shape: str | None = None  # the mask in COCO's run lengths; None: boxes were compared
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,17 @@ class BoxScores:
     ap: Estimate  # mean over classes and thresholds of overlap from 0.5 to 0.95
     ap50: Estimate
     ap75: Estimate
-    ar: Estimate  # share of the objects that is found at all, mean over the same
+    ar: Estimate  # share of the objects that are found at all, mean over the same
     by_size: tuple[SizedBoxes, ...]
-    threshold: float  # the score from which detections are shown; the numbers below are of these
+    threshold: float  # the score from which detections are shown; the numbers below are for these
     precision: Estimate
     recall: Estimate
-    ece: Estimate  # mean distance of score and share that is right, of scores of 0.05 and more
+    ece: Estimate  # mean distance between score and share of right detections, for scores of at least 0.05
     per_class: tuple[ClassBoxes, ...]
     errors: tuple[ErrorKind, ...]
     bins: tuple[ScoreBin, ...]
     per_picture: tuple[PictureBoxes, ...]
-    alarms: tuple[Mistake, ...]  # the surest wrong detections
+    alarms: tuple[Mistake, ...]  # the most confident wrong detections
     missed: tuple[Mistake, ...]  # the largest objects that were missed
 
     def tables(self, num_classes: int = 20) -> tuple[Table, ...]:
@@ -124,8 +124,7 @@ class BoxScores:
         listed = seen if len(seen) <= num_classes else sorted(seen, key=_ap)[:num_classes]
         first = "class" if len(seen) <= num_classes else f"the lowest {num_classes} of {len(seen)} classes"
         lines = [
-            (one.name, f"{one.objects:,}", *(_percent(of) for of in (one.ap, one.ap50)), *map(_share, _shown(one)))
-            for one in listed
+            (one.name, f"{one.objects:,}", cell(one.ap), cell(one.ap50), *map(_share, _shown(one))) for one in listed
         ]
         per_class = Table((first, "objects", "AP", "AP50", "recall", "precision"), lines)
         kinds = [(one.kind, f"{one.number:,}", f"{100 * one.ap50:.1f}") for one in self.errors]
@@ -134,7 +133,7 @@ class BoxScores:
 
 @dataclass(frozen=True)
 class BoxEvaluation:
-    """Everything that is measured of a model that finds objects."""
+    """Everything that is measured for a model that finds objects."""
 
     scores: BoxScores  # on test; scores calibrated
     calibration: BoxCalibration  # fitted on validation pictures, or as given
@@ -177,10 +176,6 @@ def _shown(one: ClassBoxes) -> tuple[float | None, float | None]:
     return one.recall, one.precision
 
 
-def _percent(value: Estimate | None) -> str:
-    return "-" if value is None else f"{100 * value.value:.1f} ({100 * value.low:.1f} to {100 * value.high:.1f})"
-
-
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
@@ -189,10 +184,10 @@ def _share(value: float | None) -> str:
 
 
 class Measured:
-    """Detections of N pictures, matched with their objects once: everything else is counted from that."""
+    """Detections in N pictures, matched with their objects once: everything else is counted from that."""
 
     def __init__(self, truth: Truth, found: Found, classes: Sequence[str], ids: Sequence[int]) -> None:
-        """`ids` of the pictures in their source; pictures in `truth` and `found` are places among them."""
+        """`ids`: of the pictures in their source; `truth` and `found` refer to pictures by their index in `ids`."""
         self.truth, self.found, self.classes, self.ids = truth, found, tuple(classes), tuple(ids)
         self.evaluator = box_precision.evaluator(truth, found, len(classes), len(ids))
         with box_precision.matched(self.evaluator) as entries:
@@ -241,7 +236,7 @@ class Measured:
         )
 
     def _precisions(self) -> Floats:
-        """(1 + draws, 10, K, 4): the first row is exactly what the library says."""
+        """(1 + draws, 10, K, 4): the first row is exactly the library's result."""
         by_class = [np.stack([one.precision(self.times) for one in sizes], axis=-1) for sizes in self.ranked]
         found = np.stack(by_class, axis=2)
         found[0] = box_precision.precisions(self.evaluator)
@@ -256,7 +251,7 @@ class Measured:
         return counts[0], counts[1], counts[2]
 
     def reliability(self, probabilities: Floats) -> tuple[Estimate, tuple[ScoreBin, ...]]:
-        """How far scores are from the share that is right, and both by bins."""
+        """How far scores are from the share of right detections, and both by bins."""
         which = self.counted & (probabilities >= LEAST_SCORE)
         scores, right, owner = probabilities[which], self.matches.is_right[which], self.found.picture[which]
         place = np.clip((scores * BINS).astype(np.int64), 0, BINS - 1)
@@ -350,7 +345,7 @@ def _shape(masks: Sequence[Rle] | None, row: int) -> str | None:
 
 
 def _mean(values: Floats) -> Floats:
-    """(n, ...) -> (n,): of those that are defined; NaN where none is."""
+    """(n, ...) -> (n,): over the defined values; NaN if there are none."""
     flat = values.reshape(len(values), -1)
     known = ~np.isnan(flat)
     with np.errstate(invalid="ignore"):
@@ -359,7 +354,7 @@ def _mean(values: Floats) -> Floats:
 
 
 def _estimate(drawn: Floats) -> Estimate:
-    """The value of all pictures, and the range of 95 % of the draws; 0 where there is no value at all."""
+    """The value for all pictures, and the range of 95 % of the draws; 0 if there is no value at all."""
     value, others = float(np.nan_to_num(drawn[0])), drawn[1:][~np.isnan(drawn[1:])]
     low, high = np.quantile(others, (0.025, 0.975)).tolist() if len(others) else (value, value)
     return Estimate(value, min(low, value), max(high, value))

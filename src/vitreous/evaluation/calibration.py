@@ -1,7 +1,7 @@
-"""Does a model that says 80 % come true four times of five? And the one number that mends most of it.
+"""Is a model that says 80 % right four times out of five? And the temperature, which fixes most of the difference.
 
-Confidence is the probability of the likeliest class. ECE is the mean distance of confidence and accuracy over bins of
-equal width (Guo et al. 2017), or of equal numbers of pictures ("adaptive", Nguyen and O'Connor 2015).
+Confidence is the probability of the most likely class. ECE is the mean distance between confidence and accuracy over
+bins of equal width (Guo et al. 2017), or of equal numbers of pictures ("adaptive", Nguyen and O'Connor 2015).
 """
 
 import math
@@ -17,7 +17,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, log_losses, mean_estimate, wilson
 
-COOLEST, HOTTEST = 0.05, 20.0  # a fitted temperature lies between these
+COOLEST, HOTTEST = 0.05, 20.0  # limits of a fitted temperature
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Bin:
     low: float  # of the confidences
     high: float
     pictures: int
-    confidence: float | None  # mean; None where the bin is empty
+    confidence: float | None  # mean; None if the bin is empty
     accuracy: Estimate | None  # Wilson's interval
 
 
@@ -68,8 +68,8 @@ def calibration(found: LabelledLogits, temperature: float = 1.0, num_bins: int =
 def expected_error(confidences: Tensor, right: Tensor, edges: Tensor) -> Estimate:
     """ECE: a mean over the pictures of (confidence - right), each with the sign of its bin's sum.
 
-    The interval is the normal approximation of that mean, with the signs held. As a sum of distances, ECE is above 0
-    for a perfectly calibrated model too, by about one standard error a bin.
+    The interval is the normal approximation of that mean, with fixed signs. As a sum of distances, ECE is above 0 even
+    for a perfectly calibrated model, by about one standard error per bin.
     """
     place = _places(confidences, edges)
     gaps = confidences - right.double()
@@ -78,12 +78,12 @@ def expected_error(confidences: Tensor, right: Tensor, edges: Tensor) -> Estimat
 
 
 def _places(confidences: Tensor, edges: Tensor) -> Tensor:
-    """(N,) the bin of every confidence: above its low edge, up to its high one."""
+    """(N,) the bin of every confidence: above its low edge, up to and including its high one."""
     return (torch.bucketize(confidences, edges) - 1).clamp(0, len(edges) - 2)
 
 
 def _adaptive_edges(confidences: Tensor, num_bins: int) -> Tensor:
-    """Quantiles. Equal confidences stay together, so that there may be fewer bins."""
+    """Quantiles. Equal confidences stay together, so there may be fewer bins."""
     ordered = confidences.sort().values
     ends = [math.ceil(len(ordered) * number / num_bins) - 1 for number in range(1, num_bins)]
     inner = ordered[torch.tensor(ends, dtype=torch.int64).clamp(min=0)]
@@ -116,9 +116,9 @@ def _bins(confidences: Tensor, right: Tensor, edges: Tensor) -> tuple[Bin, ...]:
 def fit_temperature(found: LabelledLogits) -> float:
     """The temperature, from 0.05 to 20, that minimises log-loss. Fit it on validation data.
 
-    Labels count (n + 1) / (n + 2), and the other classes share the rest, as Platt (1999) has it for his scaling: n
-    pictures without a mistake do not make a model infallible. Without this, a perfect validation set would ask for
-    temperature 0; on others the difference is far below what n pictures can tell.
+    Labels count (n + 1) / (n + 2), and the other classes share the rest, as in Platt's scaling (1999): n pictures
+    without a mistake do not make a model infallible. Otherwise a perfect validation set would give temperature 0; for
+    other sets the difference is far below what n pictures can resolve.
     """
     labels, num_classes = found.one_label(), found.logits.shape[1]
     if not len(found):

@@ -16,7 +16,7 @@ MOST_BARS = 40
 class ClassBar(NamedTuple):
     name: str
     found: Estimate | None  # None: not measured, and not drawn
-    weight: float  # of many classes, those with most are drawn
+    weight: float  # if there are many classes, those with the highest are drawn
 
 
 def class_bars(bars: Sequence[ClassBar], mean: float, what: str) -> Figure:

@@ -1,16 +1,16 @@
-"""Sets of classes that hold the right one with a chosen probability, whatever the model (split conformal prediction).
+"""Sets of classes that contain the right one with a chosen probability, for any model (split conformal prediction).
 
-Two kinds, both with the promise P(right class in set) >= coverage for pictures like the validation pictures:
+Two kinds, both with the guarantee P(right class in set) >= coverage for pictures like the validation pictures:
 
 - "threshold" (LAC; Sadinle, Lei and Wasserman 2019): all classes of at least some probability. The default: its sets
-  are the smallest on average, it needs no random numbers, and `predict` applies it with one comparison. Where the
-  model is right more often than the coverage asks, sets of unsure pictures are empty; that says "none is likely".
-- "adaptive" (APS; Romano, Sesia and Candes 2020): the likeliest classes, until their probabilities add up to a level;
-  whether the last one stays is drawn at random, by the picture's key. Larger sets for hard pictures, nearer to the
-  coverage for each of them, at the price of larger sets on the whole.
+  are the smallest on average, it needs no random numbers, and `predict` applies it with one comparison. If the model is
+  right more often than the coverage requires, sets of uncertain pictures are empty, which means "none is likely".
+- "adaptive" (APS; Romano, Sesia and Candes 2020): the most likely classes, until their probabilities add up to a level;
+  whether the last one stays is drawn at random, by the picture's key. Hard pictures get larger sets, which brings each
+  of them nearer to the coverage, but sets are larger on the whole.
 
-The temperature, one number, is usually fitted on the same validation pictures; what that takes from the promise is of
-the order of one picture.
+The temperature, one number, is usually fitted on the same validation pictures, which weakens the guarantee by about one
+picture.
 """
 
 import math
@@ -28,7 +28,7 @@ from vitreous.evaluation.metrics import Estimate, mean_estimate, wilson
 
 Kind = Literal["threshold", "adaptive"]
 COVERAGES = (0.9, 0.95, 0.99)
-SLACK = 1e-6  # a threshold yields this share, so that float32 on another device gives the same sets
+SLACK = 1e-6  # share by which a threshold is relaxed, so that float32 on another device gives the same sets
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Sets:
     """Measured on test pictures."""
 
     kind: Kind
-    coverage: float  # that was asked for
-    threshold: float  # least probability of a class in the set; of "adaptive", the level of the sum
-    measured: Estimate  # share of the sets that hold the right class; Wilson's interval
-    expected_low: float  # 95 % of such measurements lie between these, given the numbers of pictures
+    coverage: float  # as requested
+    threshold: float  # least probability of a class in the set; for "adaptive", the level of the sum
+    measured: Estimate  # share of the sets that contain the right class; Wilson's interval
+    expected_low: float  # 95 % of such measurements are between these, given the numbers of pictures
     expected_high: float
     mean_size: Estimate  # classes in a set; normal approximation
     empty: Estimate  # share of sets without a class; Wilson's interval
@@ -47,7 +47,8 @@ class Sets:
 
     @property
     def holds(self) -> bool:
-        """No fewer than chance allows for. More is no breach: equal probabilities, tiny validation sets cause it."""
+        """Whether coverage is not below what chance explains. More is fine: equal probabilities or tiny validation sets
+        cause it."""
         return self.measured.value >= self.expected_low
 
     def to_json(self) -> Any:
@@ -62,7 +63,7 @@ def check_coverage(coverage: float) -> None:
 def fit_threshold(val: LabelledLogits, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
     """The threshold for sets of this coverage, with the correction for n pictures: the ceil((n + 1) coverage)-th best.
 
-    With too few validation pictures for the coverage every class belongs to the set.
+    If there are too few validation pictures for the coverage, every class belongs to the set.
     """
     check_coverage(coverage)
     scores = _scores(val, temperature, kind).gather(1, val.one_label()[:, None])[:, 0]
@@ -83,11 +84,11 @@ def prediction_sets(
 
 
 def _scores(found: LabelledLogits, temperature: float, kind: Kind) -> Tensor:
-    """(N, K): how strange every class would be for every picture."""
+    """(N, K): the nonconformity of every class for every picture."""
     probabilities = found.probabilities(temperature)
     if kind == "threshold":
         return 1 - probabilities
-    # The probability of all likelier classes, and a random part of its own (Romano et al., equation 5).
+    # The probability of all more likely classes, and a random part of its own (Romano et al., equation 5).
     ordered, order = probabilities.sort(dim=1, descending=True, stable=True)
     part = K.uniform(K.sample_keys(0, 0, found.ids), "conformal", 1).double()  # (N, 1)
     reached = ordered.cumsum(dim=1) - ordered * part
@@ -97,7 +98,7 @@ def _scores(found: LabelledLogits, temperature: float, kind: Kind) -> Tensor:
 def measure_sets(
     val: LabelledLogits, test: LabelledLogits, coverage: float = 0.9, temperature: float = 1.0, kind: Kind = "threshold"
 ) -> Sets:
-    """The threshold from validation pictures, and what comes of it on test pictures."""
+    """The threshold from validation pictures, and its result on test pictures."""
     labels = test.one_label()
     if not len(test):
         raise UserError("there are no pictures to score")
@@ -119,8 +120,8 @@ def measure_sets(
 
 
 def expected_range(num_val: int, num_test: int, coverage: float) -> tuple[float, float]:
-    """Where 95 % of measured coverages lie. The share of all pictures that sets from n validation pictures cover is
-    Beta(r, n + 1 - r), r the rank of the threshold, so the covered number of test pictures is beta-binomial."""
+    """The range of 95 % of measured coverages. The share of all pictures covered by sets from n validation pictures is
+    Beta(r, n + 1 - r), r being the rank of the threshold, so the covered number of test pictures is beta-binomial."""
     rank = math.ceil((num_val + 1) * coverage - 1e-9)
     if rank > num_val:
         return 1.0, 1.0

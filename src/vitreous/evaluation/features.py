@@ -22,14 +22,14 @@ M = TypeVar("M", bound=nn.Module)
 @dataclass(frozen=True)
 class FeatureSet:
     values: Tensor  # (N, D) float32
-    labels: Tensor  # (N,) int64; or (N, K) where pictures have several
-    ids: Tensor  # (N,) int64: which pictures of the source these are
+    labels: Tensor  # (N,) int64; (N, K) if pictures have several
+    ids: Tensor  # (N,) int64: indices of the pictures in the source
 
     def __len__(self) -> int:
         return len(self.values)
 
     def to(self, device: torch.device | str) -> "FeatureSet":
-        """Collected on the CPU; neighbours and linear layers of many pictures are faster on a GPU with float64."""
+        """Features are collected on the CPU; neighbours and linear layers are faster on a GPU with float64."""
         if torch.device(device).type in platforms.WITHOUT_FLOAT64:
             return self
         return FeatureSet(self.values.to(device), self.labels.to(device), self.ids.to(device))

@@ -22,7 +22,7 @@ from vitreous.evaluation.probes import FewShot
 from vitreous.evaluation.retrieval import RetrievalEvaluation
 
 Figures = dict[str, Figure]
-# From clear to blue: on a page, what is zero has the page's own colour.
+# From transparent to blue: zero has the page's own colour.
 BLUES = LinearSegmentedColormap.from_list("blues", [(0.0, 0.447, 0.698, 0.0), (0.0, 0.447, 0.698, 1.0)])
 NAMED = 30  # a confusion matrix of more classes than this drops their names
 COUNTED = 12  # up to this many have their shares written into the cells
@@ -78,7 +78,7 @@ def _(evaluation: ManyEvaluation) -> Figures:
 
 @drawing
 def recalls(evaluation: RetrievalEvaluation) -> Figure:
-    """Both ways, by how many of the best are looked at, with their intervals."""
+    """Recall in both directions against the number of results considered, with intervals."""
     drawn = figure(5.0, 3.0)
     axes, places = drawn.subplots(), np.arange(len(evaluation.depths))
     ways = (("text of a picture", evaluation.to_texts), ("picture of a text", evaluation.to_pictures))
@@ -132,15 +132,15 @@ def _histogram(axes: Axes, found: Calibration) -> None:
 
 @drawing
 def confusion(scores: Scores | PixelScores) -> Figure:
-    """Every row one class's pictures, as shares of them. Names up to 30 classes, per cent in the cells up to 12."""
+    """Shares of each class's pictures, one class per row. Names for up to 30 classes, percentages for up to 12."""
     counts = scores.confusion_matrix().numpy().astype(float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     num, names = len(counts), [shortened(one.name) for one in scores.per_class]
     side = min(max(0.36 * num, 2.0), 6.0)
-    beside = 0.085 * max(map(len, names)) if num <= NAMED else 0.3  # inches that the names take
+    beside = 0.085 * max(map(len, names)) if num <= NAMED else 0.3  # inches for the names
     drawn = figure(side + beside + 1.8, side + 0.75 * beside + 0.5)
     axes = drawn.subplots()
-    # By the root, so that confusions of a few per cent are seen too.
+    # By the root, so that confusions of a few per cent are visible too.
     image = axes.imshow(shares, cmap=BLUES, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     axes.grid(visible=False)
     axes.set_xlabel("predicted" if num <= NAMED else "predicted (number of the class)")
@@ -163,7 +163,7 @@ def confusion(scores: Scores | PixelScores) -> Figure:
 
 @drawing
 def abstention_curve(found: Abstention) -> Figure:
-    """Accuracy of what is answered, against the share that is."""
+    """Accuracy of the predictions against the share of pictures predicted."""
     drawn = figure(4.6, 3.2)
     axes = drawn.subplots()
     shares = [point.share for point in found.points]

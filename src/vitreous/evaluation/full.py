@@ -1,4 +1,4 @@
-"""Everything that predictions alone tell of a model, in one object: for `fit`, `evaluate` and the report."""
+"""Everything that can be measured from a model's predictions, in one object: for `fit`, `evaluate` and the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +19,14 @@ from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.weights.calibration import Calibration as CardCalibration
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
 
-WISHES = (0.95, 0.99)  # accuracies for which a threshold of confidence is looked for
+WISHES = (0.95, 0.99)  # accuracies to find a threshold of confidence for
 
 
 @dataclass(frozen=True)
 class ClassEvaluation:
-    """Of one class per picture."""
+    """For one class per picture."""
 
-    scores: Scores  # on test, as the other fields; with the model's temperature
+    scores: Scores  # on test, like the other fields; with the model's temperature
     temperature: float  # fitted on validation pictures, or as given
     validation_pictures: int  # 0: nothing was fitted
     before: Calibration  # at temperature 1
@@ -70,11 +70,11 @@ Evaluation = ClassEvaluation | ManyEvaluation | PixelEvaluation | BoxEvaluation
 
 
 def evaluation_of(document: Any, where: str) -> Evaluation:
-    """What `to_json` of one of them gave."""
+    """The evaluation that `to_json` was given."""
     known: tuple[type[Evaluation], ...] = (ClassEvaluation, ManyEvaluation, PixelEvaluation, BoxEvaluation)
     kinds = {settings.kind(one): one for one in known}
     if not isinstance(document, dict) or document.get("kind") not in kinds:
-        raise UserError(f"{where}: not a kind of evaluation that this version knows; evaluate the model again")
+        raise UserError(f"{where}: this version does not know this kind of evaluation; evaluate the model again")
     return settings.from_json(kinds[document["kind"]], document, where=where)
 
 
@@ -94,7 +94,7 @@ def evaluate_fully(
 
 
 def fitted_calibration(val: LabelledLogits) -> CardCalibration:
-    """What `predict` needs to know, from validation pictures alone."""
+    """What `predict` needs to know, from validation pictures only."""
     if val.has_many_labels:
         temperature = fit_temperature(decisions(val))
         return ManyCalibration(temperature=temperature, thresholds=choose_thresholds(val, temperature))

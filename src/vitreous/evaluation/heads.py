@@ -1,7 +1,7 @@
 """Linear heads on frozen features, fitted in seconds: least squares in closed form, and logistic regression.
 
-Penalties are chosen, and heads compared, on pictures that a head has not seen: the validation part where it has enough,
-else training pictures that are left out in turn.
+Penalties are chosen, and heads compared, on pictures that a head has not seen: the validation part if it is large
+enough, otherwise training pictures that are left out in turn.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from vitreous.evaluation.ridge import Linear
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the mean loss on standardised features, strong to weak
 ENOUGH_TO_JUDGE = 100  # validation pictures
 FOLDS = 5
-MOST_FEATURES = 20_000  # pictures a head is fitted to: more tell it little that is new
-WORSE = 1.02  # times the least loss, from where weaker penalties are not tried
+MOST_FEATURES = 20_000  # pictures to fit a head to: more hardly help
+WORSE = 1.02  # times the least loss, above which weaker penalties are not tried
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class FittedHead:
 
 
 def least_squares_head(train: FeatureSet, val: FeatureSet | None, num_classes: int) -> FittedHead:
-    """In closed form, its penalty chosen by leaving out each training picture once; its logits sized so that their
-    softmax means something."""
+    """In closed form, with a penalty chosen by leaving out each training picture once, and logits scaled so that their
+    softmax is meaningful."""
     linear, penalty = few_shot_fit(train, num_classes)
     left_out = few_shot_left_out(train, num_classes, penalty)
-    spread = left_out.std().clamp(min=1e-12)  # a temperature is looked for near 1
+    spread = left_out.std().clamp(min=1e-12)  # a temperature is searched for near 1
     temperature = spread * fit_temperature(_labelled(left_out / spread, train.labels))
     sized = Linear(linear.weights / temperature, linear.bias / temperature)
     said, labels = (left_out / temperature, train.labels) if val is None else (sized(val.values), val.labels)
@@ -53,11 +53,11 @@ def logistic_head(
     class_weights: Tensor | None = None,
     *,
     penalties: tuple[float, ...] = PENALTIES,  # from strong to weak
-    standardise: bool = True,  # False: a penalty goes by the size that features have
+    standardise: bool = True,  # False: a penalty depends on the scale of the features
     tolerance: float = LINEAR_TOLERANCE,
 ) -> FittedHead | None:
-    """By L-BFGS, from the strongest penalty on for as long as that helps. `train` may hold several views of a picture,
-    under the same id. None where not even the strongest converges."""
+    """By L-BFGS, from the strongest penalty to weaker ones while that helps. `train` may contain several views of a
+    picture, with the same id. None if not even the strongest converges."""
     parts = [(train, val)] if val is not None else [(train.only(~out), train.only(out)) for out in _folds(train)]
     starts: list[Tensor | None] = [None] * len(parts)
     found: dict[float, tuple[float, float]] = {}
@@ -87,7 +87,7 @@ class _Logistic:
     tolerance: float
 
     def fit(self, train: FeatureSet, penalty: float, start: Tensor | None) -> tuple[Linear, Tensor]:
-        """For features as they are; and the weights for standardised ones, to start the next from."""
+        """For features as they are, with the weights for standardised ones, to start the next fit from."""
         data, centre, size = Pixels(train.values.double(), train.labels), torch.zeros(()), torch.ones(1)
         if self.standardise:
             data, (centre, size) = standardised(train)
@@ -97,19 +97,19 @@ class _Logistic:
 
 
 def judges(val: FeatureSet | None) -> FeatureSet | None:
-    """The validation part, where it has enough pictures to choose by."""
+    """The validation part, if it has enough pictures for choices."""
     return val if val is not None and len(val) >= ENOUGH_TO_JUDGE else None
 
 
 def limited(train: FeatureSet, most: int = MOST_FEATURES) -> FeatureSet:
-    """So many of them at most, evenly over their order."""
+    """At most `most` of them, evenly spread."""
     if len(train) <= most:
         return train
     return train.only(torch.linspace(0, len(train) - 1, most, dtype=torch.float64).round().long())
 
 
 def _folds(train: FeatureSet) -> list[Tensor]:
-    """(N,) masks of what is left out in turn: all views of a picture together, all classes in proportion."""
+    """(N,) masks of what to leave out in turn: all views of a picture together, all classes in proportion."""
     ids, first = _first_places(train.ids)
     fold_of = torch.zeros(len(ids), dtype=torch.int64)
     groups = by_class(train.only(first), seed=0) if train.labels.ndim == 1 else [torch.arange(len(ids))]
@@ -121,7 +121,7 @@ def _folds(train: FeatureSet) -> list[Tensor]:
 
 
 def _first_places(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The different ids, rising, and where each stands first."""
+    """The distinct ids, ascending, and the first index of each."""
     unique, inverse = torch.unique(ids, return_inverse=True)
     first = torch.full((len(unique),), len(ids), dtype=torch.int64)
     return unique, first.scatter_reduce(0, inverse, torch.arange(len(ids)), "amin")

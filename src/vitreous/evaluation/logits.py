@@ -1,4 +1,4 @@
-"""LabelledLogits: what a task said about every picture of a set, collected once. Every metric is a function of it."""
+"""LabelledLogits: a task's logits for every picture of a set, collected once. Every metric is a function of them."""
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from vitreous.terminal import track
 @dataclass(frozen=True)
 class LabelledLogits:
     logits: Tensor  # (N, K) float32, on the CPU
-    labels: Tensor  # (N,) int64; or (N, K), more than 0 where a picture of several labels has that one
-    ids: Tensor  # (N,) int64: which pictures of the source these are
+    labels: Tensor  # (N,) int64; with several labels per picture (N, K), above 0 for those that it has
+    ids: Tensor  # (N,) int64: indices of the pictures in the source
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -30,15 +30,15 @@ class LabelledLogits:
         return self.labels.ndim == 2
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
-        """(N, K) float64: the softmax of the logits over the temperature, as `predict` returns it."""
+        """(N, K) float64: the softmax of logits / temperature, as `predict` returns it."""
         return (self.logits.double() / temperature).softmax(dim=1)
 
     def best(self) -> Tensor:
-        """(N,) the likeliest class of every picture; of equals, the first."""
+        """(N,) the most likely class of every picture; the first of equals."""
         return self.logits.argmax(dim=1)
 
     def right(self) -> Tensor:
-        """(N,) bool: the likeliest class is the label, or one of the labels."""
+        """(N,) bool: whether the most likely class is the label, or one of the labels."""
         best = self.best()
         return self.labels.gather(1, best[:, None])[:, 0] > 0 if self.has_many_labels else best == self.labels
 
@@ -49,7 +49,7 @@ class LabelledLogits:
         return mean_average_precision(self.logits, self.labels)
 
     def place(self, index: int) -> int:
-        """Of a picture of the source."""
+        """The place of a picture of the source."""
         return int(torch.nonzero(self.ids == index)[0])
 
     def only(self, chosen: Tensor) -> "LabelledLogits":
@@ -89,7 +89,7 @@ def collect_logits(task: Task, batches: Iterable[Batch], classes: tuple[str, ...
     found = LabelledLogits(torch.cat(logits), torch.cat(labels), torch.cat(ids), tuple(classes))
     if found.logits.ndim != 2 or found.logits.shape[1] != len(classes):
         raise UserError(
-            f"the model gives {found.logits.shape[-1]} logits per picture, but {len(classes)} classes are named"
+            f"the model gives {found.logits.shape[-1]} logits per picture, but there are {len(classes)} class names"
         )
     return found
 
@@ -100,12 +100,12 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 
 def labels_of(batch: Batch) -> Tensor:
-    """(B,) labels, or (B, K) where a picture has several."""
+    """(B,) labels, or (B, K) if pictures have several."""
     return batch.targets["label"] if "label" in batch.targets else batch.targets["labels"]
 
 
 def shown(batches: Iterable[Batch], what: str) -> Iterator[Batch]:
-    """With a progress bar where the number of batches is known."""
+    """With a progress bar if the number of batches is known."""
     return track(batches, what, len(batches)) if isinstance(batches, Sized) else iter(batches)
 
 
@@ -118,7 +118,7 @@ class Mistake:
 
 
 def confident_mistakes(found: LabelledLogits, num: int = 12, temperature: float = 1.0) -> list[Mistake]:
-    """The wrong predictions the model is surest of, the surest first."""
+    """The wrong predictions that the model is most confident of, most confident first."""
     labels = found.one_label()
     confidences, best = found.probabilities(temperature).max(dim=1)
     wrong = (best != labels).nonzero()[:, 0]

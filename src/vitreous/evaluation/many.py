@@ -1,8 +1,8 @@
-"""How well several labels per picture are predicted, and the threshold from which each is given.
+"""How well several labels per picture are predicted, and the threshold of each.
 
 Average precision and its mean over the classes have percentile intervals of a bootstrap over pictures (fixed seed);
-precision, recall and F1 are shares and have Wilson's, as those of single labels. A class that no picture has is left
-out of all means.
+precision, recall and F1 are shares and have Wilson's, as for single labels. A class that no picture has is left out of
+all means.
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from vitreous.display.tables import Table
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
 from vitreous.evaluation.logits import LabelledLogits
-from vitreous.evaluation.metrics import Estimate, f1_share, log_losses, mean_estimate, mean_of_shares, wilson
+from vitreous.evaluation.metrics import Estimate, cell, f1_share, log_losses, mean_estimate, mean_of_shares, wilson
 from vitreous.tasks.class_metrics import Ranking
 from vitreous.weights.calibration import ManyCalibration
 
 RESAMPLES, SEED = 400, 0
-MOST_WORK = 1_000_000_000  # pictures x classes x resamples; of a large set fewer resamples tell as much
-LEAST = 0.5  # threshold of a class that no validation picture tells enough about
-ENOUGH_TO_CHOOSE = 5  # validation pictures that have a label, from which its threshold is chosen
+MOST_WORK = 1_000_000_000  # pictures x classes x resamples; large sets need fewer resamples
+LEAST = 0.5  # threshold of a class with too few validation pictures
+ENOUGH_TO_CHOOSE = 5  # least validation pictures with a label to choose its threshold
 NUM_PAIRS = 100  # of labels that are predicted together, the most frequent
 
 
 @dataclass(frozen=True)
 class LabelScores:
     name: str
-    threshold: float  # of the probability from which it is given
+    threshold: float  # the least probability at which it is predicted
     pictures: int  # that have it
-    given: int  # pictures that it is given to
+    given: int  # pictures that it is predicted for
     right: int
-    average_precision: Estimate | None  # None where no picture has it, as of recall
-    precision: Estimate | None  # None where it is never given
+    average_precision: Estimate | None  # None if no picture has it, as for recall
+    precision: Estimate | None  # None if it is never predicted
     recall: Estimate | None
-    f1: Estimate | None  # None where both are so
+    f1: Estimate | None  # None if both are the case
 
     @property
     def shares(self) -> tuple[Estimate | None, ...]:
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Swap:
-    """A label that a picture has and does not get, and one that it gets instead."""
+    """A label that pictures have and is not predicted, and one that is predicted instead."""
 
     missed: str
     false: str
@@ -71,9 +71,9 @@ class ManyScores:
     mean_average_precision: Estimate
     macro_f1: Estimate  # every class counts the same
     micro_f1: Estimate  # every label of every picture counts the same
-    all_right: Estimate  # pictures whose labels are all given, and no other
+    all_right: Estimate  # pictures for which exactly their labels are predicted
     log_loss: Estimate  # summed over the classes
-    labels: float  # that a picture has, on average
+    labels: float  # per picture, on average
     labels_given: float
     per_class: tuple[LabelScores, ...]
     pairs: tuple[Pair, ...]  # the most frequent ones, in pictures or predictions
@@ -82,13 +82,13 @@ class ManyScores:
 
 @dataclass(frozen=True)
 class ManyEvaluation:
-    """Everything that predictions alone tell of a model of several labels per picture."""
+    """Everything that can be measured from the predictions of a model of several labels per picture."""
 
-    scores: ManyScores  # on test, as the other fields; with the model's temperature and thresholds
+    scores: ManyScores  # on test, like the other fields; with the model's temperature and thresholds
     temperature: float  # fitted on validation pictures, or as given
     thresholds: tuple[float, ...]  # one per class, likewise
     validation_pictures: int  # 0: nothing was fitted
-    before: Calibration  # of every yes or no to a label, at temperature 1
+    before: Calibration  # of the decisions on each label, at temperature 1
     after: Calibration  # at the temperature
 
     headline_name = "mAP"
@@ -133,12 +133,8 @@ def _class_table(found: ManyScores, note: str, num: int = 20) -> Table:
     head = f"the lowest {num} of {len(seen)} labels"
     if len(seen) <= num:
         listed, head = seen, "label"
-    rows = [(one.name, f"{one.pictures:,}", f"{one.threshold:.3f}", *(map(_cell, one.shares))) for one in listed]
+    rows = [(one.name, f"{one.pictures:,}", f"{one.threshold:.3f}", *(map(cell, one.shares))) for one in listed]
     return Table((head, "pictures", "threshold", "AP", "precision", "recall", "F1"), rows, note)
-
-
-def _cell(share: Estimate | None) -> str:
-    return "-" if share is None else f"{100 * share.value:.1f} ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
 def evaluate_many(
@@ -167,7 +163,7 @@ def evaluate_many(
 
 
 def decisions(found: LabelledLogits) -> LabelledLogits:
-    """Every yes or no as a picture of its own, of one of two classes: what temperature and calibration are about."""
+    """Every decision on a label as a separate picture with two classes, for temperature and calibration."""
     logits = found.logits.flatten()
     both = torch.stack([torch.zeros_like(logits), logits], dim=1)
     return LabelledLogits(both, (found.labels > 0).long().flatten(), torch.arange(len(logits)), ("no", "yes"))
@@ -182,8 +178,8 @@ def label_probabilities(found: LabelledLogits, temperature: float) -> Tensor:
 
 
 def choose_thresholds(val: LabelledLogits, temperature: float = 1.0) -> tuple[float, ...]:
-    """Of each class the probability that gives the highest F1 on validation pictures, half-way to the next lower one;
-    one half where there are too few pictures to choose by."""
+    """For each class the probability with the highest F1 on validation pictures, half-way to the next lower one; one
+    half if there are too few pictures to choose."""
     probabilities, labels = label_probabilities(val, temperature), val.labels > 0
     return tuple(
         _best_threshold(probabilities[:, place], labels[:, place])
@@ -197,8 +193,8 @@ def _best_threshold(probabilities: Tensor, labels: Tensor) -> float:
     ordered, order = probabilities.double().sort(descending=True)
     right = labels[order].cumsum(dim=0).double()
     f1 = 2 * right / (torch.arange(1, len(right) + 1) + labels.sum())
-    f1[:-1][ordered[:-1] == ordered[1:]] = -1.0  # equal ones cannot be told apart
-    best = int(f1.argmax())  # the first: of equally good ones, that which gives fewer labels
+    f1[:-1][ordered[:-1] == ordered[1:]] = -1.0  # no threshold can be between equal ones
+    best = int(f1.argmax())  # the first: of equally good ones, the one with fewer labels
     lower = ordered[best + 1] if best + 1 < len(ordered) else 0.0
     return float((ordered[best] + lower) / 2)
 
@@ -253,7 +249,7 @@ def _per_class(
 
 
 def _bootstrapped(ranking: Ranking) -> tuple[Estimate, list[Estimate | None]]:
-    """The mean over the classes, and each class: what pictures resampled with replacement would have given."""
+    """The mean over the classes, and each class, with intervals from pictures resampled with replacement."""
     num, num_classes = ranking.labels.shape
     values = ranking.average_precisions()
     times = max(50, min(RESAMPLES, MOST_WORK // (num * num_classes)))
@@ -262,7 +258,7 @@ def _bootstrapped(ranking: Ranking) -> tuple[Estimate, list[Estimate | None]]:
     for _ in range(times):
         picks = torch.randint(num, (num,), generator=generator)
         drawn.append(ranking.average_precisions(picks.bincount(minlength=num).double()))
-    resampled = torch.stack(drawn)  # (R, K); NaN where a class was not drawn
+    resampled = torch.stack(drawn)  # (R, K); NaN if a class was not drawn
     mean = _interval(values.nanmean(), resampled.nanmean(dim=1))
     each = [
         None if value.isnan() else _interval(value, column) for value, column in zip(values, resampled.T, strict=True)
@@ -276,7 +272,7 @@ def _interval(value: Tensor, drawn: Tensor) -> Estimate:
 
 
 def _pairs(classes: tuple[str, ...], labels: Tensor, given: Tensor) -> Iterator[Pair]:
-    """Labels that pictures have together, and how often the model gives them together."""
+    """Labels that pictures have together, and how often the model predicts them together."""
     there, told = (some.double().T @ some.double() for some in (labels, given))
     for one, other in _most_frequent(torch.maximum(there, told).triu(diagonal=1)):
         yield Pair(classes[one], classes[other], int(there[one, other]), int(told[one, other]))
@@ -302,18 +298,18 @@ def _most_frequent(counts: Tensor) -> list[tuple[int, int]]:
 @dataclass(frozen=True)
 class LabelMistake:
     id: int  # of the picture in its source
-    label: str  # that it lacks, or should not have
+    label: str  # that was missed, or wrongly predicted
     probability: float
-    labels: tuple[str, ...]  # of the picture, as it is labelled
+    labels: tuple[str, ...]  # of the picture
 
 
 def missed_labels(found: LabelledLogits, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
-    """Labels that pictures have and were furthest from getting, one per picture."""
+    """Missed labels with the lowest probabilities, one per picture."""
     return _mistakes(found, evaluation, num, missed=True)
 
 
 def false_labels(found: LabelledLogits, evaluation: ManyEvaluation, num: int = 12) -> list[LabelMistake]:
-    """Labels that pictures got though they do not have them, the surest first, one per picture."""
+    """Wrongly predicted labels, most confident first, one per picture."""
     return _mistakes(found, evaluation, num, missed=False)
 
 

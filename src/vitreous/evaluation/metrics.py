@@ -1,9 +1,9 @@
 """How well a model does, every number with its 95 % interval.
 
-Shares (accuracy, precision, recall) have Wilson's interval (1927). F1 is a share in disguise, since it grows with
-J = right / (labelled or predicted so), so it has Wilson's for J, carried over. Balanced accuracy, a mean of independent
-shares, joins their Wilson limits by the method of variance estimates recovery (Zou and Donner 2008), which stays
-honest where a class is never or always right. Log-loss is a plain mean: normal approximation.
+Shares (accuracy, precision, recall) have Wilson's interval (1927). F1 is a share in disguise: it grows with J = right /
+(labelled or predicted as the class), so its interval is Wilson's for J, transformed. Balanced accuracy, a mean of
+independent shares, combines their Wilson limits by the method of variance estimates recovery (Zou and Donner 2008),
+which stays sound if a class is never or always right. Log-loss is a plain mean: normal approximation.
 """
 
 import math
@@ -19,7 +19,7 @@ from vitreous.display.tables import Table
 from vitreous.errors import UserError
 from vitreous.evaluation.logits import LabelledLogits
 
-Z = 1.959963984540054  # of a standard normal, 95 % lie within plus and minus this
+Z = 1.959963984540054  # 95 % of a standard normal is within plus and minus this
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Estimate:
 @dataclass(frozen=True)
 class ClassScores:
     name: str
-    pictures: int  # labelled so
-    predicted: int  # taken for it
+    pictures: int  # labelled as the class
+    predicted: int  # predicted as the class
     right: int
-    precision: Estimate | None  # None where the model never predicts this class
-    recall: Estimate | None  # None where no picture is of this class
-    f1: Estimate | None  # None where both are so
+    precision: Estimate | None  # None if the model never predicts this class
+    recall: Estimate | None  # None if no picture is of this class
+    f1: Estimate | None  # None if both are the case
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Scores:
         return settings.to_json(self)
 
     def confusion_matrix(self) -> Tensor:
-        """(K, K) int64: how many pictures of the row's class were taken for the column's."""
+        """(K, K) int64: how many pictures of the row's class were predicted as the column's."""
         matrix = torch.zeros(len(self.per_class), len(self.per_class), dtype=torch.int64)
         for label, predicted, count in self.confusion:
             matrix[label, predicted] = count
         return matrix
 
     def tables(self, num_classes: int = 20) -> tuple[Table, Table]:
-        """All pictures, and by class; of many classes, those with the lowest F1."""
+        """All pictures, and by class; if there are many classes, those with the lowest F1."""
         rows = [("top-1", self.top1.percent())]
         rows += [("top-5", self.top5.percent())] if len(self.per_class) > 5 else []
         rows += [("balanced accuracy", self.balanced.percent()), ("log-loss", self.log_loss.plain())]
@@ -79,13 +79,12 @@ class Scores:
         if len(seen) <= num_classes:
             listed = seen
         head = ("class" if len(seen) <= num_classes else f"the lowest {num_classes} of {len(seen)} classes",)
-        lines = [
-            (one.name, f"{one.pictures:,}", _cell(one.precision), _cell(one.recall), _cell(one.f1)) for one in listed
-        ]
+        lines = [(one.name, f"{one.pictures:,}", cell(one.precision), cell(one.recall), cell(one.f1)) for one in listed]
         return overall, Table((*head, "pictures", "precision", "recall", "F1"), lines)
 
 
-def _cell(share: Estimate | None) -> str:
+def cell(share: Estimate | None) -> str:
+    """A share in a table of many, without the space that `percent` takes."""
     return "-" if share is None else f"{100 * share.value:.1f} ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
@@ -93,16 +92,16 @@ def _cell(share: Estimate | None) -> str:
 
 
 def wilson(right: int, num: int) -> Estimate:
-    """A share with Wilson's interval, which is sound for small numbers and at 0 and 1 too."""
+    """A share with Wilson's interval, which is sound even for small numbers and at 0 and 1."""
     share = right / num
     centre = (share + Z * Z / (2 * num)) / (1 + Z * Z / num)
     half = Z / (1 + Z * Z / num) * math.sqrt(share * (1 - share) / num + Z * Z / (4 * num * num))
-    # At 0 and 1 the limits are exact, which floating point misses by a hair.
+    # At 0 and 1 the limits are exact, which rounding would just miss.
     return Estimate(share, 0.0 if right == 0 else centre - half, 1.0 if right == num else centre + half)
 
 
 def mean_estimate(values: Tensor, lowest: float = 0.0, highest: float = math.inf) -> Estimate:
-    """The mean of independent values, by the normal approximation, within what is possible at all."""
+    """The mean of independent values, by the normal approximation, within the possible range."""
     values = values.double()
     mean = float(values.mean())
     half = Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -110,7 +109,7 @@ def mean_estimate(values: Tensor, lowest: float = 0.0, highest: float = math.inf
 
 
 def mean_of_shares(shares: list[Estimate]) -> Estimate:
-    """Zou and Donner 2008: the distances of the limits add up like standard deviations."""
+    """Zou and Donner 2008: distances to the limits add up like standard deviations."""
     value = sum(share.value for share in shares) / len(shares)
     below = math.sqrt(sum((share.value - share.low) ** 2 for share in shares)) / len(shares)
     above = math.sqrt(sum((share.high - share.value) ** 2 for share in shares)) / len(shares)
@@ -121,7 +120,7 @@ def mean_of_shares(shares: list[Estimate]) -> Estimate:
 
 
 def scores(found: LabelledLogits, temperature: float = 1.0) -> Scores:
-    """Of one label per picture."""
+    """For one label per picture."""
     if not len(found):
         raise UserError("there are no pictures to score")
     best = found.logits.topk(min(5, found.logits.shape[1]), dim=1).indices  # (N, 5)
@@ -142,7 +141,7 @@ def scores(found: LabelledLogits, temperature: float = 1.0) -> Scores:
 
 
 def log_losses(found: LabelledLogits, temperature: float = 1.0) -> Tensor:
-    """(N,) float64: cross-entropies; of several labels, binary ones summed over the classes."""
+    """(N,) float64: cross-entropies; for several labels, binary ones summed over the classes."""
     logits = found.logits.double() / temperature
     if found.has_many_labels:
         wanted = (found.labels > 0).double()
@@ -166,7 +165,7 @@ def _per_class(found: LabelledLogits) -> tuple[ClassScores, ...]:
 
 
 def _counts(found: LabelledLogits) -> tuple[list[int], list[int], list[int]]:
-    """By class: pictures labelled so, predicted so, and both."""
+    """By class: pictures labelled as it, predicted as it, and both."""
     labels, best = found.one_label(), found.best()
     parts = (one.bincount(minlength=len(found.classes)) for one in (labels, best, labels[labels == best]))
     labelled_num, predicted_num, right_num = (part.tolist() for part in parts)
@@ -174,7 +173,7 @@ def _counts(found: LabelledLogits) -> tuple[list[int], list[int], list[int]]:
 
 
 def f1_share(right: int, either: int) -> Estimate | None:
-    """2 J / (1 + J), with J the share that is right of those labelled so, predicted so, or both."""
+    """2 J / (1 + J), J being the share of right ones among those labelled or predicted as the class."""
     if not either:
         return None
     j = wilson(right, either)

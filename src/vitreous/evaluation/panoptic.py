@@ -1,6 +1,7 @@
-"""Every pixel to one object or one surface: what queries say, merged; and how well that is (Kirillov et al. 2019).
+"""Panoptic segmentation: the masks of queries merged so that every pixel belongs to one segment; and its quality
+(Kirillov et al. 2019).
 
-Classes are things, of which every object is a segment of its own, or stuff (sky, road), which is one segment.
+Classes are things, of which every object is a separate segment, or stuff (sky, road), which is one segment.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NOTHING = 0  # in a map of segments: belongs to none
+NOTHING = 0  # in a map of segments: no segment
 MATCHING = 0.5  # two segments are the same from this IoU on: no segment can then match two
 
 
@@ -22,7 +23,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Panoptic:
-    """Of one picture."""
+    """The segments of one picture."""
 
     numbers: NDArray[np.int32]  # (H, W): the segment of every pixel, or NOTHING
     segments: tuple[Segment, ...]
@@ -36,10 +37,10 @@ def merged(
     least_score: float = 0.8,
     least_left: float = 0.8,
 ) -> Panoptic:
-    """logits: (Q, K + 1), the last one for none; masks: (Q, H, W), logits; of one picture, as `InstanceMasks` has them.
+    """logits: (Q, K + 1), the last for none; masks: (Q, H, W), logits; of one picture, as in `InstanceMasks`.
 
-    Queries sure of a class share out the pixels, each going to the one that is surest of it (Cheng et al. 2021,
-    MaskFormer, section 3.4). Of a mask of which too little is left by the others, nothing is taken."""
+    Queries that are confident of a class compete for the pixels, each of which goes to the most confident (Cheng et al.
+    2021, MaskFormer, section 3.4). A mask of which the others leave too little is dropped."""
     shares = _softmax(logits.astype(np.float64))
     categories, scores = shares.argmax(axis=1), shares.max(axis=1)
     kept = np.flatnonzero((categories != shares.shape[1] - 1) & (scores > least_score))
@@ -75,18 +76,18 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one class, or the mean over several."""
+    """The quality for one class, or the mean over several."""
 
     pq: float  # sq * rq
-    sq: float  # the mean IoU of what was matched
+    sq: float  # the mean IoU of matched segments
     rq: float  # the F1 score of finding segments
 
 
 def panoptic_quality(
     found: Sequence[Panoptic], truth: Sequence[Panoptic], num_classes: int
 ) -> tuple[Quality, dict[int, Quality]]:
-    """The mean over the classes that occur, and each of them. Pixels that are nothing in the truth do not count; a
-    segment most of which lies there is no mistake."""
+    """The mean over the classes that occur, and each of them. Pixels without a segment in the truth do not count; a
+    predicted segment that is mostly there is not a mistake."""
     overlap, hits, made, missed = (np.zeros(num_classes) for _ in range(4))
     for ours, theirs in zip(found, truth, strict=True):
         shared, sizes = _counts(ours.numbers, theirs.numbers)
@@ -95,7 +96,7 @@ def panoptic_quality(
             for their in theirs.segments:
                 both = shared.get((mine.number, their.number), 0)
                 either = sizes[0].get(mine.number, 0) + sizes[1].get(their.number, 0) - both
-                either -= shared.get((mine.number, NOTHING), 0)  # of which nothing is known
+                either -= shared.get((mine.number, NOTHING), 0)  # unlabelled pixels
                 if mine.category == their.category and both > MATCHING * either:
                     overlap[mine.category] += both / either
                     hits[mine.category] += 1

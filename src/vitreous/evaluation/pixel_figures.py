@@ -9,7 +9,7 @@ from vitreous.evaluation.pixel_scores import PixelScores
 
 @drawing
 def class_ious(scores: PixelScores) -> Figure:
-    """IoU of every class with its interval, in the colours of the masks; of many, the largest classes."""
+    """IoU of every class with its interval, in the colours of the masks; if there are many, the largest classes."""
     bars = [ClassBar(one.name, one.iou, one.share) for one in scores.per_class]
     return class_bars(bars, scores.miou.value, "IoU")
 

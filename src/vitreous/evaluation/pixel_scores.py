@@ -1,7 +1,7 @@
 """How well the pixels of pictures are classified, every number with its 95 % interval.
 
-Pixels of one picture are alike, so intervals come from drawing whole pictures again (bootstrap), never pixels. Of every
-picture a few counts per class are kept, and of all of them one K x K count; no logits.
+Pixels of one picture are correlated, so intervals come from resampling whole pictures (bootstrap), never pixels. A few
+counts per class are kept for every picture, and one K x K count for all of them, but no logits.
 """
 
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class ClassPixels:
     name: str
     share: float  # of the labelled pixels
     pictures: int  # that have some
-    iou: Estimate | None  # None where no pixel is of this class or taken for it
-    recall: float | None  # None where no pixel is of this class
-    precision: float | None  # None where none is taken for it
+    iou: Estimate | None  # None if no pixel is of this class or predicted as it
+    recall: float | None  # None if no pixel is of this class
+    precision: float | None  # None if none is predicted as it
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class PixelBin:
     low: float  # of the confidences
     high: float
     pixels: int
-    confidence: float | None  # mean; None where the bin is empty
+    confidence: float | None  # mean; None if the bin is empty
     accuracy: float | None
 
 
 @dataclass(frozen=True)
 class PixelScores:
     pictures: int
-    pixels: int  # that are labelled
-    ignored: int  # pixels that are not
+    pixels: int  # with a label
+    ignored: int  # pixels without one
     miou: Estimate  # mean over the classes that occur
     pixel_accuracy: Estimate
     class_accuracy: Estimate  # mean recall of the classes that have pixels
@@ -58,13 +58,13 @@ class PixelScores:
     per_class: tuple[ClassPixels, ...]
     confusion: tuple[tuple[int, ...], ...]  # (label, prediction) pixels
     bins: tuple[PixelBin, ...]
-    picture_ious: tuple[tuple[int, float], ...]  # id, and the mean over the classes that a picture has or is given
+    picture_ious: tuple[tuple[int, float], ...]  # id, and the mean over its labelled and predicted classes
 
     def to_json(self) -> Any:
         return settings.to_json(self)
 
     def confusion_matrix(self) -> Tensor:
-        """(K, K) int64: how many pixels of the row's class were taken for the column's."""
+        """(K, K) int64: how many pixels of the row's class were predicted as the column's."""
         return torch.tensor(self.confusion)
 
     def tables(self, num_classes: int = 20) -> tuple[Table, ...]:
@@ -89,7 +89,7 @@ class PixelScores:
 
 @dataclass(frozen=True)
 class PixelEvaluation:
-    """Everything that is measured of a model that classifies pixels."""
+    """Everything that is measured for a model that classifies pixels."""
 
     scores: PixelScores  # on test; confidences with the model's temperature
     temperature: float  # fitted on validation pictures, or as given
@@ -141,17 +141,17 @@ class Tally:
     confusion: NDArray[np.int64] = field(init=False)  # (K, K)
     ignored: int = 0
     ids: list[int] = field(default_factory=list)  # of the pictures in their source
-    right: list[Counts] = field(default_factory=list)  # (K,) per picture, as those below
+    right: list[Counts] = field(default_factory=list)  # (K,) per picture, as below
     labelled: list[Counts] = field(default_factory=list)
     found: list[Counts] = field(default_factory=list)
-    boundaries: list[float] = field(default_factory=list)  # NaN where a picture has no outline
+    boundaries: list[float] = field(default_factory=list)  # NaN if a picture has no outline
     bins: list[Counts] = field(default_factory=list)  # (3, BINS): pixels, sums of their confidences, right ones
 
     def __post_init__(self) -> None:
         self.confusion = np.zeros((len(self.classes), len(self.classes)), np.int64)
 
     def add(self, index: int, labels: Labels, found: Labels, confidence: NDArray[np.float32]) -> None:
-        """One picture, all at the size of its mask; labels below 0 are ignored."""
+        """Count one picture, with all arrays at the size of its mask; labels below 0 are ignored."""
         num, valid = len(self.classes), labels >= 0
         pairs = labels[valid].astype(np.int64) * num + found[valid]
         counts = np.bincount(pairs, minlength=num * num).reshape(num, num)
@@ -216,27 +216,27 @@ class Tally:
 
 
 def _draws(num: int) -> Counts:
-    """(1 + RESAMPLES, N): how often every picture counts, first each once, then in draws with replacement."""
+    """(1 + RESAMPLES, N): how often every picture counts: first once each, then in draws with replacement."""
     drawn = np.random.default_rng(0).multinomial(num, np.full(num, 1 / num), RESAMPLES)
     return np.concatenate([np.ones((1, num)), drawn])
 
 
 def _mean(shares: Counts) -> Counts:
-    """(n, K) -> (n,): over the classes that occur; NaN where none does."""
+    """(n, K) -> (n,): over the classes that occur; NaN if none does."""
     seen = ~np.isnan(shares)
     mean: Counts = np.where(seen, shares, 0).sum(axis=1) / seen.sum(axis=1)
     return mean
 
 
 def _estimate(draws: Counts) -> Estimate:
-    """The value of all pictures, and the range of 95 % of the draws."""
+    """The value for all pictures, and the range of 95 % of the draws."""
     value, drawn = float(draws[0]), draws[1:][~np.isnan(draws[1:])]
     low, high = np.quantile(drawn, (0.025, 0.975)).tolist() if len(drawn) else (value, value)
     return Estimate(value, min(low, value), max(high, value))
 
 
 def _ece(bins: Counts) -> Counts:
-    """(..., 3, BINS) -> (...): the mean distance of confidence and accuracy over all pixels."""
+    """(..., 3, BINS) -> (...): the mean distance between confidence and accuracy over all pixels."""
     pixels, sums, hits = (bins[..., row, :] for row in range(3))
     distance: Counts = np.abs(sums - hits).sum(axis=-1) / pixels.sum(axis=-1)
     return distance

@@ -1,4 +1,4 @@
-"""Logistic regression on pixels, within seconds for any number of pictures: the bar that any model has to clear."""
+"""Logistic regression on pixels, within seconds for any number of pictures: the baseline for every model."""
 
 import time
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ from vitreous.evaluation.logits import LabelledLogits, labels_of
 from vitreous.evaluation.ridge import Linear
 from vitreous.models import PixelsSettings
 
-PENALTIES = (3e-2, 1e-2, 3e-3, 1e-3)  # of the mean loss; the best lies inside on the embedded set
-SIDE_PX = 32  # pictures are shrunk to this, as they are for a first look at any set
-MOST_PICTURES = 4000  # that it is fitted to: bounded, as it is only a bar
+PENALTIES = (3e-2, 1e-2, 3e-3, 1e-3)  # of the mean loss; the best is not at an end on the embedded set
+SIDE_PX = 32  # pictures are shrunk to this, as for a first look at any set
+MOST_PICTURES = 4000  # to fit to: enough for a baseline
 ROUGHLY = 1e-3  # the largest entry of the gradient: accuracy stops changing long before it is 0
-COMPONENTS = 192  # of the pixels that it is fitted to: those that change most
+COMPONENTS = 192  # principal components of the pixels to fit to
 
 
 @dataclass(frozen=True)
 class Baseline:
-    score: float  # the headline on the test part, with the penalty below, fitted on train alone
+    score: float  # the headline on the test part, with the penalty below, fitted only on train
     penalty: float
     val_score: float | None = None  # None: there is no validation part
     pictures: int = 0  # of train that it was fitted to
-    px: int = SIDE_PX  # side of the pictures that it was shown
+    px: int = SIDE_PX  # side of the pictures
 
 
 class PixelRegression:
-    """Its penalty is chosen, and it is judged, as other heads are: on the validation part, or on training pictures that
+    """Its penalty is chosen, and it is judged, like other heads: on the validation part, or on training pictures that
     are left out in turn."""
 
     def __init__(self, train: Source, val: Source | None, *, most: int = MOST_PICTURES) -> None:
@@ -62,7 +62,7 @@ class PixelRegression:
         return LabelledLogits(self.head.linear(seen.values).float(), seen.labels, seen.ids, self.classes)
 
     def _read(self, source: Source) -> FeatureSet:
-        """Those pictures that can be read, in colour, squashed to a square."""
+        """The readable pictures, in colour, squashed to a square."""
         batches = list(EvalLoader(source, self.preprocessing, batch_size=512))
         values = torch.cat([batch.images.flatten(1) for batch in batches])
         labels = torch.cat([labels_of(batch) for batch in batches])
@@ -77,7 +77,7 @@ def _fitted(pixels: FeatureSet, val: FeatureSet | None, num_classes: int) -> Fit
 
 
 class MainComponents:
-    """Of many pixels those combinations that change most: the rest costs time and tells little."""
+    """The principal components of many pixels: the rest costs time and adds little."""
 
     def __init__(self, values: Tensor, most: int) -> None:
         self.centre = values.double().mean(dim=0)
@@ -93,14 +93,14 @@ class MainComponents:
         return FeatureSet((pixels.values.double() - self.centre) @ self.components, pixels.labels, pixels.ids)
 
     def back(self, head: FittedHead) -> FittedHead:
-        """The same head for the pixels themselves."""
+        """The equivalent head for the pixels themselves."""
         weights = self.components @ head.linear.weights
         linear = Linear(weights, head.linear.bias - self.centre @ weights)
         return FittedHead(head.kind, head.penalty, linear, head.score, head.log_loss)
 
 
 def _side(source: Source) -> int:
-    """The shorter side of a picture of the source that can be read."""
+    """The shorter side of the first readable picture of the source."""
     for index in range(len(source)):
         try:
             return int(min(source.read(index).shape[:2]))

@@ -1,6 +1,6 @@
 """What frozen features know: neighbours, a linear layer, and the paper's few-shot protocol.
 
-Every choice (penalty, neighbours' weights) is made on training features; test features are read once, to be scored.
+Every choice (penalty, neighbours' weights) is made on training features; test features are only scored, once.
 """
 
 import math
@@ -41,7 +41,7 @@ def knn(
     weights: Literal["similarity", "plain"] = "similarity",
     temperature: float = 0.07,
 ) -> Neighbours:
-    """Votes of the nearest by cosine, each worth exp(similarity / temperature) (Wu et al. 2018; DINO), or one."""
+    """Votes of the nearest by cosine, each weighted by exp(similarity / temperature) (Wu et al. 2018; DINO), or one."""
     num_classes = _num_classes(train, test)
     num = min(num, len(train))
     sharpness = temperature if weights == "similarity" else None
@@ -68,14 +68,14 @@ def knn_votes(
 # ---- A linear layer
 
 LINEAR_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the mean loss, on standardised features
-LINEAR_TOLERANCE = 1e-4  # of the largest entry of the gradient; predictions stop changing long before
+LINEAR_TOLERANCE = 1e-4  # largest entry of the gradient; predictions stop changing long before
 
 
 @dataclass(frozen=True)
 class LinearProbe:
     accuracy: Estimate  # on test, fitted on all of train with the penalty below; Wilson's interval
     penalty: float
-    held_out: tuple[tuple[float, float], ...]  # (penalty, accuracy) on a part of train that was left out for the choice
+    held_out: tuple[tuple[float, float], ...]  # (penalty, accuracy) on a part of train that was held out for the choice
     at_the_edge: bool  # the best penalty is the first or last of the grid: a wider grid might do better
 
     def to_json(self) -> Any:
@@ -90,7 +90,7 @@ def linear_probe(
     seed: int = 0,
 ) -> LinearProbe:
     """Logistic regression by L-BFGS, run until its gradient vanishes. The weaker the penalty, the longer that takes:
-    from the first that does not converge on, penalties are left out of the choice."""
+    the first that does not converge, and all weaker ones, are left out of the choice."""
     num_classes = _num_classes(train, test)
     chosen = _held_out(train, held_out, seed)
     part, rest = train.only(~chosen), train.only(chosen)
@@ -127,13 +127,13 @@ def _logits(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _standardised(train: FeatureSet, other: FeatureSet) -> tuple[Pixels, Pixels]:
-    """Both by the mean and deviation of train."""
+    """Both, by the mean and deviation of train."""
     data, (centre, size) = standardised(train)
     return data, Pixels((other.values.double() - centre) / size, other.labels)
 
 
 def standardised(train: FeatureSet) -> tuple[Pixels, tuple[Tensor, Tensor]]:
-    """Mean 0 and deviation 1; a feature that never changes stays at 0. And (centre, size): what does that to others."""
+    """Mean 0 and deviation 1; a constant feature becomes 0. And (centre, size), to do the same to others."""
     values = train.values.double()
     centre, size = values.mean(dim=0), values.std(dim=0, correction=0)
     size = torch.where(size > 1e-6 * size.max(), size, torch.inf)
@@ -141,7 +141,7 @@ def standardised(train: FeatureSet) -> tuple[Pixels, tuple[Tensor, Tensor]]:
 
 
 def _held_out(train: FeatureSet, share: float, seed: int) -> Tensor:
-    """(N,) bool: that share of every class, drawn by the pictures' keys; a class of one picture keeps it."""
+    """(N,) bool: this share of every class, drawn by the pictures' keys; a class of one picture keeps it."""
     chosen = torch.zeros(len(train), dtype=torch.bool, device=train.ids.device)
     for places in by_class(train, seed):
         chosen[places[: round(share * len(places))]] = True
@@ -151,7 +151,7 @@ def _held_out(train: FeatureSet, share: float, seed: int) -> Tensor:
 
 
 def by_class(features: FeatureSet, seed: int) -> list[Tensor]:
-    """For every class its places, in an order drawn by the pictures' keys: the same however they were loaded."""
+    """The indices of every class, in an order drawn by the pictures' keys: the same however they were loaded."""
     order = K.sample_keys(seed, 0, features.ids).argsort()
     labels = features.labels[order]
     return [order[labels == label] for label in range(int(labels.max()) + 1)]
@@ -171,7 +171,7 @@ class FewShot:
     spread: float  # standard deviation over the seeds, of the draw of pictures
     accuracies: tuple[float, ...]  # by seed
     penalties: tuple[float, ...]  # by seed, as shares of the features' mean squared length
-    short_classes: int  # classes with fewer pictures than that, which gave all they have
+    short_classes: int  # classes with fewer pictures than that, of which all were used
 
     def to_json(self) -> Any:
         return settings.to_json(self)
@@ -183,7 +183,7 @@ def few_shot(
     """The paper's protocol (section 4.1): least squares from frozen features of a few pictures per class onto
     {-1, 1}^K.
 
-    A seed's few pictures are among its many. Numbers of shots that no class has are left out.
+    A seed's smaller samples are contained in its larger ones. Numbers of shots that no class has are left out.
     """
     num_classes = _num_classes(train, test)
     drawn = [by_class(train, seed) for seed in range(seeds)]
@@ -207,12 +207,12 @@ def few_shot_fit(
 ) -> tuple[Linear, float]:
     """The least squares fit and its penalty, chosen by leaving out each training picture once, exactly.
 
-    The choice goes by the log-loss of what is said of the picture left out, at its best temperature: squared error
-    would ask for small weights where features are weak, and accuracy of a few pictures is too coarse.
+    The criterion is the log-loss of the predictions for the pictures left out, at the best temperature: squared error
+    would favour small weights if features are weak, and the accuracy of a few pictures is too coarse.
     """
     problem = _least_squares(few, num_classes)
     scale = problem.scale or 1.0
-    if int(few.labels.bincount().max()) == 1:  # leaving out a class's only picture tells nothing of the others
+    if int(few.labels.bincount().max()) == 1:  # leaving out a class's only picture says nothing about the others
         penalties = (1.0,)
     losses = {penalty: _left_out_loss(problem, penalty * scale, few) for penalty in penalties}
     best = min(losses, key=lambda penalty: losses[penalty])
@@ -220,7 +220,7 @@ def few_shot_fit(
 
 
 def few_shot_left_out(few: FeatureSet, num_classes: int, penalty: float) -> Tensor:
-    """(N, K): what the fit to all other pictures says of each."""
+    """(N, K): the prediction for each picture by the fit to all others."""
     problem = _least_squares(few, num_classes)
     return problem.left_out(penalty * (problem.scale or 1.0))
 

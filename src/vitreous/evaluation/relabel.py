@@ -1,9 +1,9 @@
-"""Other labels than the set came with: several right ones per picture, or another set's classes.
+"""Other labels than those of the set: several right ones per picture, or another set's classes.
 
-- ReaL accuracy ("Are we done with ImageNet?", Beyer et al. 2020): a prediction is right where it is one of the labels
-  that people gave the picture when asked again; pictures on which they did not agree are left out.
-- A class mapping, for sets like ObjectNet (Barbu et al. 2019), whose classes are others than the model's: the model
-  chooses among the classes that are mapped to, and is right where its choice is mapped to from the picture's class.
+- ReaL accuracy ("Are we done with ImageNet?", Beyer et al. 2020): a prediction is right if it is one of the labels that
+  people gave the picture when asked again; pictures on which they did not agree are left out.
+- A class mapping, for sets like ObjectNet (Barbu et al. 2019), whose classes differ from the model's: the model chooses
+  among the classes that are mapped to, and is right if the picture's class is mapped to its choice.
 """
 
 import json
@@ -22,7 +22,7 @@ from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, wilson
 
-LabelSets = list[frozenset[int]]  # by picture: the numbers of the classes that are right
+LabelSets = list[frozenset[int]]  # by picture: the numbers of the right classes
 
 
 # ---- Several right labels per picture
@@ -59,7 +59,7 @@ def _number(label: Any, numbers: dict[Any, int], num_classes: int, where: str) -
 
 
 def set_accuracy(found: LabelledLogits, label_sets: LabelSets, places: Tensor) -> SetAccuracy:
-    """`places`: by a picture's id, which of the sets is its own."""
+    """`places`: by a picture's id, the index of its set."""
     chosen = places[found.ids].tolist()
     judged = [best in label_sets[at] for best, at in zip(found.best().tolist(), chosen, strict=True) if label_sets[at]]
     if not judged:
@@ -68,9 +68,9 @@ def set_accuracy(found: LabelledLogits, label_sets: LabelSets, places: Tensor) -
 
 
 def places_of(names: Sequence[str], num_sets: int) -> Tensor:
-    """(N,) where the labels of each picture stand. Files whose names number them, each by another number from 1, are
-    found by it, in whatever folder they lie: ILSVRC2012_val_00000293.JPEG at 292, as ReaL's list has it. Pictures
-    without such names stand in the order of the data, and then there are as many sets as pictures."""
+    """(N,) the index of each picture's labels. If files have distinct numbers from 1 in their names, these count, in
+    any folder: ILSVRC2012_val_00000293.JPEG is at 292, as in ReaL's list. Otherwise the labels must be in the order of
+    the data, and there must be as many sets as pictures."""
     found = [re.search(r"(\d+)\D*$", Path(name).stem) for name in names]
     numbers = [int(match[1]) for match in found if match]
     if len(set(numbers)) == len(names) and min(numbers, default=0) >= 1:
@@ -93,7 +93,7 @@ def places_of(names: Sequence[str], num_sets: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassMapping:
-    """Which of the model's classes stand for each class of the data. Data classes that have none are left out."""
+    """The model's classes for each class of the data. Data classes without any are left out."""
 
     to: dict[str, tuple[str, ...]]
 
@@ -113,8 +113,8 @@ class ClassMapping:
 def mapped(found: LabelledLogits, data_classes: Sequence[str], mapping: ClassMapping) -> LabelledLogits:
     """Logits of the data's classes. `found` has labels numbered by them, and the model's classes and logits.
 
-    The logit of a data class is the largest of the model's classes that stand for it, so that the choice is the one
-    among all classes mapped to. Pictures of classes that nothing stands for are left out, and ids stay.
+    The logit of a data class is the largest of the model's classes for it, so that the choice is made among all classes
+    mapped to. Pictures of classes without a mapping are left out; ids stay.
     """
     numbers = {name: number for number, name in enumerate(found.classes)}
     kept = [name for name in data_classes if mapping.to.get(name)]

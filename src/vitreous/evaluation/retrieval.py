@@ -1,6 +1,6 @@
-"""Retrieval, measured: of all texts those of a picture, of all pictures that of a text; every share with its interval.
+"""Retrieval scores: finding a picture's texts among all texts, and a text's picture among all pictures.
 
-Texts of one picture are alike, so intervals come from drawing whole pictures again (bootstrap, fixed seed).
+Texts of one picture are correlated, so intervals come from resampling whole pictures (bootstrap, fixed seed).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class RetrievalEvaluation:
     pictures: int
     texts: int
     depths: tuple[int, ...]
-    to_texts: tuple[Estimate, ...]  # at each depth: the share of pictures of which a text is among the best
+    to_texts: tuple[Estimate, ...]  # at each depth: the share of pictures with one of their texts among the best
     to_pictures: tuple[Estimate, ...]  # the share of texts whose picture is among the best
     both: tuple[Estimate, ...]  # the mean of the two
     median_ranks: tuple[float, float]  # of a picture's best text, and of a text's picture; 1 is the first

@@ -1,7 +1,7 @@
-"""Regularised least squares in closed form, for any number of penalties at the price of one.
+"""Regularised least squares in closed form, for any number of penalties at the cost of one.
 
-Minimises |X W + b - Y|^2 + penalty |W|^2, the sum over pictures, b free. One decomposition serves all penalties, and
-gives for each the exact errors of leaving out one picture at a time (Allen 1974): the residual over 1 - leverage.
+Minimises |X W + b - Y|^2 + penalty |W|^2, summed over pictures, b free. One decomposition serves all penalties, and
+gives the exact errors of leaving out one picture at a time (Allen 1974): the residual over 1 - leverage.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Linear:
 
 
 class LeastSquares:
-    """A problem, decomposed: `fit` and `left_out` for any penalty are then cheap."""
+    """A decomposed problem: `fit` and `left_out` are then cheap for any penalty."""
 
     def __init__(self, values: Tensor, targets: Tensor, intercept: bool = True) -> None:
         """values (N, D), targets (N, K)."""
@@ -30,8 +30,8 @@ class LeastSquares:
         self.centre = values.mean(dim=0) if intercept else values.new_zeros(values.shape[1])
         self.level = self.targets.mean(dim=0) if intercept else self.targets.new_zeros(self.targets.shape[1])
         values, wanted = values - self.centre, self.targets - self.level
-        # Both ways end at X = U S V^T. For many pictures X^T X is far cheaper to decompose, and exact enough: what
-        # rounding it loses is some 1e-16 of its largest square, well below any penalty that makes sense.
+        # Both ways give X = U S V^T. For many pictures X^T X is far cheaper to decompose, and exact enough: rounding
+        # loses about 1e-16 of its largest square, well below any sensible penalty.
         if values.shape[0] > values.shape[1]:
             squares, right = torch.linalg.eigh(values.T @ values)  # rising
         else:
@@ -52,7 +52,7 @@ class LeastSquares:
         return Linear(weights, self.level - self.centre @ weights)
 
     def left_out(self, penalty: float) -> Tensor:
-        """(N, K): what the fit to all other pictures says of each."""
+        """(N, K): the prediction for each picture by the fit to all others."""
         residuals = self.targets - self.level - self.rotated @ self._shrunk(penalty)
         leverage = self.squared @ (1 / (self.squares + penalty))
         if self.intercept:
