@@ -1,4 +1,4 @@
-"""Agreement: what a conversion wrote, opened as its users open it, held against the model it was made of."""
+"""Agreement: the result of a conversion, opened like its users open it, compared with the source model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,18 +16,18 @@ from vitreous.weights.opening import open_as_users_do
 from vitreous.weights.peers import Outputs, Peer, taken_by
 from vitreous.weights.trained import Trained
 
-ROUNDING = 1e-5  # of max|a - b| / max|b|: what float32 leaves of one model computed in two ways
+ROUNDING = 1e-5  # max|a - b| / max|b| between two ways to compute the same model in float32
 
 
 @dataclass(frozen=True)
 class Agreement:
-    reader: str  # who opened what was written
+    reader: str  # what opened the result
     distances: Mapping[str, Mapping[str, float]]  # features, logits, pooled -> float32, float64 -> the largest
-    num_pictures: tuple[int, int]  # made ones, and the user's
+    num_pictures: tuple[int, int]  # generated ones, and the user's
 
     @property
     def largest(self) -> float:
-        """Of the most exact comparison; NaN where anything is not finite."""
+        """The largest distance in the most exact comparison; NaN if anything is not finite."""
         found = [values.get("float64", values["float32"]) for values in self.distances.values()]
         return max(found, key=lambda value: math.inf if math.isnan(value) else value)
 
@@ -53,8 +53,8 @@ def agree(
     pictures: Sequence[str | Path] = (),
     exact: bool = False,
 ) -> Agreement:
-    """The source's outputs and those of what lies at `path` (read by us as `again`), in float32; in float64 too where
-    float32 does not tell rounding from a difference, or where `exact` wants it."""
+    """Compares the source's outputs with those of the result at `path` (read by us as `again`), in float32; in float64
+    too if float32 does not distinguish rounding from a difference, or if `exact`."""
     seen = _images(source, carried, pictures)
     peer = open_as_users_do(path, carried.format, carried.card)
     reader, theirs = "our own model", _by_ours(again, carried.format)
@@ -70,7 +70,7 @@ def agree(
 
 
 def _images(source: Trained, carried: Carried, pictures: Sequence[str | Path]) -> tuple[Tensor, Tensor]:
-    """The same pictures as the source sees them, and as what was written wants them: (B, C, h, w) float32 each."""
+    """The same pictures, preprocessed for the source and for the result: (B, C, h, w) float32 each."""
     channels, preprocessing = source.card.model.channels, source.card.preprocessing
     if channels != len(preprocessing.mean):
         if pictures:
@@ -82,7 +82,7 @@ def _images(source: Trained, carried: Carried, pictures: Sequence[str | Path]) -
 
 
 def _by_ours(again: Trained, format: Format) -> Callable[[Tensor], Outputs]:
-    """With the constants that the format's code has, whatever a config of ours beside the file may say."""
+    """With the constants of the format's own code, whatever a config of ours beside the file may say."""
     run = replace(again, card=replace(format.run_as(again.card), task=again.card.task))
     return lambda images: outputs(run, images)
 
@@ -101,6 +101,6 @@ def _distances(
     source: Trained, read: Callable[[Tensor], Outputs], seen: tuple[Tensor, Tensor], dtype: torch.dtype
 ) -> dict[str, float]:
     ours, theirs = outputs(source, seen[0].to(dtype)), read(seen[1].to(dtype))
-    # With a head, logits are what it is for: tokens before a norm may have been folded another way.
+    # With a head, logits decide: tokens before a norm may have been folded differently.
     names = ("logits", "boxes") if "logits" in ours else ("features", "pooled", "pictures", "texts", "similarity")
     return {name: distance(theirs[name], ours[name]) for name in names if name in theirs}

@@ -1,4 +1,4 @@
-"""Convert: a model from any format to any other, opened as its users do and compared before it counts as written."""
+"""Convert a model from any format to any other; the result is opened like its users do and compared."""
 
 import json
 from collections.abc import Sequence
@@ -46,12 +46,12 @@ def convert(
     """Write the model at `where` to `out` in the format `to`. Returns what was done, in a line, or in several.
 
     With `classes`, a model of pictures and words becomes a classifier of these names, in sentences by `templates`,
-    calibrated on pictures that are `labelled` by them.
+    calibrated on `labelled` pictures of these classes.
 
-    What the format cannot carry is folded into the weights, refused, or named in a note beside the result. What was
-    written is opened by the library that it is for, where that is installed, and its outputs are compared with the
-    source's, on two generated pictures and on `pictures`. Unless it may be `approximate`, a difference beyond rounding
-    is an error, and nothing is left at `out`. With `verified`, both sides are also held against their libraries.
+    What the format cannot store is folded into the weights, refused, or named in a note beside the result. The result
+    is opened by the library that it is for, if that is installed, and its outputs are compared with the source's, on
+    two generated pictures and on `pictures`. Unless it may be `approximate`, a difference beyond rounding is an error,
+    and nothing is left at `out`. With `verified`, both sides are also compared with their own libraries.
     """
     target = Path(out)
     chosen = None if to == "vitreous" else formats.named(to)
@@ -141,7 +141,7 @@ def _sides(size: tuple[int, int]) -> str:
     return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
-# ---- What was written
+# ---- The result
 
 
 def _read_back(written: Trained, place: Path) -> Trained:
@@ -157,13 +157,13 @@ def _read_back(written: Trained, place: Path) -> Trained:
 
 
 def _told(trained: Trained) -> tuple[int, int] | None:
-    """How positions lie that are no square, and the size of a ResNet's pictures, some files do not tell."""
+    """The picture size, which some files do not contain: for positions that are not square, and for ResNets."""
     height, width = trained.card.model.picture_px
     return None if height == width and isinstance(trained.card.model, ViTSettings) else (height, width)
 
 
 def _write_tokenizer(trained: Trained, format: formats.Format, place: Path) -> tuple[str, ...]:
-    """Of a text tower, beside the weights. Returns what it loses, a line each."""
+    """The tokenizer of a text tower, beside the weights. Returns what it loses, one line each."""
     if trained.words is None or not isinstance(trained.card.task, ImageTextSettings):
         return ()
     if not place.is_dir():
@@ -199,8 +199,8 @@ def _write_notes(place: Path, notes: Sequence[str], trained: Trained, carried: C
 
 
 def compare(first: Trained, second: Trained) -> None:
-    """Whether two are the same to the last bit; if not, which tensor differs."""
-    # What a format's models carry along without our using it may stay behind.
+    """Checks that two models are the same to the last bit; an error names the tensor that differs."""
+    # What a format's models contain and we do not use may be left out.
     names = sorted(n for n in first.weights.keys() ^ second.weights.keys() if not n.startswith("extra."))
     if names:
         raise UserError(f"{second.where}: {names[0]} was lost or added when writing ({len(names)} tensors in all)")
@@ -213,7 +213,7 @@ def compare(first: Trained, second: Trained) -> None:
 
 
 def _placed(trained: Trained) -> dict[str, Tensor]:
-    """With the positions of the prefix tokens as a part of the tokens."""
+    """With the positions of the prefix tokens added to the tokens."""
     tokens, table = trained.weights[TOKENS].clone(), trained.weights[TABLE].clone()
     num = as_vit(trained.card.model, f"{trained.where}: position embeddings in a model that is not a ViT").num_prefix
     tokens[:num] += table[:num]

@@ -1,4 +1,4 @@
-"""What a model returns for pictures, and how far apart two models are: what conversions and proofs compare."""
+"""The outputs of a model for pictures, and the distance between two models, for conversions and proofs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def random_pictures(size_px: tuple[int, int], num: int = 2) -> Tensor:
 
 
 def read_pictures(pictures: Sequence[str | Path], preprocessing: Preprocessing) -> list[Tensor]:
-    """(1, 3, h, w) uint8 each: the user's own, resized and cut as the model wants them."""
+    """(1, 3, h, w) uint8 each: the user's own, resized and cropped for the model."""
     found = []
     for picture in pictures:
         try:
@@ -45,13 +45,13 @@ def read_pictures(pictures: Sequence[str | Path], preprocessing: Preprocessing) 
 
 @torch.no_grad()
 def outputs(trained: Trained, images: Tensor) -> Outputs:
-    """Of our own model, prepared for images of this size, in their precision; logits after the temperature."""
+    """The outputs of our model, prepared for images of this size, in their precision; logits after the temperature."""
     fitted = trained.resized((images.shape[-2], images.shape[-1]))
     model = (fitted.encoder().eval() if fitted.card.task is None else fitted.task()).to(images.dtype)
     encoder: Encoder = model.encoder if isinstance(model, Task) else model
     if isinstance(model, Detect):
         return model.predict(images).outputs()
-    if isinstance(model, MaskQueries):  # whatever is made of it
+    if isinstance(model, MaskQueries):  # for any kind of result
         said = model.decoded(images)
         return {"logits": said.logits[-1], "masks": said.masks()}
     if isinstance(model, ImageText):
@@ -64,20 +64,20 @@ def outputs(trained: Trained, images: Tensor) -> Outputs:
 
 
 def _of_both_towers(model: ImageText, images: Tensor) -> Outputs:
-    """Of pictures, of some rows of tokens, and of each pair."""
+    """The outputs for pictures, for some rows of tokens, and for each pair."""
     pictures, texts = model.embed_pictures(images), model.embed_texts(some_rows(model.settings.text))
     similarity = model.log_scale.exp() * pictures @ texts.T
     return {"pictures": pictures, "texts": texts, "similarity": similarity + (0 if model.bias is None else model.bias)}
 
 
 def _tokens(features: Features) -> Tensor:
-    """(B, P + h*w, D), as the peers have them."""
+    """(B, P + h*w, D), as in the peers."""
     patches = features.maps[0].flatten(2).transpose(1, 2)
     return patches if features.prefix is None else torch.cat([features.prefix, patches], dim=1)
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """max|a - b| / max|b|; infinite where they are not of one shape, and NaN where one is not finite."""
+    """max|a - b| / max|b|; infinite if the shapes differ, NaN if anything is not finite."""
     if ours.shape != theirs.shape:
         return float("inf")
     largest, apart = theirs.abs().max(), (ours - theirs).abs().max()

@@ -1,4 +1,4 @@
-"""Verify: a foreign file held against the library it belongs to, and against what we would write back of it."""
+"""Verify a foreign file: compare it with the library it belongs to, and with what we would write back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,21 +16,21 @@ from vitreous.weights.google import GoogleBiT, GoogleViT
 from vitreous.weights.peers import Peer, build_peer, taken_by
 from vitreous.weights.trained import Trained, fetched
 
-# Of max|ours - theirs| / max|theirs|. float64 tells whether it is the same model, float32 how far rounding goes.
+# Of max|ours - theirs| / max|theirs|. float64 shows whether it is the same model, float32 the effect of rounding.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was compared, and how far apart it is at most."""
+    """What was compared, and the largest distances."""
 
     where: str
     model: str  # in words
     format: str
-    peer: str | None  # None: there is none, or it cannot be had
+    peer: str | None  # None: there is none, or it is not available
     distances: Mapping[str, Mapping[str, float]]  # features, logits, pooled -> float64, float32 -> the largest
     num_pictures: tuple[int, int]  # random ones, and the user's
-    num_tensors: int  # that came back bit by bit
+    num_tensors: int  # that were written back bit for bit
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -53,10 +53,10 @@ def verify(
     *,
     heads: int | None = None,
 ) -> Verification:
-    """Our outputs for the weights at `where` against those of the library they belong to, in float64 and float32, on
-    random pictures and on `pictures`; then all of its tensors against those that we write back.
+    """Compares our outputs for the weights at `where` with those of the library they belong to, in float64 and float32,
+    on random pictures and on `pictures`; then all tensors with those that we write back.
 
-    A difference, and a library that is not there, are UserErrors.
+    A difference, or a missing library, is a UserError.
     """
     trained = Trained.load(where, picture_px=picture_px, heads=heads)
     if trained.format == "vitreous":
@@ -72,7 +72,7 @@ def verify(
     except UserError as error:
         if not isinstance(chosen, GoogleViT | GoogleBiT):
             raise
-        peer, notes = None, (*notes, f"no library owns this format, and timm did not read it: {error}")
+        peer, notes = None, (*notes, f"no library owns this format, and timm cannot read it: {error}")
     if peer is None or written.tensors.keys() <= given.tensors.keys():  # else it has the names of another version
         _compare_tensors({name: given.tensors[name] for name in trained.report.used}, written.tensors, str(where))
     distances = {}
@@ -94,8 +94,8 @@ def verify(
 
 
 def _batches(trained: Trained, pictures: Sequence[str | Path]) -> list[Tensor]:
-    """Random pictures at the size of the positions, and at that of the preprocessing where it is another; then the
-    user's. (B, C, h, w) float32 each."""
+    """Random pictures at the size of the positions, and at that of the preprocessing if it differs; then the user's.
+    (B, C, h, w) float32 each."""
     channels, preprocessing = trained.card.model.channels, trained.card.preprocessing
     sizes = dict.fromkeys((trained.card.model.picture_px, preprocessing.size_px))
     batches = [random_images(channels, size) for size in sizes]
@@ -115,7 +115,7 @@ def _compare_tensors(before: Mapping[str, Tensor], after: Mapping[str, Tensor], 
 
 @torch.no_grad()
 def _distances(trained: Trained, peer: Peer, batches: Sequence[Tensor]) -> dict[str, dict[str, float]]:
-    """The largest of each output in each precision; an error where one is too large."""
+    """The largest distance of each output in each precision; an error if one is too large."""
     largest: dict[str, dict[str, float]] = {}
     compared = replace(trained, card=replace(trained.card, model=peer.model))
     for dtype, tolerance in TOLERANCES.items():

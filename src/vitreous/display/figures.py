@@ -11,9 +11,9 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Told apart by people who see colours differently (Okabe and Ito 2008), readable on white and on dark grey.
+# Distinguishable with colour blindness (Okabe and Ito 2008), readable on white and on dark grey.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
-INK = "#010203"  # in a page, this exact colour becomes the page's own ink
+INK = "#010203"  # a page replaces this exact colour by its own text colour
 
 STYLE: Any = {
     "axes.axisbelow": True,
@@ -29,8 +29,8 @@ STYLE: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.labelcolor": INK,
-    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and recoloured
-    "svg.hashsalt": "vitreous",  # the same figure gives the same file
+    "svg.fonttype": "none",  # text stays text: searchable, readable aloud, recolourable
+    "svg.hashsalt": "vitreous",  # so that the same figure gives the same file
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def drawing(draw: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a function that draws: inside it the house style holds, and the caller's own is left alone."""
+    """Decorates a function that draws: the house style applies inside it, and the caller's style is not changed."""
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,14 +53,14 @@ def drawing(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def figure(width: float = 6.0, height: float = 3.6) -> Figure:
-    """An empty figure, in inches. Without pyplot, so that nothing is kept and any thread may draw."""
+    """An empty figure, in inches. Without pyplot, so that nothing stays in memory and any thread may draw."""
     made = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)
     return made
 
 
 def save(drawn: Figure, path: Path) -> None:
-    """`path` without its ending: a PNG to look at and an SVG to put into a paper."""
+    """Saves a PNG to look at and an SVG for papers. `path`: without its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         drawn.savefig(path.with_name(path.name + ".png"), dpi=160, facecolor="white")
@@ -68,7 +68,7 @@ def save(drawn: Figure, path: Path) -> None:
 
 
 def svg(drawn: Figure) -> str:
-    """For a page: transparent, as wide as its place, its ink the page's own (light and dark)."""
+    """For a page: transparent, as wide as its place, in the page's text colour (light or dark)."""
     text = io.StringIO()
     with rc_context(STYLE):
         drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})

@@ -1,16 +1,16 @@
-"""HTML that is escaped by construction: whatever is a str is text, and only elements built here are markup."""
+"""HTML that is escaped by construction: every str is text, and only elements built here are markup."""
 
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-VOID = frozenset({"br", "hr", "img", "meta"})  # elements without an end
+VOID = frozenset({"br", "hr", "img", "meta"})  # elements without an end tag
 
 
 @dataclass(frozen=True)
 class Html:
-    """Markup. Made by `tag` and `together`; by hand only of what this package wrote itself."""
+    """Markup. Built by `tag` and `together`; by hand only from what this package wrote itself."""
 
     markup: str
 
@@ -18,7 +18,7 @@ class Html:
         return self.markup
 
 
-Content = Any  # Html; None, which is nothing; an iterable of contents; anything else is text
+Content = Any  # Html; None for nothing; an iterable of contents; anything else is text
 
 
 def together(*contents: Content) -> Html:

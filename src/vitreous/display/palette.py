@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 Colour = tuple[int, int, int]
 
-# Of Okabe and Ito (2008), distinguishable by all eyes, brightest contrasts first.
+# From Okabe and Ito (2008), distinguishable with colour blindness, highest contrast first.
 FIRST_COLOURS: tuple[Colour, ...] = (
     (0, 114, 178),
     (230, 159, 0),
@@ -18,19 +18,19 @@ FIRST_COLOURS: tuple[Colour, ...] = (
     (213, 94, 0),
     (240, 228, 66),
 )
-HUES, LIGHTS, SATURATIONS = 36, (0.32, 0.45, 0.6, 0.75), (0.4, 0.6, 0.85)  # of the further ones
+HUES, LIGHTS, SATURATIONS = 36, (0.32, 0.45, 0.6, 0.75), (0.4, 0.6, 0.85)  # of further colours
 
 
 def palette(num: int) -> list[Colour]:
-    """A colour for each of `num` classes, always the same for the same number of a class. After some hundreds they come
-    again."""
+    """A colour for each of `num` classes, always the same for the same class number. After some hundreds they
+    repeat."""
     colours = _colours()
     return [colours[number % len(colours)] for number in range(num)]
 
 
 @cache
 def _colours() -> tuple[Colour, ...]:
-    """Each further one is as unlike all before it as can be."""
+    """Each further colour differs as much as possible from all before it."""
     others = [
         colorsys.hls_to_rgb(at / HUES, light, much) for light in LIGHTS for much in SATURATIONS for at in range(HUES)
     ]
@@ -46,7 +46,7 @@ def _colours() -> tuple[Colour, ...]:
 
 
 def _seen(colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """sRGB (N, 3) -> Oklab (Ottosson 2020), where distances are as they look."""
+    """sRGB (N, 3) -> Oklab (Ottosson 2020), where distances correspond to perception."""
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     cones = [
         [0.41222147, 0.53633254, 0.05144599],

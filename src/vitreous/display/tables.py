@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vitreous.display.html import Content, Html, tag, together
 from vitreous.terminal import table
 
-# A notebook brings styles of its own, which push text to the right; its colours stay, light or dark.
+# A notebook's own styles align text to the right; its colours stay, light or dark.
 CELL = "text-align: left; padding: 0.25em 1.2em 0.25em 0"
 APART = "margin: 0.5em 0 1em"
 

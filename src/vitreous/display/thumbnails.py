@@ -1,4 +1,4 @@
-"""Pictures inside a page or a notebook: small, and part of the text."""
+"""Small pictures embedded in a page or a notebook."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ QUALITY = 80
 
 
 def picture(pixels: NDArray[np.uint8], alt: str, *, most_px: int, square: bool = False) -> Html:
-    """The picture with sides of at most this many pixels; `square`: its middle, cropped."""
+    """The picture with sides of at most this many pixels; `square`: cropped to its centre."""
     image = Image.fromarray(pixels)
     if square:
         side = min(image.size)
@@ -38,6 +38,6 @@ def _uri(image: Image.Image) -> str:
 
 
 def enlarged(pixels: NDArray[np.uint8], least_px: int) -> NDArray[np.uint8]:
-    """Every pixel as a block, so that what is laid upon a tiny picture is not as coarse as it is."""
+    """Every pixel as a block, so that what is drawn over a tiny picture is finer than its pixels."""
     times = -(-least_px // min(pixels.shape[:2]))
     return pixels if times <= 1 else np.repeat(np.repeat(pixels, times, axis=0), times, axis=1)

@@ -1,9 +1,8 @@
-"""Files and folders that are written whole or not at all, and what is left of them where a process is killed.
+"""Files and folders that are written whole or not at all, and removing what a killed process leaves.
 
-Whatever is being written stands beside its place as `.NAME.vitreous-tmp-PID`; what it replaces as `.NAME.vitreous-old`
-until it is in place; what is being removed as `.NAME.vitreous-gone-PID`. Nothing else in anybody's folder has such a
-name, so whatever has one may be cleared away: by whoever alone writes into the folder (`sweep`), or by the next writer
-of the same NAME.
+What is being written is beside its place as `.NAME.vitreous-tmp-PID`; what it replaces is `.NAME.vitreous-old` until
+then; what is being removed is `.NAME.vitreous-gone-PID`. Nothing else has such names, so these may be removed: by the
+only process that writes into the folder (`sweep`), or by the next writer of the same NAME.
 """
 
 import glob
@@ -24,7 +23,7 @@ _OURS = re.compile(r"\.(?P<name>.+)\.vitreous-(?:old|(?:tmp|gone)-(?P<process>\d
 
 
 def temporary(path: Path, process: int | None = None) -> Path:
-    """`process` is another one's number where several write one folder together."""
+    """`process`: the id of another process, if several write one folder together."""
     return path.with_name(f".{path.name}.vitreous-tmp-{os.getpid() if process is None else process}")
 
 
@@ -37,8 +36,8 @@ def old(path: Path) -> Path:
 
 @contextmanager
 def placed(path: Path) -> Iterator[Path]:
-    """Write a file, or a folder where none is yet, at the path that this gives. It takes its place once all went well;
-    after an error it is gone, and what was in its place still is there."""
+    """Write a file, or a new folder, at the path that this yields. It is renamed into place if all went well; after an
+    error it is removed, and what was in place is still there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = temporary(path)
     clear(path)
@@ -64,21 +63,21 @@ def write_json(document: Any, path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """A UserError where it is not there, or no JSON."""
+    """A UserError if the file does not exist, or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
+    except (ValueError, RecursionError) as error:  # also for bytes that are not UTF-8
         raise UserError(f"{path}: damaged, or not JSON ({error})") from None
 
 
-# As the system says it, and libraries pass it on among words of their own.
+# The system's messages, which libraries pass on within their own.
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 
 
 def not_written(path: Path, error: Exception, num_bytes: int, advice: str | None = None) -> UserError:
-    """What to say of a file or folder of this many bytes; if a disk is full, how much space is missing."""
+    """The error for a file or folder of this many bytes; if the disk is full, it says how much space is needed."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
     if full := _FULL.search(reason):
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -86,23 +85,23 @@ def not_written(path: Path, error: Exception, num_bytes: int, advice: str | None
     return UserError(f"{path}: cannot be written ({reason}); {advice or 'free some space or choose another place'}")
 
 
-# ---- clearing away
+# ---- removing
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder of ours. A folder is gone at once: a half-removed one must not look whole."""
+    """Delete a file or a folder of ours. A folder disappears at once: a half-removed one must not look intact."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return
     if _OURS.fullmatch(path.name) is None:
         gone = path.with_name(f".{path.name}.vitreous-gone-{os.getpid()}")
-        remove(gone)  # of a process that had the same number
+        remove(gone)  # left by a process with the same id
         path = path.rename(gone)
     shutil.rmtree(path)
 
 
 def clear(path: Path) -> None:
-    """Delete what killed processes left while they wrote or removed `path`; before writing it again."""
+    """Delete what processes left that were killed while they wrote or removed `path`, before writing it again."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.vitreous-*"):
         match = _OURS.fullmatch(left.name)
         if match is None or match["process"] is None:
@@ -113,7 +112,7 @@ def clear(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Clear away all that killed writers left in a folder. Only for whoever alone writes there."""
+    """Delete everything that killed writers left in a folder. Only for its only writer."""
     for left in list(folder.iterdir()):
         match = _OURS.fullmatch(left.name)
         if match is None:
@@ -126,7 +125,7 @@ def sweep(folder: Path) -> None:
 
 
 def strangers(folder: Path) -> list[str]:
-    """What is in a folder, apart from locks and from what `sweep` clears away."""
+    """What is in a folder, apart from locks and from what `sweep` deletes."""
     return sorted(
         entry.name
         for entry in folder.iterdir()

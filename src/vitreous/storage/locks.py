@@ -1,4 +1,4 @@
-"""Locks: what one process at a time may work on. A second one can say which has it."""
+"""Locks for what only one process at a time may work on. A second process can tell which one holds a lock."""
 
 from pathlib import Path
 from typing import IO
@@ -8,10 +8,10 @@ from vitreous.errors import UserError
 
 
 def take(path: Path) -> IO[bytes] | None:
-    """The lock, ours until it is closed; None: another process has it.
+    """The lock, ours until it is closed; None: another process holds it.
 
-    It knows processes only: within one process it may be granted again, and given back as soon as any of its files is
-    closed.
+    Locks belong to processes: within one process, a lock may be granted again, and is released as soon as any of its
+    files is closed.
     """
     try:
         file = path.open("ab")
@@ -24,7 +24,7 @@ def take(path: Path) -> IO[bytes] | None:
 
 
 def holder(path: Path) -> str:
-    """Who has a lock that was just refused, in words: as much as the system tells. Not for a process that has it."""
+    """Who holds a lock that was just refused, in words, as far as the system tells. Not for the process that has it."""
     try:
         with path.open("rb") as file:
             process = platforms.lock_holder(file)

@@ -1,1 +1,1 @@
-"""Texts as models read them: cleaning, tokens, and the files that tokenizers come in."""
+"""Texts as models read them: cleaning, tokens, and tokenizer files."""

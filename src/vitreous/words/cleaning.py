@@ -1,4 +1,4 @@
-"""What is done to a text before it is cut into tokens. It is a part of a tokenizer's format: the same vocabulary behind
+"""The cleaning of texts before they are cut into tokens. It is part of a tokenizer's format: the same vocabulary with
 another cleaning gives other tokens."""
 
 import html
@@ -9,19 +9,19 @@ from typing import Any, Literal, get_args
 
 from vitreous.errors import UserError
 
-# none: as it is, where the tokenizer itself says what is to be done. clip: OpenAI's and open_clip's. canonical:
-# open_clip's for SigLIP. siglip: transformers'.
+# none: no cleaning, if the tokenizer itself does it. clip: OpenAI's and open_clip's. canonical: open_clip's for SigLIP.
+# siglip: transformers'.
 Cleaning = Literal["none", "clip", "canonical", "siglip"]
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def cleaning(name: str) -> Callable[[str], str]:
-    """By its name in a tokenizer's document."""
+    """The cleaning of this name in a tokenizer's document."""
     if name not in get_args(Cleaning):
-        raise UserError(f"no way of cleaning texts is called {name!r}: {', '.join(get_args(Cleaning))}")
+        raise UserError(f"there is no way of cleaning texts called {name!r}; there are {', '.join(get_args(Cleaning))}")
     if name in ("clip", "canonical"):
-        needed("ftfy")  # before the first text: whoever lacks it is told so at once
+        needed("ftfy")  # an error, if any, comes before the first text
     return CLEANINGS[name]
 
 
@@ -36,7 +36,7 @@ def needed(library: str) -> Any:
 
 
 def _repaired(text: str) -> str:
-    """Wrongly decoded letters and curly quotes put right, HTML's entities resolved: captions come from web pages."""
+    """Repairs wrongly decoded letters and curly quotes, and resolves HTML entities: captions come from web pages."""
     fixed: str = needed("ftfy").fix_text(text)
     return html.unescape(html.unescape(fixed)).strip()
 

@@ -1,7 +1,7 @@
-"""Tokenizers as they come in files: known by what is in them, or in the folder of a model.
+"""Tokenizer files, recognised by their contents, or in the folder of a model.
 
-OpenAI's and open_clip's is a list of merges, packed (bpe_simple_vocab_16e6.txt.gz). transformers has a tokenizer.json,
-or a vocab.json with a merges.txt; for SigLIP a spiece.model.
+OpenAI's and open_clip's is a compressed list of merges (bpe_simple_vocab_16e6.txt.gz). transformers has a
+tokenizer.json, or a vocab.json with a merges.txt; for SigLIP a spiece.model.
 """
 
 import gzip
@@ -17,8 +17,8 @@ from vitreous.words.pairs import PairPieces, clip_tokenizer, defined, library
 from vitreous.words.sentences import SentencePieces
 from vitreous.words.tokenizer import Tokenizer
 
-MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json, which SigLIP 2 has, is half of that
-MERGES = 49_152 - 256 - 2  # that CLIP uses of its list
+MAX_BYTES = 64 * 2**20  # twice the size of Gemma's tokenizer.json, which SigLIP 2 uses
+MERGES = 49_152 - 256 - 2  # number that CLIP uses from its list
 DOCUMENT, CONFIG, VOCABULARY, PAIRS, SENTENCES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -29,12 +29,12 @@ DOCUMENT, CONFIG, VOCABULARY, PAIRS, SENTENCES = (
 
 
 def read_tokenizer(where: str | Path, context: int | None = None) -> Tokenizer:
-    """`context`: tokens in a row, where it is not to be what the files say."""
+    """`context`: tokens in a row, if it should not be what the files say."""
     path = Path(where).expanduser()
     if path.is_dir():
         found = _in_folder(path)
     elif not path.is_file():
-        raise UserError(f"{where}: no such file or folder of a tokenizer")
+        raise UserError(f"{where}: there is no tokenizer file or folder")
     elif path.suffix == ".json":
         found = _in_json(path)
     elif path.suffix == ".model":
@@ -67,12 +67,12 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if len(found) > MAX_BYTES:
-        raise UserError(f"{path}: over {MAX_BYTES >> 20} MB are no tokenizer")
+        raise UserError(f"{path}: over {MAX_BYTES >> 20} MB, which is too large for a tokenizer")
     return found
 
 
 def _text(path: Path) -> str:
-    """Unpacked, where it is packed."""
+    """Decompressed if necessary."""
     data = _bytes(path)
     try:
         if data.startswith(b"\x1f\x8b"):
@@ -94,7 +94,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def merges_in(path: Path) -> list[tuple[str, str]]:
-    """Those of CLIP, from a list of them, packed or not, or from a tokenizer.json."""
+    """CLIP's merges, from a list of them, compressed or not, or from a tokenizer.json."""
     if path.suffix != ".json":
         return _merges(_text(path), str(path))[:MERGES]
     match _json(path):
@@ -130,12 +130,12 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _of_library(tokenizer: Any, config: Mapping[str, Any], where: str) -> Tokenizer:
-    """What stands before and after a text is seen in an empty one."""
+    """The tokens before and after a text are those of an empty text."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     around = tokenizer.encode("", add_special_tokens=True).ids
     if not 1 <= len(around) <= 2:
-        raise UserError(f"{where}: {len(around)} tokens around every text, where we know of an end, or a start and one")
+        raise UserError(f"{where}: {len(around)} tokens around every text; we support an end, or a start and an end")
     longest = config.get("model_max_length")
     context = longest if isinstance(longest, int) and longest <= 65_536 else 77
     padding = tokenizer.token_to_id(_word(config.get("pad_token")) or "")
@@ -150,13 +150,13 @@ def _of_library(tokenizer: Any, config: Mapping[str, Any], where: str) -> Tokeni
 
 
 def _word(token: Any) -> str | None:
-    """A special token, as a config writes it."""
+    """A special token in a config."""
     found = token.get("content") if isinstance(token, Mapping) else token
     return found if isinstance(found, str) else None
 
 
 def _in_two_files(folder: Path) -> Tokenizer:
-    """As transformers' CLIPTokenizer reads them: with its own cleaning, and no repairs."""
+    """Like transformers' CLIPTokenizer: with its own cleaning, and no repairs."""
     vocabulary, config = _json(folder / VOCABULARY), _config(folder)
     merges = _merges(_text(folder / PAIRS), str(folder / PAIRS))
     start = _word(config.get("bos_token")) or "<|startoftext|>"

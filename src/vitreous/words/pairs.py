@@ -1,4 +1,4 @@
-"""Pieces by the `tokenizers` library: byte pairs as CLIP has them, and whatever else a tokenizer.json describes."""
+"""Pieces by the `tokenizers` library: CLIP's byte pairs, and anything else that a tokenizer.json describes."""
 
 import json
 import os
@@ -9,22 +9,22 @@ from vitreous.errors import UserError, first_line
 from vitreous.words.cleaning import needed
 from vitreous.words.tokenizer import Pieces, Tokenizer
 
-# Words, digits one by one, and what is neither: as GPT-2, without the spaces. U+0345 is none of these to Python's
-# regex, by which CLIP cuts texts, where it does not tell small letters from large ones.
+# Words, single digits, and everything else: as in GPT-2, without the spaces. For Python's regex, with which CLIP cuts
+# texts, U+0345 is none of these if it ignores case.
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}\x{345}]+"
 WORD_END = "</w>"
 START, END = "<start_of_text>", "<end_of_text>"  # as open_clip writes them
 
 
 def library() -> Any:
-    """Its threads are its own: the processes that read pictures are forked, and never call it."""
+    """The library has threads, which is safe: the processes that read pictures are forked, and never call it."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     return needed("tokenizers")
 
 
 class PairPieces(Pieces):
     def __init__(self, tokenizer: Any, marks: Mapping[str, int] | None = None) -> None:
-        """`marks`: words that stand for a token by themselves where a text holds them, by OpenAI's rule."""
+        """`marks`: words in a text that are single tokens, by OpenAI's rule."""
         self.tokenizer, self.marks = tokenizer, dict(marks or {})
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -38,7 +38,7 @@ class PairPieces(Pieces):
         return self._plain(texts)
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
-        # A lone surrogate is no text: it comes from a broken file.
+        # A lone surrogate is not text: it comes from a broken file.
         readable = [text.encode(errors="replace").decode() for text in texts]
         return [found.ids for found in self.tokenizer.encode_batch(readable, add_special_tokens=False)]
 
@@ -62,8 +62,8 @@ class PairPieces(Pieces):
 
 
 def marked(text: str, marks: Sequence[str]) -> list[str]:
-    """A text cut around its marks. One counts where the words before it end: after a space, a letter, a digit or
-    another mark; behind other signs it is read as one more of these."""
+    """A text cut around its marks. A mark counts after a space, a letter, a digit or another mark, where a word ends;
+    after other signs it is read as more of these."""
     parts, begun, at = [], 0, 0
     while at < len(text):
         mark = next((mark for mark in marks if text.startswith(mark, at)), None)
@@ -76,7 +76,7 @@ def marked(text: str, marks: Sequence[str]) -> list[str]:
 
 
 def defined(definition: Mapping[str, Any], where: str) -> Any:
-    """The library's own tokenizer of a tokenizer.json."""
+    """The library's own tokenizer for a tokenizer.json."""
     try:
         return library().Tokenizer.from_str(json.dumps(definition))
     except UserError:
@@ -89,14 +89,14 @@ def defined(definition: Mapping[str, Any], where: str) -> Any:
 
 
 def byte_letters() -> list[str]:
-    """A visible letter for each of the 256 bytes, in the order of GPT-2's table: printable ones come first and stand
-    for themselves, the others follow in order, as letters from 256 on."""
+    """A visible letter for each of the 256 bytes, in the order of GPT-2's table: printable ones come first and are
+    themselves, the others follow in order, as letters from 256 on."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return [*map(chr, own), *(chr(256 + place) for place in range(256 - len(own)))]
 
 
 def clip_tokenizer(merges: Sequence[tuple[str, str]], context: int = 77) -> Tokenizer:
-    """OpenAI's: letters of bytes, those that end a word, what becomes of each merge, and two marks."""
+    """OpenAI's: letters of bytes, those that end a word, the result of each merge, and two marks."""
     letters = byte_letters()
     words = [*letters, *(letter + WORD_END for letter in letters), *map("".join, merges), START, END]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -129,7 +129,7 @@ def _words() -> Any:
 
 
 def train_tokenizer(captions: Iterable[str], size: int, context: int) -> Tokenizer:
-    """Byte pairs learned from captions: at most `size` of them, fewer where the captions have no more to learn from."""
+    """Byte pairs learned from captions: at most `size` of them, fewer if the captions do not have that many."""
     tokenizers = library()
     from vitreous.words.cleaning import cleaning
 

@@ -9,7 +9,7 @@ from vitreous.errors import UserError, first_line
 from vitreous.words.cleaning import needed
 from vitreous.words.tokenizer import Pieces
 
-SPACE = "▁"  # what stands for a space in pieces
+SPACE = "▁"  # represents a space in pieces
 
 
 class SentencePieces(Pieces):
@@ -20,7 +20,7 @@ class SentencePieces(Pieces):
             self.processor = needed("sentencepiece").SentencePieceProcessor(model_proto=model)
         except UserError:
             raise
-        except Exception as error:  # of any kind, by the library's own wrapper
+        except Exception as error:  # the library may raise anything
             raise UserError(f"{where}: the library sentencepiece does not take it ({first_line(error)})") from None
         self._unknown = self.processor.id_to_piece(self.processor.unk_id())
         self._skipped = len(self.processor.encode(self._unknown))
@@ -29,8 +29,8 @@ class SentencePieces(Pieces):
         return int(self.processor.get_piece_size())
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Every text begins with a space, as a word inside a sentence would. The library drops spaces at the start, so
-        something stands before it, and is taken away again."""
+        """Every text begins with a space, like a word inside a sentence. The library drops spaces at the start, so
+        something is put before it, and removed again."""
         found = self.processor.encode([f"{self._unknown}{SPACE}{text}" if text else self._unknown for text in texts])
         return [list(ids[self._skipped :]) for ids in found]
 

@@ -1,4 +1,4 @@
-"""Tokenizer: texts in, rows of token ids out, all of one length. Saved whole with the model that reads them."""
+"""Tokenizer: texts in, rows of token ids of equal length out. It is saved with the model that reads them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ Ids = NDArray[np.int32]
 
 
 class Pieces(ABC):
-    """Cuts cleaned texts into the ids of their pieces, without what marks their beginning and end."""
+    """Cuts cleaned texts into the ids of their pieces, without marks for beginning and end."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many ids there are: the rows of an embedding table."""
+        """The number of ids: the rows of an embedding table."""
 
     @abstractmethod
     def ids(self, texts: Sequence[str]) -> list[list[int]]: ...
@@ -34,10 +34,10 @@ class Pieces(ABC):
 class Tokenizer:
     pieces: Pieces
     cleaning: Cleaning
-    context: int  # tokens in a row; a longer text loses its end
+    context: int  # tokens in a row; longer texts are truncated
     start: int | None  # the token before every text
     end: int  # the token after it
-    padding: int  # what fills a row
+    padding: int  # the token that fills a row
 
     def __call__(self, texts: Sequence[str]) -> Ids:
         """(N, context)"""
@@ -87,7 +87,7 @@ class Tokenizer:
         raise UserError(f"{where}: not a tokenizer of ours")
 
     def check(self, where: str) -> None:
-        """What a file says must make sense before a model looks up a token by it."""
+        """A UserError if the contents of a file make no sense, before a model looks up a token."""
         for name, number in (("start", self.start), ("end", self.end), ("padding", self.padding)):
             if number is not None and not 0 <= number < len(self):
                 raise UserError(f"{where}: its {name} is token {shown(number)} of {len(self):,}")
@@ -102,5 +102,5 @@ def _pieces(document: dict[str, Any], where: str) -> Pieces:
     readers = {"tokenizers": PairPieces.of_document, "sentencepiece": SentencePieces.of_document}
     read = readers.get(str(document.get("kind")))
     if read is None:
-        raise UserError(f"{where}: pieces of the kind {shown(document.get('kind'))} are none that we read")
+        raise UserError(f"{where}: pieces of the kind {shown(document.get('kind'))} are not supported")
     return read(document, where)

@@ -1,4 +1,4 @@
-"""Tokenizers written as others have them: files by name, and what they lose there, a line each."""
+"""Tokenizers in others' formats: files by name, and what is lost in them, one line each."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ NO_REPAIRS = "texts are not repaired there (ftfy, HTML's entities), so that odd 
 
 
 def for_clip(tokenizer: Tokenizer) -> Files:
-    """A list of merges, packed, as OpenAI's code and open_clip read it."""
+    """A compressed list of merges, as OpenAI's code and open_clip read it."""
     model = _model(tokenizer)
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     packed = gzip.compress("\n".join(lines).encode() + b"\n", mtime=0)  # the same bytes every time
@@ -47,7 +47,7 @@ def for_transformers(tokenizer: Tokenizer, kind: str) -> Files:
 
 
 def _model(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Of byte pairs: their vocabulary and merges."""
+    """The vocabulary and merges of byte pairs."""
     if not isinstance(tokenizer.pieces, PairPieces):
         raise UserError("CLIP's tokens are byte pairs, and this model's are of another kind; write another format")
     model = tokenizer.pieces.document()["definition"]["model"]
