@@ -188,6 +188,6 @@ def parse_name(name: str) -> Named:
             depths = (*early, third, fourth) if patch == 32 else (*early, third + fourth)
             return Named("hybrid", {**asdict(size), "patch": 1, "stem_depths": depths})
     raise UserError(
-        f"no model is called {name!r}.{did_you_mean(name, model_names())} Names look like vit_b16, r50_vit_b32 or "
-        f"bit_r50x1; sizes are {', '.join(VIT_SIZES)}."
+        f"no model is called {name!r}.{did_you_mean(name, model_names())} `vitreous list models` names all; "
+        f"a ViT may have any patch (vit_s8) and the sizes {', '.join(VIT_SIZES)}."
     )

@@ -10,7 +10,8 @@ def plain_tokens(encoder: Encoder, what: str) -> TokenEncoder:
     """The encoder, if its tokens are patches of the picture; an error if tokens see neighbouring patches."""
     if not isinstance(encoder, TokenEncoder) or encoder.tokens_overlap:
         raise UserError(
-            f"{what} hides patches of the picture, so it needs a plain ViT: choose a model without a convolutional stem"
+            f"{what} hides patches of the picture, so it needs a plain ViT, without a "
+            "convolutional stem; SimMIM takes other families, too"
         )
     return encoder
 
