@@ -148,7 +148,7 @@ def their_step(model: Any, images: Tensor, ids: Tensor, compiled: bool) -> Step:
 def compare(what: str, texts: str, batch_size: int, *, options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
     result: dict[str, Any] = {}
     sizes: Sizes = TINY if options.tiny else B32
-    theirs = there(lambda: their_model(sizes).to(on), result)
+    theirs = their_model(sizes).to(on) if there("open_clip", result) else None
     ours, (_, vision, text) = our_model(theirs, sizes).to(on), sizes
     images = torch.randn(batch_size, 3, vision["image_size"], vision["image_size"], device=on)
     ids = rows(texts, batch_size, text, on)

@@ -153,7 +153,7 @@ def compare(
     model: str, what: str, batch_size: int, px: int, *, options: argparse.Namespace, on: torch.device
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    theirs = there(lambda: their_model(model, options.tiny).to(on), result)
+    theirs = their_model(model, options.tiny).to(on) if there("transformers", result) else None
     ours, work = our_model(theirs, px, model).to(on), work_of(batch_size, px, on)
     if theirs is not None:
         with noted(result, "unequal"):

@@ -127,7 +127,7 @@ def theirs(model: nn.Module, **compiling: Any) -> Way:
 
 def our_model(name: str, tiny: bool) -> Task:
     torch.manual_seed(0)
-    changes = {"picture_px": 32, "patch": 8, "width": 192, "heads": 3, "mlp_width": 768} if tiny else {}
+    changes = {"picture_px": 32, "patch": 8, "width": 192, "heads": 3, "mlp_width": 768, "depth": 12} if tiny else {}
     ours = create_model(name, num_classes=1000, **changes)
     nn.init.normal_(ours.head.weight, std=0.02)
     return ours
@@ -136,7 +136,7 @@ def our_model(name: str, tiny: bool) -> Task:
 def pair(name: str, tiny: bool) -> tuple[Task, nn.Module]:
     """Ours and timm's, of equal weights."""
     timm, ours = imported("timm"), our_model(name, tiny)
-    small = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "num_heads": 3} if tiny else {}
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 192, "num_heads": 3, "depth": 12} if tiny else {}
     other = timm.create_model(PAIRS[name], num_classes=1000, **small)
     nn.init.normal_(other.head.weight, std=0.02)
     _, weights, report = formats.read(Given(other.state_dict(), {}, PAIRS[name]), Timm())
@@ -202,7 +202,7 @@ def milliseconds(way: Way, batches: list[Tensor], waits: bool) -> float:
 @torch.inference_mode()
 def compare(name: str, batch_size: int, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     result: dict[str, Any] = {"model": name, "batch_size": batch_size, "waited_for": batch_size < 256}
-    both = there(lambda: pair(name, options.tiny), result) or (our_model(name, options.tiny), None)
+    both = pair(name, options.tiny) if there("timm", result) else (our_model(name, options.tiny), None)
     ours, other = (one and one.to(device).eval() for one in both)
     side = ours.encoder.picture_px[0]
     batches = [torch.randn(batch_size, 3, side, side, device=device) for _ in range(BATCHES)]

@@ -154,7 +154,7 @@ def their_step(model: Any, work: Work, compiled: bool) -> Step:
 
 def compare(what: str, batch_size: int, px: int, *, options: argparse.Namespace, on: torch.device) -> dict[str, Any]:
     result: dict[str, Any] = {"model": "mask2former swin_t"}
-    theirs = there(lambda: their_model(options.tiny).to(on), result)
+    theirs = their_model(options.tiny).to(on) if there("transformers", result) else None
     ours, work = our_model(theirs, px).to(on), work_of(batch_size, px, on)
     if theirs is not None:
         with noted(result, "unequal"):

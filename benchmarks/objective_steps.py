@@ -149,7 +149,7 @@ def compare(name: str, device: torch.device, *, tiny: bool, rounds: int, times: 
         model = model.changed(width=64, depth=2, heads=2)
     objective = settings.build(model.build(), ()).to(device)
     row: dict[str, Any] = {"objective": name}
-    module = there(lambda: plain(name, objective, sizes).to(device), row)
+    module = plain(name, objective, sizes).to(device) if there("timm", row) else None
     batch_size = 4 if tiny else BATCHES[name]
     px = [224] if name == "mae" else [224, 224] + ([LOCAL_PX] * NUM_LOCAL if name == "dino" else [])
     views = tuple(torch.randn(batch_size, 3, side, side, device=device) for side in px)

@@ -28,6 +28,7 @@ from vitreous.objectives.base import Objective
 from vitreous.tasks.base import Task
 from vitreous.training.environment import environment
 from vitreous.training.graph import GraphedStep
+from vitreous.weights.peers import imported
 from vitreous.weights.trained import Trained
 
 VARIANTS = ("ours", "theirs_eager", "theirs_compiled")
@@ -51,13 +52,14 @@ def device() -> torch.device:
 # ---- the same on both sides
 
 
-def there(make: Callable[[], Any], result: dict[str, Any]) -> Any:
-    """Their model; None, and a line that says why, where their library is not installed."""
+def there(library: str, result: dict[str, Any]) -> bool:
+    """Whether their library is installed; where it is not, the result has a line that says so."""
     try:
-        return make()
+        imported(library)
     except UserError as error:
         result["without theirs"] = str(error)
-        return None
+        return False
+    return True
 
 
 def read_back(theirs: Any, px: int) -> Task:
