@@ -1,5 +1,6 @@
 """How every report begins, whatever was learned: the score, then what to be careful about and what was chosen."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +40,9 @@ def account(result: Fitted[Any]) -> Html:
 
 
 def _with_commands(words: str) -> Html:
-    """What stands between backticks is a command."""
-    return together(tag.code(part) if at % 2 else part for at, part in enumerate(words.split("`")))
+    """What stands between backticks, and options."""
+    parts = re.split(r"(`[^`]+`|--[a-z][\w.]*)", words)
+    return together(tag.code(part.strip("`"), class_="whole") if at % 2 else part for at, part in enumerate(parts))
 
 
 # ---- What to be careful about
