@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter, PercentFormatter
@@ -228,23 +229,27 @@ def lines_figure(
     places = sorted({row[x] for row in rows if row.get(x) is not None})
     if 0 < len(places) <= 8 and not note:
         ax.set_xticks(places, [f"{place:g}" for place in places])
+        ax.xaxis.set_minor_formatter(NullFormatter())
     else:
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+        _label_1_2_5(ax.xaxis, "g")
     ax.margins(0.1)
     ax.set(title=title, xlabel=labels[0], ylabel=labels[1])
     if log_y:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        _label_1_2_5(ax.yaxis, ",.0f")
     else:
         _percent(ax)
     if ax.has_data():
         handles, _ = ax.get_legend_handles_labels()
         ax.legend(handles=[*handles, _bar_explained()] if with_bars else handles, fontsize="small")
     return drawn
+
+
+def _label_1_2_5(axis: Axis, form: str) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5 times every power of ten."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda number, _: format(number, form)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _annotate(ax: Axes, text: str, point: Point, number: int, colour: str) -> None:
