@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention (Zhu et al. 2021): a query reads a few places of several maps, chosen by itself."""
+"""Multi-scale deformable attention (Zhu et al. 2021): a query reads a few places of several maps, which it chooses."""
 
 import math
 

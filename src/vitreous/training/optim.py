@@ -174,7 +174,7 @@ class AdamWSettings:
     decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
 
     def build(self, objective: Objective) -> Optimizer:
-        """On the device where the objective lies."""
+        """The optimizer of this objective, on its device."""
         found = slots(objective, self.layer_decay, self.encoder_rate)
         return Optimizer([_adamw(found, self)], found)
 
@@ -189,7 +189,7 @@ class SGDSettings:
     decay_vectors: bool = False  # let norms, biases, tokens and positions decay too
 
     def build(self, objective: Objective) -> Optimizer:
-        """On the device where the objective lies."""
+        """The optimizer of this objective, on its device."""
         found = slots(objective, self.layer_decay)
         groups = _groups(found, self)
         sgd = torch.optim.SGD(groups, momentum=self.momentum, nesterov=self.nesterov, fused=True)
@@ -219,7 +219,7 @@ class MuonSettings:
     compile: bool = False  # compile the arithmetic of Muon
 
     def build(self, objective: Objective) -> Optimizer:
-        """On the device where the objective lies."""
+        """The optimizer of this objective, on its device."""
         found = slots(objective, self.layer_decay)
         matrices = [s for s in found if s.inner and (s.parameter.ndim == 2 or (self.kernels and _is_kernel(s)))]
         taken = {s.name for s in matrices}

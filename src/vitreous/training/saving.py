@@ -1,4 +1,4 @@
-"""Checkpoints of all ranks, written while training goes on.
+"""Checkpoints of all ranks, written while training continues.
 
 After the same step, every rank copies what it saves to the host (see `shares`), then writes its files in a thread. When
 all are done, the first rank writes the manifest and puts the checkpoint in place. Until then the previous one counts.

@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="resize its positions for pictures of N px; HxW where they are not square",
     )
     parser.add_argument("--patch", type=int, metavar="N", help="resize its patches to N px (FlexiViT)")
-    parser.add_argument("--heads", type=int, metavar="N", help="number of attention heads, where the file does not say")
+    parser.add_argument("--heads", type=int, metavar="N", help="number of attention heads, if the file does not say")
     parser.add_argument(
         "--classes",
         metavar="NAMES",
