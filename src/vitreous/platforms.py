@@ -61,7 +61,7 @@ def widest(device: "torch.device") -> "torch.dtype":
 
 
 def moved(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
-    """To another device. The host runs ahead of a copy only if the memory it copies from stays unchanged until then."""
+    """To another device. The host runs ahead of the copy only with CUDA, where copies from ordinary memory are safe."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 

@@ -18,7 +18,7 @@ LARGEST_LOGIT = 14.0  # of a score; beyond, differences do not matter
 PIECES, RIGHT_PER_PIECE = 6, 30  # of the piecewise linear map: most pieces, and right detections that each needs
 FLATTEST = 0.02  # least slope, so that the order of scores stays
 CAUTION = 2.0  # in standard deviations
-PRIOR = 1.0  # weight of the straight line, in detections
+PRIOR = 1.0  # weight of the prior around the identity, in detections
 
 
 def probabilities(scores: Floats, calibration: BoxCalibration, classes: Numbers) -> Floats:
