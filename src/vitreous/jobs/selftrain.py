@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous import settings
-from vitreous.data.joined import ABOUT, is_joined
+from vitreous.data.joined import is_joined
 from vitreous.data.sources import DataSettings, Splits
 from vitreous.errors import UserError
 from vitreous.jobs.data import OpenData
@@ -114,13 +114,3 @@ def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | Non
     if names := atomic.strangers(out):
         raise UserError(f"{out}: holds {names[0]!r} already; choose another --out")
     atomic.write_json(here, path)
-
-
-def account_of(run: str | Path) -> dict[str, Any] | None:
-    """The labels that a run learned from: how many of each class, and how sure; None if people gave them all."""
-    recipe = Path(run) / "recipe.json"
-    folder = Path(atomic.read_json(recipe)["data"]["where"]) if recipe.is_file() else None
-    if folder is None or not is_joined(folder):
-        return None
-    account: dict[str, Any] = atomic.read_json(folder / ABOUT)["account"]
-    return account
