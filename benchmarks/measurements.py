@@ -15,6 +15,7 @@ class Entry:
     data: tuple[str, ...] = ()  # sets in the folder that VITREOUS_DATA names
     group: str = ""  # run side by side: how long they take is not what is measured
     goes_on: bool = False  # the same command goes on where it was stopped
+    after: str = ""  # the entry whose results it takes
     ending: str = ".json"  # of its results
 
 
@@ -53,7 +54,7 @@ HOW_FAST_IS_A_STEP = (
           "train_step.py --levers --rounds 4 --seconds 360", f"{ONCE} --seconds 20"),
     Entry("train_step", "speed", 430, "against timm, with the levers that gain: 1.25 at 256, 1.8 at 32",
           "train_step.py --chosen {out}/levers.json --models vit_b16 vit_s16 --batch-size 256 32 --seconds 1e9",
-          f"{ONCE} --models vit_s16 --batch-size 2", goes_on=True),
+          f"{ONCE} --models vit_s16 --batch-size 2", goes_on=True, after="levers"),
     Entry("inference", "speed_gpu", 170, "predictions against timm: 1.2 at 256, 2 at 1; what 8 bits give",
           "inference.py --models vit_b16 --batch-sizes 256 1 --fp8", "--tiny --eager --rounds 1 --batch-sizes 2"),
     Entry("detr_step", "speed", 220, "Deformable DETR against transformers: 2",
@@ -84,7 +85,7 @@ HOW_FAST_IS_THE_REST = (
           "step_profile.py cifar10_mae cifar10_vit", FASHION, data=("cifar10",)),
     Entry("train_step_rest", "speed", 1200, "L/16, and batches of 8 to 64",
           "train_step.py --chosen {out}/levers.json --seconds 1e9",
-          f"{ONCE} --models vit_l16 --batch-size 2", goes_on=True),
+          f"{ONCE} --models vit_l16 --batch-size 2", goes_on=True, after="levers"),
     Entry("inference_rest", "speed_gpu", 400, "the same for S/16, L/16, and batches of 8 and 32",
           "inference.py --models vit_s16 vit_l16 --batch-sizes 256 1 32", "--tiny --eager --rounds 1 --batch-sizes 2"),
     Entry("pipeline_rest", "speed_gpu", 280, "the same for L/16 and MAE",

@@ -121,6 +121,8 @@ class Call:
         missing = [] if self.options.tiny else [name for name in entry.data if not (shared / name).exists()]
         if missing:
             return f"not run: {', '.join(missing)} is not in the folder that VITREOUS_DATA names"
+        if entry.after and entry.after not in self.summary and not self.options.only:
+            return f"not run: {entry.after} comes first"
         return ""
 
     def _measure(self, entry: Entry) -> None:
