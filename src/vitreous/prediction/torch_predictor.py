@@ -28,8 +28,8 @@ class TorchPredictor(Predictor):
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if trained.card.task is not None and not trained.card.predicts:
             raise UserError(
-                f"{trained.where}: compares pictures with words, so it needs some: predict with "
-                "--classes 'a cat,a dog', or write a classifier of them first, with `vitreous convert MODEL OUT --classes ...`"
+                f"{trained.where}: compares pictures with words, so it needs some: predict with --classes "
+                "'a cat,a dog', or write a classifier of them first, with `vitreous convert MODEL OUT --classes ...`"
             )
         self.card = trained.card
         self.device = torch.device(device)
