@@ -80,6 +80,9 @@ def test_names_and_templates_as_they_are_typed(tmp_path):
     assert parse_classes(str(tmp_path / "names.txt")) == ("cat, black", "dog")
     assert parse_templates(None) == TEMPLATES and parse_templates("none") == AS_THEY_ARE
     assert parse_templates("a {};the {}") == ("a {}", "the {}")
+    assert parse_templates("a {} and/or a part of it") == ("a {} and/or a part of it",)  # not a path
+    with pytest.raises(UserError, match="not a list of names"):
+        parse_classes('a cat, "a dog, black')  # which would be one name
     assert parse_classes("x" * 5000) == ("x" * 5000,)  # no file can be called so
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not a text file"):

@@ -52,7 +52,7 @@ def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> N
 
 
 def parse_classes(text: str) -> tuple[str, ...]:
-    """'a cat,a dog', where a name that has commas itself stands in quotes; or a file with a name per line."""
+    """'a cat,a dog', with quotes around names that contain commas; or a file with one name per line."""
     return _parsed(text, ",", "--classes")
 
 
@@ -64,9 +64,9 @@ def parse_templates(text: str | None) -> tuple[str, ...]:
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:
-    """What stands between separators, or in quotes where it has separators itself."""
+    """The parts between separators; a part in quotes may contain separators itself."""
     try:
-        rows = list(csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True))
+        rows = list(csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise UserError(f"{shown(text)}: not a list of names ({error})") from None
     return _stripped([part for row in rows for part in row])
@@ -87,6 +87,7 @@ def _parsed(text: str, separator: str, option: str) -> tuple[str, ...]:
         if isinstance(error, UnicodeDecodeError):
             raise UserError(f"{option} {text}: not a text file in UTF-8") from None
     found = listed(text, separator)
-    if len(found) == 1 and (path.suffix in LISTS or path.parent != Path()):
+    looks_like_a_path = path.suffix in LISTS or path.parent != Path()
+    if len(found) == 1 and looks_like_a_path and PLACE not in text:
         raise UserError(f"{option} {text}: no such file")
     return found
