@@ -15,11 +15,11 @@ from torch import nn
 from vitreous.conversion.convert import convert
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
-from vitreous.models import model_settings
+from vitreous.models import SwinSettings, model_settings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
-from vitreous.weights.carrying import carry
+from vitreous.weights.carrying import _small_maps, carry
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import imported
 from vitreous.weights.pyramids import PREPROCESSING
@@ -306,6 +306,31 @@ def test_windows_larger_than_the_maps_have_no_place_elsewhere():
             formats.named(name).run_as(card)
     with pytest.raises(UserError, match="small_maps 'pad', this model 'shrink'"):
         carry(card, model.build().state_dict(), formats.named("torchvision-swin"))
+
+
+@pytest.mark.parametrize(
+    ("ways", "picture_px", "differ"),
+    [
+        (("shift", "shrink"), (64, 64), True),  # a last map of 4 x 4, as large as a window, along which only one shifts
+        (("square", "shrink"), (64, 64), False),
+        (("square", "shrink"), (64, 128), True),  # 4 x 8: only one shifts along the longer side
+        (("shift", "pad"), (128, 128), False),  # every map is larger
+    ],
+)
+def test_small_maps_matter_where_windows_differ(ways, picture_px, differ):
+    ours, theirs = (
+        SwinSettings(picture_px=picture_px, patch=2, width=8, heads=(1, 1, 2, 2), window=4, small_maps=way)
+        for way in ways
+    )
+    said = _small_maps(ours, theirs)
+    assert bool(said) == differ and (not said or f"small_maps '{ways[1]}', this model '{ways[0]}'" in said[0])
+    built = []
+    for settings in (ours, theirs):
+        torch.manual_seed(0)
+        built.append(settings.build().eval())
+    x = torch.randn(1, 3, *picture_px)
+    with torch.no_grad():
+        assert torch.equal(*(one(x).pooled for one in built)) != differ
 
 
 def test_other_families_have_no_place():

@@ -2,7 +2,7 @@
 from stage to stage.
 
 As the released code does: maps are padded to whole windows with zeros after the norm, and what is rolled around the
-edge is masked. What becomes of a window that is no smaller than its map, each library decides for itself: `SmallMaps`.
+edge is masked. Libraries differ in what they do with a window that is no smaller than its map: see `SmallMaps`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from vitreous.nn.relative import BiasTable
 from vitreous.nn.resizing import Resizing
 from vitreous.nn.tokens import PatchEmbedding
 
-# Of a side that is no larger than a window. shrink: the window shrinks to it, and does not shift along it (timm).
+# If a side of a map is no larger than a window. shrink: the window shrinks to it, and does not shift along it (timm).
 # square: it shrinks to the lesser side in both directions, and shifts in neither (the released code, transformers).
 # pad: it keeps its size, and does not shift along it (torchvision). shift: it keeps its size, and shifts (segmenters).
 SmallMaps = Literal["shrink", "square", "pad", "shift"]
@@ -324,10 +324,10 @@ class SwinSettings(EncoderSettings):
         return px, px
 
     @property
-    def last_map(self) -> Grid:
-        """The smallest."""
-        height, width = (math.ceil(side / px) for side, px in zip(self.picture_px, self.coarsest_px, strict=True))
-        return Grid(height, width)
+    def maps(self) -> tuple[Grid, ...]:
+        """The size of each stage's map, the last of which is the smallest."""
+        pitches = [self.patch * 2**stage for stage in range(len(self.depths))]
+        return tuple(Grid(*(math.ceil(side / px) for side in self.picture_px)) for px in pitches)
 
     def for_side(self, side_px: int, places: int = 4) -> Self:
         patch = fitting_patch(self.patch, side_px, places, len(self.depths))

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, SwinSettings, ViTSettings
+from vitreous.models.swin import Windows
 from vitreous.tasks import DetectSettings, ImageTextSettings, MaskQuerySettings
 from vitreous.weights import formats
 from vitreous.weights.card import Card
@@ -129,10 +130,14 @@ def _differing(card: Card, there: Card) -> tuple[str, ...]:
 
 
 def _small_maps(model: SwinSettings, there: SwinSettings) -> list[str]:
-    if model.small_maps == there.small_maps or min(model.last_map) >= model.window:
+    ours, theirs = (
+        [Windows(grid, model.window, shifted=True, small=one.small_maps) for grid in model.maps]
+        for one in (model, there)
+    )
+    if all((one.size, one.shift) == (other.size, other.shift) for one, other in zip(ours, theirs, strict=True)):
         return []
     ways = f"its code has small_maps {there.small_maps!r}, this model {model.small_maps!r}"
-    return [f"where maps are smaller than a window, {ways}"]
+    return [f"for maps no larger than a window, {ways}"]
 
 
 # ---- What users of the format need to know

@@ -134,11 +134,11 @@ class SwinFormat(Pyramid):
 
     def run_as(self, card: Card) -> Card:
         there, swin = super().run_as(card), self._swin(card.model)
-        if self.small_maps in ("shrink", "square") and min(swin.last_map) < swin.window:
+        if self.small_maps in ("shrink", "square") and min(smallest := swin.maps[-1]) < swin.window:
             px = swin.window * max(swin.coarsest_px)
             raise UserError(
-                f"{self.name} has no place for windows of {swin.window} in maps as small as {swin.last_map.h} x "
-                f"{swin.last_map.w}: write it for larger pictures (--picture-px {px})"
+                f"{self.name} has no place for windows of {swin.window} in maps as small as {smallest.h} x "
+                f"{smallest.w}: write it for larger pictures (--picture-px {px})"
             )
         return there
 
