@@ -113,14 +113,14 @@ def test_it_is_used_as_any_other(exported):
     ("facts", "precision", "expected"),
     [
         ({"AP_eager": 0.5, "AP_exported": 0.495}, "int8", None),
-        ({"AP_eager": 0.5, "AP_exported": 0.48}, "int8", "int8 takes 2.0 points of AP on these pictures"),
-        ({"accuracy_eager": 0.9, "accuracy_exported": 0.8}, "bf16", "bf16 takes 10.0 points of accuracy"),
+        ({"AP_eager": 0.5, "AP_exported": 0.48}, "int8", "int8 costs 2.0 points of AP on these pictures"),
+        ({"accuracy_eager": 0.9, "accuracy_exported": 0.8}, "bf16", "bf16 costs 10.0 points of accuracy"),
         ({"largest_box_difference_px": 0.7}, "fp32", "a box differs by 0.7 px"),
         ({"largest_box_difference_px": 0.7}, "int8", None),
         (
             {"objects": 4, "AP_exported": None},
             "int8",
-            "what int8 takes of AP is not known: these pictures have no known boxes",
+            "what int8 costs in AP is not known: these pictures have no known boxes",
         ),
         ({"objects": 4}, "fp32", None),
     ],

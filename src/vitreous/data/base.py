@@ -41,7 +41,7 @@ class Source(ABC):
     def labels(self) -> Labels:
         """(N,) for all that is about one class per picture; a UserError where the source has something else."""
         if not isinstance(self.targets, ClassLabels):
-            raise UserError(f"{self.name}: its pictures do not have one label each, as this requires.")
+            raise UserError(f"{self.name}: its pictures do not have one label each, which is required here.")
         return self.targets.labels
 
     @abstractmethod

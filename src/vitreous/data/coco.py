@@ -26,7 +26,7 @@ from vitreous.errors import UserError, first_line, shown
 
 MAX_BYTES = 4 * 2**30  # of a file
 PEEK_BYTES = 2**16
-PROBED = 5  # pictures that are looked for, to find their folder
+PROBED = 5  # pictures, about, to look for when searching for their folder
 KEYS = ("images", "annotations", "categories")
 OTHERS = ("captions", "person_keypoints", "stuff", "panoptic", "image_info")  # what COCO has beside its instances
 
@@ -275,7 +275,7 @@ def _box(annotation: Mapping[str, Any], outline: Any) -> tuple[float, ...]:
 
 
 def _folder(file: CocoFile, root: Path) -> Path:
-    """That holds the first pictures which are named."""
+    """The folder of the pictures, found by some of the names from all over the file."""
     some = file.images[:: max(1, len(file.images) // PROBED)]
     names = [one["file_name"] for one in some if isinstance(one.get("file_name"), str)]
     split = _split_of(file.path, root)

@@ -179,7 +179,7 @@ class DataSettings:
 
 def check_classes(train: Source) -> None:
     if isinstance(train.targets, NoTargets):
-        raise UserError(f"{train.name}: its pictures have no labels, as this requires. Give others that have.")
+        raise UserError(f"{train.name}: its pictures have no labels, which are required here. Give others that do.")
     counts = train.targets.counts(len(train.classes))
     present = np.arange(len(train.classes)) if counts is None else np.flatnonzero(counts)
     if len(present) < train.targets.least_classes:

@@ -79,17 +79,17 @@ def agreement(eager: TorchPredictor, written: Written, checks: Checks) -> dict[s
 
 
 def warning(facts: dict[str, Any], precision: Precision) -> str | None:
-    """Where the file is not what one may expect of it."""
+    """If the file is not what its user may expect."""
     for name in ("accuracy", "AP"):
         before, after = facts.get(f"{name}_eager"), facts.get(f"{name}_exported")
         if before is not None and after is not None and before - after > MOST_LOST:
             advice = "" if precision == "fp32" else "; export without it"
-            return f"{precision} takes {100 * (before - after):.1f} points of {name} on these pictures{advice}"
+            return f"{precision} costs {100 * (before - after):.1f} points of {name} on these pictures{advice}"
     moved = facts.get("largest_box_difference_px", 0.0)
     if precision == "fp32" and moved > NEAR_PX:
         return f"a box differs by {moved:.1f} px from the model's: report this as a bug"
     if precision != "fp32" and "objects" in facts and facts.get("AP_exported") is None:
-        return f"what {precision} takes of AP is not known: these pictures have no known boxes; --check names others"
+        return f"what {precision} costs in AP is not known: these pictures have no known boxes; --check names others"
     return None
 
 

@@ -207,7 +207,7 @@ def _num_looked(job: Job, seconds: float, picture_s: float, num: int) -> int:
 
 
 def _num_steps(job: Job, begun: Begun, recipe: Recipe, step_s: float) -> int:
-    """Seconds per step of the student; `step_s`: of its teacher."""
+    """How many steps of the student there is time for; `step_s`: seconds per step of its teacher."""
     plan, left_s = begun.plan, _left_s(begun.plan.budget, job)
     if math.isinf(left_s):
         return plan.recipe.training.num_steps(max(1, job.report.num_train // plan.recipe.training.batch_size))

@@ -9,10 +9,10 @@ from vitreous.report.html import Content, name
 from vitreous.report.judgement import is_guessing
 from vitreous.report.words import counted, interval, percent
 
-UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
-NOTHING = 0.005  # AP of whoever finds next to nothing
-FEW_OBJECTS = 20  # of a class, from which its AP is worth a word
-ROUGH_SHARE = 0.5  # of AP50 that is left of it where boxes must fit well, below which places are rough
+UNSURE_POINTS = 0.05  # half of an interval, above which the report calls the number rough
+NOTHING = 0.005  # AP below which a model finds next to nothing
+FEW_OBJECTS = 20  # of a class, from which its AP is worth mentioning
+ROUGH_SHARE = 0.5  # AP75 as a share of AP50, below which boxes are placed roughly
 
 ONE = {"boxes": "a box", "masks": "a mask"}
 
@@ -25,7 +25,7 @@ def of_boxes(result: BoxFitted) -> BoxEvaluation:
 
 
 def chance(result: BoxFitted) -> float:
-    """Of whoever does not look: boxes at random hit next to nothing."""
+    """The AP without looking at the pictures: boxes at random hit next to nothing."""
     return NOTHING
 
 

@@ -88,7 +88,7 @@ def embeddings(reply: Reply | Refused, width: int) -> list[dict[str, Any]]:
 
 
 def asking(response: type[BaseModel], num: int, summary: str, texts: int = 0) -> dict[str, Any]:
-    """What FastAPI is told of an endpoint that takes up to `num` pictures, or up to `texts` texts."""
+    """FastAPI's arguments for an endpoint that takes up to `num` pictures, or up to `texts` texts."""
     return {
         "response_model": response,
         "responses": schemas.errors(*schemas.ASKING),
@@ -178,7 +178,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         return await answered(request, asked, "zero-shot", naming_options(classes, templates) | {"places": places})
 
     async def answered(request: Request, asked: ModelProcess, kind: str, options: dict[str, Any]) -> Response:
-        """One result per picture, in their order; an error in place of each that could not be read."""
+        """One result per picture, in the order given; an error for each that could not be read."""
         replies = await service.ask(request, asked, kind, most, options)
         found = [{"error": reply.reason} if isinstance(reply, Refused) else reply.result for reply in replies]
         return JSONResponse({"model": asked.name, "results": found})

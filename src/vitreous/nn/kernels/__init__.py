@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 enabled = find_spec("triton") is not None  # a comparison may switch it off
-# Which kernels stand in for what torch's compiler makes by itself, on a GPU. Each was proven right in Triton's
-# interpreter; it is switched on here once it was measured to pay (benchmarks/train_step.py --levers, detr_step.py).
+# Which kernels replace what torch's compiler makes by itself, on a GPU. Each was proven right in Triton's interpreter;
+# it is switched on here once it is measured to pay off (benchmarks/train_step.py --levers, detr_step.py).
 PAY = {
     "gelu": False,  # nn/gelu: the exact GELU and its gradient with that of the bias
-    "attention": False,  # nn/packed_attention: read and written where queries, keys and values lie
-    "pointwise": False,  # nn/pointwise: 1x1 convolutions of a ResNet that predicts, with what surrounds them
-    "adamw": False,  # training/fused_adamw: clip, AdamW, watch for NaN and average in one pass
+    "attention": False,  # nn/packed_attention: queries, keys and values are read and written in place
+    "pointwise": False,  # nn/pointwise: a ResNet's 1x1 convolutions with what is around them, for predictions
+    "adamw": False,  # training/one_pass: clip, AdamW, watch for NaN and average in one pass
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

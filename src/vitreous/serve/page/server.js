@@ -116,5 +116,5 @@ export class Server {
   }
 }
 
-// Quotes of a name are part of it only within others.
+// The service reads a list, in which a name that contains quotes has to be quoted, with its own quotes doubled.
 const quoted = (name) => (name.includes('"') ? `"${name.replaceAll('"', '""')}"` : name);
