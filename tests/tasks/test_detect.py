@@ -103,14 +103,15 @@ def test_hints_teach_the_decoder_and_are_no_help_to_the_rest():
     task = replace(SMALL, two_stage=True, dropout=0.0).build(ENCODERS["vit"].build(), ("a", "b"))
     batch = batch_of()
     boxes = objects_of(batch).boxes
-    plain, hinted = task.decoded(batch.images), task.decoded(batch.images, hints=noised(boxes))
+    plain, hinted = task.decoded(batch.images), task.decoded(batch.images, hints=noised(boxes, batch.keys))
     torch.testing.assert_close(hinted.logits, plain.logits)
     assert plain.hinted is None and hinted.hinted is not None
     assert [tuple(each.shape) for each in hinted.hinted] == [(2, 3, 4, 2), (2, 3, 4, 4)]
 
 
 def test_a_hint_has_to_find_the_target_that_it_began_at():
-    objects, weights, num = objects_of(batch_of()), LossSettings(hints=1.0), torch.tensor(3.0)
+    batch, weights, num = batch_of(), LossSettings(hints=1.0), torch.tensor(3.0)
+    objects = objects_of(batch)
     right = torch.nn.functional.one_hot(objects.classes, 3) * 40.0 - 20.0
     boxes = objects.boxes
     perfect = hint_loss((right[None], boxes[None]), objects, num, weights)
@@ -120,8 +121,9 @@ def test_a_hint_has_to_find_the_target_that_it_began_at():
     swapped = boxes.clone()
     swapped[0, :2] = boxes[0, :2].flip(0)  # a matching would put them right
     assert hint_loss((right[None], swapped[None]), objects, num, weights) > 1
-    moved = noised(boxes)
+    moved = noised(boxes, batch.keys)
     assert ((moved - boxes)[..., :2].abs() <= 0.2 * boxes[..., 2:] + 1e-3).all() and not torch.equal(moved, boxes)
+    assert torch.equal(moved[1:], noised(boxes[1:], batch.keys[1:]))  # whatever part of a batch a rank has
 
 
 def test_targets_are_shares_of_the_picture_and_not_of_the_canvas():

@@ -129,7 +129,7 @@ class Detect(Task):
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         objects, settings = objects_of(batch), self.settings
-        hints = noised(objects.boxes) if settings.weights.hints else None
+        hints = noised(objects.boxes, batch.keys) if settings.weights.hints else None
         decoded = self.decoded(batch.images, batch.extent, hints)
         with platforms.full_precision(batch.images.device):
             if isinstance(decoded, Placed):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous import keys as K
 from vitreous.batch import IGNORED, Batch
 from vitreous.errors import UserError
 from vitreous.nn.assignment import assign
@@ -185,9 +186,9 @@ def _weighed(parts: Mapping[str, Tensor], weights: LossSettings) -> Tensor:
     return weights.classes * parts["class"] + weights.l1 * parts["l1"] + weights.giou * parts["giou"]
 
 
-def noised(boxes: Tensor) -> Tensor:
-    """Boxes (B, M, 4), moved and resized by chance (Li et al. 2022, DN-DETR)."""
-    drawn = 2 * torch.rand_like(boxes) - 1
+def noised(boxes: Tensor, keys: Tensor) -> Tensor:
+    """Boxes (B, M, 4), moved and resized at random, by the samples' keys (Li et al. 2022, DN-DETR)."""
+    drawn = 2 * K.uniform(keys, "hints", boxes.shape[1] * 4).view_as(boxes) - 1
     middle = boxes[..., :2] + NOISE * drawn[..., :2] * boxes[..., 2:] / 2
     return torch.cat([middle, boxes[..., 2:] * (1 + NOISE * drawn[..., 2:])], dim=-1).clamp(0.001, 0.999)
 
