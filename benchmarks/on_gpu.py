@@ -1,7 +1,7 @@
 """Every measurement that wants a GPU, by one command, the most wanted first (benchmarks/measurements.py).
 
     python benchmarks/on_gpu.py --list
-    python benchmarks/on_gpu.py --seconds 580 --out measured
+    python benchmarks/on_gpu.py --seconds 560 --out measured --to home --from carried
     python benchmarks/on_gpu.py --only levers train_step --out measured
     python benchmarks/on_gpu.py --tiny --out tried
 
@@ -10,13 +10,16 @@ long again, or as the time ends: what it has written stays. The same command aga
 what goes on where it was; what failed, or began in vain, runs again where --only names it. Entries of a group run side
 by side. One that fails leaves the others as they are. SIGTERM ends all of it in the same way, within 15 seconds.
 
---out has the results and the log of every entry, and summary.json: state, seconds, commit, hardware, versions. To go on
-on another machine take it along, and --runs, where trainings lie. Data is looked for in the folder that VITREOUS_DATA
-names (tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in seconds or a
-minute each, to see that they work.
+--out has the results and the log of every entry, summary.json (state, seconds, commit, hardware, versions), and runs/,
+where trainings lie. With --to, an archive of it is written there whenever an entry ends: all that is small, and of
+weights what fits into two files of 15 MB. Where there is no --out yet, --from begins with such an archive: so the same
+command goes on after a kill, or on another machine. Data is looked for in the folder that VITREOUS_DATA names
+(tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in seconds or a minute
+each, to see that they work.
 """
 
 import argparse
+import io
 import math
 import os
 import shlex
@@ -24,6 +27,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +51,8 @@ LEAST_S = 60.0  # of what goes on where it was: in less it would only compile
 LATE = 1.5  # times the expected seconds, and an entry is stopped
 TINY_S = 400.0
 TOLD = ("results.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
+ARCHIVE, PART = "measured.tar.gz", 15_000_000  # bytes of one of its files at most
+LEAVES = 29_000_000  # bytes that it has before it is compressed, at most
 
 
 # ---- commands
@@ -147,6 +154,8 @@ class Call:
             found = {"state": state, "seconds": round(spent, 1), "command": shlex.join(command[1:]), **self.where}
             self.summary[entry.name] = found
             atomic.write_json(self.summary, self.path)
+            if self.options.to is not None:
+                send(self.options.out, self.options.to)
         print(f"{entry.name}: {state} after {spent:.0f} s: {last_line(log)}", flush=True)
 
 
@@ -157,8 +166,9 @@ def ended(process: "subprocess.Popen[bytes]", left: Callable[[], float]) -> str:
             time.sleep(0.1)
         if process.returncode is None:
             signalled(process, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
+            until = time.monotonic() + GRACE_S  # for what it has begun too: it may be saving
+            while time.monotonic() < until and (process.poll() is None or signalled(process, 0)):
+                time.sleep(0.1)
             return "stopped"
         code = process.returncode
         return "done" if code == 0 else "stopped" if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else "failed"
@@ -167,10 +177,12 @@ def ended(process: "subprocess.Popen[bytes]", left: Callable[[], float]) -> str:
         process.wait()
 
 
-def signalled(process: "subprocess.Popen[bytes]", number: int) -> None:
-    """It, and what it has begun."""
+def signalled(process: "subprocess.Popen[bytes]", number: int) -> bool:
+    """It, and what it has begun: whether any of them was there."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+        return True
+    return False
 
 
 def take(run: Path, out: Path, name: str) -> None:
@@ -182,6 +194,53 @@ def take(run: Path, out: Path, name: str) -> None:
 def last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+# ---- from machine to machine
+
+
+def send(out: Path, to: Path) -> None:
+    """Results and logs, then folders of runs, each whole or not at all, the smallest first."""
+    folders: dict[Path, list[Path]] = {}
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        folders.setdefault(path.parent, []).append(path)
+    sizes = {folder: sum(map(size_of, paths)) for folder, paths in folders.items()}
+    left = LEAVES
+    with tempfile.TemporaryFile() as whole:
+        with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=1) as archive:
+            for folder in sorted(sizes, key=lambda folder: (folder != out, sizes[folder])):
+                if sizes[folder] <= left:
+                    left -= sizes[folder]
+                    for path in folders[folder]:
+                        add(path, out, archive)
+        whole.seek(0)
+        parts = {to / f"{ARCHIVE}.{number:02}": part for number, part in enumerate(iter(lambda: whole.read(PART), b""))}
+    for path, part in parts.items():
+        atomic.write_bytes(part, path)
+    for path in set(to.glob(f"{ARCHIVE}.*")) - parts.keys():  # of a longer one
+        path.unlink()
+
+
+def size_of(path: Path) -> int:
+    with suppress(OSError):  # what runs beside removes files of its own
+        return path.stat().st_size
+    return 0
+
+
+def add(path: Path, out: Path, archive: tarfile.TarFile) -> None:
+    with suppress(OSError):
+        content, info = path.read_bytes(), tarfile.TarInfo(str(path.relative_to(out)))
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+
+
+def bring(carried: Path, out: Path) -> None:
+    parts = sorted(carried.glob(f"{ARCHIVE}.*"))
+    if out.exists() or not parts:
+        return
+    whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(fileobj=whole) as archive:
+        archive.extractall(out, filter="data")
 
 
 @contextmanager
@@ -216,20 +275,22 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="ENTRY")
     parser.add_argument("--seconds", type=float, default=1e9, help="that this call may take")
     parser.add_argument("--tiny", action="store_true", help="try the commands on a CPU")
-    parser.add_argument("--runs", type=Path, help="where trainings lie (default: runs/, in --out)")
     parser.add_argument("--out", type=Path, default=Path("runs/on_gpu"))
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="where the archive is written")
+    parser.add_argument("--from", type=Path, metavar="FOLDER", dest="carried", help="where one lies that --to wrote")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parsed()
-    options.runs = options.runs or options.out / "runs"
+    options.runs = options.out / "runs"
     entries = chosen(options.only)
     if options.list:
         print(listed(entries))
         return
-    for folder in (options.out, options.runs):
-        folder.mkdir(parents=True, exist_ok=True)
+    if options.carried is not None:
+        bring(options.carried, options.out)
+    options.runs.mkdir(parents=True, exist_ok=True)
     call = Call(options)
     if not options.tiny and not call.where["gpus"]:
         raise UserError("there is no GPU here: --tiny tries the commands on a CPU")
