@@ -103,7 +103,8 @@ def test_words_find_what_both_towers_say(folder, capsys):
 
 def test_a_picture_finds_itself_and_its_copy_first(folder, capsys):
     found = asked(capsys, folder / "index", "--picture", folder / "pictures" / "deep" / "again.png", "--top", 3)
-    assert [Path(one["picture"]).name for one in found[:2]] == ["00.png", "again.png"]
+    # Which of two equal pictures comes first is a matter of the last bit: they were embedded in different batches.
+    assert {Path(one["picture"]).name for one in found[:2]} == {"00.png", "again.png"}
     assert [one["score"] for one in found[:2]] == pytest.approx([1, 1]) and found[2]["score"] < 1
 
 
