@@ -2,7 +2,7 @@
 """Take folders of data to a machine that takes only so much at a time: cut them into pieces, and join them there.
 
     python tools/pieces.py cut data/cifar10 data/bccd --to carry --mb 28
-    python tools/pieces.py join carry/bccd+cifar10-1-of-4 --to data
+    python tools/pieces.py join carry/bccd-cifar10-1-of-4 --to data
 
 Every piece is a folder of its own, with its part of a tar (nothing is compressed: pictures already are) and the sums of
 all parts. So pieces may come one by one, in any order, and again: `join` checks each by its sum and keeps it beside the
@@ -42,7 +42,7 @@ def cut(folders: list[Path], to: Path, size: int) -> list[Path]:
                     with path.open("rb") as file:
                         tar.addfile(info, file)
         sums = [hashlib.sha256(part).hexdigest() for part in parts_of(whole, size)]
-        pieces = [to / f"{'+'.join(names)}-{number}-of-{len(sums)}" for number in range(1, len(sums) + 1)]
+        pieces = [to / f"{'-'.join(names)}-{number}-of-{len(sums)}" for number in range(1, len(sums) + 1)]
         for number, (piece, part) in enumerate(zip(pieces, parts_of(whole, size), strict=True)):
             atomic.write_bytes(part, piece / PART)
             atomic.write_json({"folders": names, "part": number, "sums": sums}, piece / ABOUT)
