@@ -119,7 +119,7 @@ def test_a_query_stands_for_one_object_or_for_one_per_class():
 def test_nothing_to_score_and_no_library(monkeypatch):
     truth, found = made_up()
     nothing = type(truth)(*(getattr(truth, name)[:0] for name in ("picture", "classes", "boxes", "crowd")))
-    with pytest.raises(UserError, match="not one object"):
+    with pytest.raises(UserError, match="no objects to score"):
         box_precision.evaluator(nothing, found, 3, 40)
     monkeypatch.setitem(sys.modules, "hotcoco", None)
     with pytest.raises(UserError, match="pip install hotcoco"):

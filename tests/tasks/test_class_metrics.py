@@ -68,7 +68,7 @@ def test_average_precisions_are_those_of_scikit_learn_with_equal_scores_too():
 
 def test_a_metric_of_nothing():
     for metric in (ClassificationMetric(softmax_loss), ManyLabelsMetric(sigmoid_loss)):
-        with pytest.raises(UserError, match="not one picture"):
+        with pytest.raises(UserError, match="no pictures to score"):
             metric.compute()
 
 

@@ -1,4 +1,4 @@
-"""Every task and objective there is. A new one is one file and one name here."""
+"""All tasks and objectives. A new one is one file, and one name here."""
 
 from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.byol import BYOLSettings
@@ -43,7 +43,7 @@ TaskSettings = ClassifySettings | SegmentSettings | DetectSettings | ImageTextSe
 
 
 def task_settings(objective: ObjectiveSettings) -> TaskSettings | None:
-    """Of the task that an objective leaves behind; None where it leaves an encoder alone."""
+    """The settings of the task that an objective leaves behind; None if it leaves only an encoder."""
     if isinstance(objective, DistillSettings):
         return objective.student
     return objective if isinstance(objective, TaskSettings) else None

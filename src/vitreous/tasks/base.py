@@ -1,4 +1,4 @@
-"""Task: an objective that also says something about pictures."""
+"""Task: an objective that also makes predictions about pictures."""
 
 from typing import ClassVar, Protocol
 
@@ -20,19 +20,19 @@ class Metric(Protocol):
 
 
 class Task(Objective):
-    looks_at_extent: ClassVar[bool] = False  # whether `predict` minds how much of an image is padding
+    looks_at_extent: ClassVar[bool] = False  # whether `predict` depends on how much of an image is padding
 
     @property
     def task(self) -> "Task":
         return self
 
     def predict(self, images: Tensor, extent: Tensor | None = None) -> Prediction:
-        """(B, C, H, W) -> what the task says about each picture, raw.
+        """(B, C, H, W) -> the raw prediction for each picture.
 
-        extent: (B, 2), how many rows and columns of the images are picture, the rest being padding; none: all. What
-        says nothing of places may pass it over."""
+        extent: (B, 2), how many rows and columns of the images are picture, the rest being padding; None: all. A task
+        that predicts no places may ignore it."""
         raise NotImplementedError
 
     def metric(self) -> Metric:
-        """A fresh, empty metric."""
+        """A new, empty metric."""
         raise NotImplementedError

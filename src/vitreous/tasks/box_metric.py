@@ -1,4 +1,4 @@
-"""How well objects are found: COCO's average precision, of detections collected batch by batch."""
+"""How well objects are found: COCO's average precision, from detections collected batch by batch."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from vitreous.tasks.predictions import Detections, Prediction
 
 class BoxMetric:
     """AP (the mean over classes and ten thresholds of overlap), AP50 and AP75 (at one of them), AP by size of object,
-    and AR, the share of the objects that is found at all. Sizes are those in the picture as it came."""
+    and AR, the share of the objects that are found at all. Sizes are those in the original picture."""
 
     headline: ClassVar[str] = "AP"
 
@@ -64,10 +64,10 @@ def named_precisions(truth: Truth, found: Found, num_classes: int, pictures: int
 
 
 def best_detections(prediction: Detections, num_classes: int, most: int = MOST) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each picture the surest: scores (B, n), classes (B, n) and boxes (B, n, 4).
+    """The most confident of each picture: scores (B, n), classes (B, n) and boxes (B, n, 4).
 
-    A query whose classes exclude each other stands for one object (Carion et al. 2020); others for one per class (Zhu
-    et al. 2021).
+    A query whose classes exclude each other stands for one object (Carion et al. 2020), otherwise for one per class
+    (Zhu et al. 2021).
     """
     logits = prediction.logits.float()
     if logits.shape[-1] > num_classes:

@@ -1,6 +1,6 @@
-"""Average precision as COCO defines it (Lin et al. 2014), by hotcoco: the one place that knows the library.
+"""Average precision as COCO defines it (Lin et al. 2014), by hotcoco: the only file that uses the library.
 
-Its numbers are those of pycocotools, bit for bit, many times as fast; docs/DETECTION.md says why it was chosen.
+Its numbers equal those of pycocotools, bit for bit, many times as fast; docs/DETECTION.md says why it was chosen.
 """
 
 import gc
@@ -18,10 +18,10 @@ from vitreous.errors import UserError
 
 THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # of intersection over union
 SIZES = ("all", "small", "medium", "large")  # of objects: below 32 x 32 px, below 96 x 96 px, above
-MOST = 100  # detections of a picture that count
+MOST = 100  # detections per picture that count
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Rle = Mapping[str, Any]  # a shape as COCO writes it: size, and counts of pixels outside and inside in turn
+Rle = Mapping[str, Any]  # a shape as COCO writes it: size, and counts of pixels, alternately outside and inside
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Truth:
     picture: Numbers  # (T,) from 0
     classes: Numbers  # (T,)
     boxes: Floats  # (T, 4) x0 y0 x1 y1 in px of the picture
-    crowd: NDArray[np.bool_]  # (T,): a box around many, which may be found any number of times or not at all
-    masks: Sequence[Rle] | None = None  # (T): the exact shapes, where these are what is compared
+    crowd: NDArray[np.bool_]  # (T,): a box around many objects, which may be found any number of times or not at all
+    masks: Sequence[Rle] | None = None  # (T): the exact shapes, if these are compared
 
     @cached_property
     def areas(self) -> Floats:
@@ -42,7 +42,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Found:
-    """What was detected, one per row."""
+    """Detections, one per row."""
 
     picture: Numbers  # (D,)
     classes: Numbers  # (D,)
@@ -52,9 +52,9 @@ class Found:
 
 
 def evaluator(truth: Truth, found: Found, num_classes: int, num_pictures: int) -> Any:
-    """A hotcoco.COCOeval that has matched and accumulated. Numbers of pictures, classes and rows count from 1 there."""
+    """A hotcoco.COCOeval that has matched and accumulated. It counts pictures, classes and rows from 1."""
     if not len(truth.picture):
-        raise UserError("there is not one object to score")
+        raise UserError("there are no objects to score")
     hotcoco = _library()
     pictures = [{"id": number + 1, "width": 1, "height": 1} for number in range(num_pictures)]
     classes = [{"id": number + 1, "name": str(number)} for number in range(num_classes)]
@@ -75,21 +75,21 @@ def evaluator(truth: Truth, found: Found, num_classes: int, num_pictures: int) -
 
 
 def precisions(measured: Any) -> Floats:
-    """(10 thresholds, K, 4 sizes): the mean precision over 101 recalls; NaN where a class has no such object."""
+    """(10 thresholds, K, 4 sizes): the mean precision over 101 recalls; NaN if a class has no such object."""
     values = measured.eval["precision"][:, :, :, :, -1]  # (T, R, K, A)
     return np.where((values > -1).all(axis=1), values.mean(axis=1), np.nan)
 
 
 def recalls(measured: Any) -> Floats:
-    """(10 thresholds, K, 4 sizes), of at most 100 detections per picture."""
+    """(10 thresholds, K, 4 sizes), with at most 100 detections per picture."""
     values = measured.eval["recall"][:, :, :, -1]
     return np.where(values > -1, values, np.nan)
 
 
 @contextmanager
 def matched(measured: Any) -> Iterator[list[dict[str, Any]]]:
-    """What was matched, one entry per picture, class and size that has something: millions of small lists, among which
-    Python would look for cycles again and again."""
+    """The matches, one entry per picture, class and size with any objects or detections: millions of small lists, which
+    Python would search for reference cycles again and again."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -100,13 +100,13 @@ def matched(measured: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def mean(values: Floats) -> float | None:
-    """Of those that are defined; None where none is."""
+    """Over the defined values; None if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 def overlaps(found: Found, rows: Numbers, truth: Truth, objects: Numbers) -> Floats:
-    """(n, m): intersection over union of some of what was found and some of the objects."""
+    """(n, m): intersection over union of some detections and some objects."""
     if truth.masks is None or found.masks is None:
         return box_overlaps(found.boxes[rows], truth.boxes[objects])
     one, other = [found.masks[row] for row in rows], [truth.masks[row] for row in objects]

@@ -1,7 +1,7 @@
-"""The loss of objects by their middles (Zhou et al. 2019, CenterNet, section 4), its boxes learned by their overlap.
+"""The loss of objects by their centres (Zhou et al. 2019, CenterNet, section 4), with boxes learned by their overlap.
 
-Around the middle of an object lies a hill, 1 high at the nearest place, which has to be likely. All others should not
-be, and what is high on a hill is less wrong than what is far from any. High places learn the box, too.
+Around the centre of an object there is a hill, of height 1 at the nearest place, which should be likely. All other
+places should not be, and a place high on a hill is less wrong than one far from any. High places learn the box, too.
 """
 
 import torch
@@ -14,8 +14,8 @@ from vitreous.nn.gather import mean_over_ranks
 from vitreous.tasks.detect_loss import LossSettings, Objects
 
 SPREAD = 0.12  # standard deviation of a hill, in sides of its object
-HIGH = 0.4  # height from which on a place learns the box
-SURE, FAR = 2.0, 4.0  # exponents of the focal loss: of how sure a place is, of how far it is from the top
+HIGH = 0.4  # height above which a place learns the box
+SURE, FAR = 2.0, 4.0  # exponents of the focal loss: of a place's confidence, of its distance from the top
 
 
 def centre_losses(placed: Placed, objects: Objects, weights: LossSettings) -> dict[str, Tensor]:
@@ -23,7 +23,7 @@ def centre_losses(placed: Placed, objects: Objects, weights: LossSettings) -> di
     logits, boxes = placed.logits.float(), placed.boxes.float()
     with torch.no_grad():
         hills = heights(placed, objects)  # (B, M, N)
-        top, owner = hills.max(dim=1)  # (B, N): of all hills, and whose it is
+        top, owner = hills.max(dim=1)  # (B, N): the highest hill at each place, and its object
         learns = torch.where(top > HIGH, top, 0)
         known = objects.boxes.gather(1, owner[..., None].expand(-1, -1, 4))
         num_objects = mean_over_ranks(objects.valid.sum().float()).clamp(min=1)
@@ -37,7 +37,7 @@ def centre_losses(placed: Placed, objects: Objects, weights: LossSettings) -> di
 
 
 def heights(placed: Placed, objects: Objects) -> Tensor:
-    """(B, M, N) from 0 to 1: each object's hill at each place; 0 where there is no object."""
+    """(B, M, N) from 0 to 1: each object's hill at each place; 0 if there is no such object."""
     middle, sides = objects.boxes[..., None, :2], objects.boxes[..., None, 2:]  # (B, M, 1, 2)
     away = ((placed.middles[:, None] - middle) / sides).square().sum(dim=-1)
     nearest = torch.arange(away.shape[-1], device=away.device) == away.argmin(dim=-1, keepdim=True)
@@ -53,7 +53,7 @@ def by_classes(hills: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def class_loss(logits: Tensor, heights: Tensor, shown: Tensor | None) -> Tensor:
-    """The sum of the focal loss that lets places beside a middle be sure. Both (B, N, K)."""
+    """The sum of the focal loss that tolerates confident places beside a centre. logits, heights: (B, N, K)."""
     p = logits.sigmoid()
     at_top = -((1 - p) ** SURE) * F.logsigmoid(logits)
     beside = -((1 - heights) ** FAR) * p**SURE * F.logsigmoid(-logits)

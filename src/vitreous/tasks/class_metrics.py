@@ -1,4 +1,4 @@
-"""How well classes are told apart, measured batch by batch: for the loop, and for whoever chooses between models."""
+"""How well classes are predicted, measured batch by batch: for the loop, and to choose between models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Loss = Callable[[Tensor, dict[str, Tensor]], Tensor]  # logits and targets in, (
 
 
 class ClassificationMetric:
-    """Accuracy, top-5 accuracy and log-loss over everything it was shown. Sums stay on the device until asked for."""
+    """Accuracy, top-5 accuracy and log-loss over all batches. Sums stay on the device until they are needed."""
 
     headline: ClassVar[str] = "accuracy"
 
@@ -35,28 +35,28 @@ class ClassificationMetric:
 
     def compute(self) -> dict[str, float]:
         if not self.count:
-            raise UserError("there is not one picture to score")
+            raise UserError("there are no pictures to score")
         return {name: float(total) / self.count for name, total in self.sums.items()} | {"pictures": float(self.count)}
 
 
 def hits(logits: Tensor, targets: dict[str, Tensor]) -> dict[str, Tensor]:
-    """(B,) whether the likeliest class is the label, or one of the labels, and whether one of the likeliest five is."""
+    """(B,) whether the most likely class is the label, or one of the labels; and whether any of the first five is."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices  # (B, 5)
     right = best == targets["label"][:, None] if "label" in targets else targets["labels"].gather(1, best) > 0
     return {"accuracy": right[:, 0], "top5": right.any(dim=1)}
 
 
 class ManyLabelsMetric(ClassificationMetric):
-    """Of several labels per picture: mean average precision over the classes, beside the same for the likeliest one.
+    """For several labels per picture: mean average precision over the classes, besides the numbers above.
 
-    A class without one picture has no average precision and is left out of the mean.
+    A class without pictures has no average precision and is left out of the mean.
     """
 
     headline: ClassVar[str] = "mAP"
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss)
-        self.logits: list[Tensor] = []  # on the CPU: ranks are known once all are there
+        self.logits: list[Tensor] = []  # on the CPU, since ranks are known only at the end
         self.labels: list[Tensor] = []
 
     def update(self, prediction: Prediction, batch: Batch) -> None:
@@ -72,7 +72,7 @@ class ManyLabelsMetric(ClassificationMetric):
 
 
 def mean_average_precision(scores: Tensor, labels: Tensor) -> float:
-    """(N, K) each. A class without one picture is left out; 0 where no picture has a label."""
+    """(N, K) each. A class without pictures is left out; 0 if no picture has a label."""
     precisions = Ranking.of(scores, labels > 0).average_precisions()
     return float(precisions.nanmean().nan_to_num())
 
@@ -81,9 +81,9 @@ def mean_average_precision(scores: Tensor, labels: Tensor) -> float:
 class Ranking:
     """Pictures in the order of their scores, class by class."""
 
-    order: Tensor  # (N, K): of pictures, the highest score first
+    order: Tensor  # (N, K): the pictures, highest score first
     labels: Tensor  # (N, K) bool, in that order
-    last: Tensor  # (N, K): where the pictures of the same score end
+    last: Tensor  # (N, K): the last place with the same score
 
     @classmethod
     def of(cls, scores: Tensor, labels: Tensor) -> "Ranking":
@@ -96,13 +96,13 @@ class Ranking:
         return cls(order, labels.gather(0, order), last)
 
     def average_precisions(self, counts: Tensor | None = None) -> Tensor:
-        """(K,) float64: the precision among all that score at least as high, averaged over the pictures of a class.
+        """(K,) float64: the precision among all pictures with at least this score, averaged over those of a class.
 
         Pictures of equal score are one step, so that their order does not matter. `counts` (N,): how often each picture
-        is there. NaN for a class without one picture.
+        counts. NaN for a class without pictures.
         """
         num = torch.ones_like(self.order, dtype=torch.float64) if counts is None else counts.double()[self.order]
         right = num * self.labels
         precision = right.cumsum(dim=0).gather(0, self.last) / num.cumsum(dim=0).gather(0, self.last)
-        # Of what was not drawn by the first place that was, nothing is known and nothing counts.
+        # Before the first picture that counts, precision is 0 / 0, which must not count either.
         return (right * precision.nan_to_num()).sum(dim=0) / right.sum(dim=0)

@@ -21,17 +21,17 @@ Fusion = Literal["logits", "softmax"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings:
-    head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; cosine: CLIP's, by words
+    head: HeadKind = "linear"  # tanh: a hidden layer (paper 3.1); distilled: DeiT's two; cosine: CLIP's, from words
     loss: Literal["softmax", "sigmoid"] = "softmax"  # sigmoid: several labels per picture, as on ImageNet-21k and JFT
     label_smoothing: float = 0.0  # share of the target spread evenly over all classes (softmax only)
-    class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all alike
-    start_bias: float = -10.0  # of the head (sigmoid only): how likely a label is before a picture is seen
+    class_weights: tuple[float, ...] = ()  # factor on the loss of each class (softmax only); none: all equal
+    start_bias: float = -10.0  # initial bias of the head (sigmoid only), by which labels start out unlikely
     cosine_width: int | None = None  # cosine: width of the space that features are projected to; none: their own
-    fusion: Fusion = "logits"  # distilled: what is averaged of the two heads; softmax: DeiT's paper; logits: its code
+    fusion: Fusion = "logits"  # distilled: what to average of the two heads; softmax: DeiT's paper; logits: its code
 
     @property
     def task_kind(self) -> Literal["classify", "label"]:
-        """What rooms look up in their tables: one class per picture, or labels that are each decided for themselves."""
+        """The key in other packages' tables: one class per picture, or labels that are predicted independently."""
         return "label" if self.loss == "sigmoid" else "classify"
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Classify":
@@ -46,7 +46,7 @@ class ClassifySettings:
             )
         head = self._head(encoder, len(classes))
         if self.loss == "sigmoid":
-            # Begin by saying how rare labels are, or the first steps do nothing else.
+            # Start with rare labels, or the first steps would only learn that.
             for bias in head.last_biases():
                 nn.init.constant_(bias, self.start_bias)
         return Classify(encoder, head, self.loss, self.label_smoothing, self.class_weights)
@@ -73,7 +73,7 @@ class ClassifySettings:
 
 
 def zero_linear(width: int, num_classes: int) -> nn.Linear:
-    """Zeros at the start, so that fine-tuning begins from an even guess (paper 3.2)."""
+    """Zeros at the start, so that fine-tuning begins with equal probabilities (paper 3.2)."""
     linear = nn.Linear(width, num_classes)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -116,8 +116,8 @@ class TanhHead(nn.Module):
 class DistilledHead(nn.Module):
     """A linear layer on the class token and one on the distillation token, their logits averaged.
 
-    The paper adds their softmaxes (DeiT, section 4, joint classifiers); the logits are then the logarithm of
-    their mean. Its released code averages logits, and so do timm and transformers.
+    The paper adds their softmaxes (DeiT, section 4, joint classifiers); the logits are then the logarithm of their
+    mean. Its released code averages logits, and so do timm and transformers.
     """
 
     def __init__(self, width: int, num_classes: int, fusion: Fusion = "logits") -> None:
@@ -160,8 +160,8 @@ class ClassAndMeanHead(nn.Module):
 
 
 class CosineHead(nn.Module):
-    """How alike the features and one direction per class are, times a scale: what words say of classes, CLIP compares
-    with pictures in this way."""
+    """The cosines of the features with one direction per class, times a scale. CLIP compares pictures in this way with
+    texts, which can be the names of classes."""
 
     def __init__(self, width: int, num_classes: int, out: int | None = None) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Classify(Task):
         self.head = head
         self.loss = loss
         self.label_smoothing = label_smoothing
-        # A part of training and not of the model: not saved with the weights, so real even where the others are meta.
+        # Part of training, not of the model: not saved, and a real tensor even if the weights are meta.
         factors = torch.tensor(class_weights, device="cpu") if class_weights else None
         self.register_buffer("class_weights", factors, persistent=False)
 
@@ -206,11 +206,11 @@ class Classify(Task):
         return self.of(self.encoder(images))
 
     def of(self, features: Features) -> ClassLogits:
-        """What it says of pictures that the encoder has seen."""
+        """The prediction from an encoder's features."""
         return ClassLogits(self.head(features), many=self.loss == "sigmoid")
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        # float32 from here on: a softmax over many classes loses too much in bfloat16
+        # float32 from here on: a softmax over many classes loses too much precision in bfloat16
         logits = self.predict(batch.images).logits.float()
         if self.loss == "sigmoid":
             return {"loss": sigmoid_loss(logits, batch.targets).mean()}
@@ -223,13 +223,13 @@ class Classify(Task):
 def softmax_loss(
     logits: Tensor, targets: dict[str, Tensor], smoothing: float = 0.0, class_weights: Tensor | None = None
 ) -> Tensor:
-    """(B,) cross-entropies, by the weights of their labels; of a mixed picture, the mean of both by their shares. Where
-    there are probabilities, they are what is learned (mixed already), and the label is the likeliest class."""
+    """(B,) cross-entropies, weighted by class; for a mixed picture, the mean of both by their shares. If there are
+    probabilities, these are the targets (mixed already), and the label is the most likely class."""
     if "labels" in targets:
         raise UserError("the pictures have several labels each: set --objective.loss sigmoid")
     if "label" not in targets:
         known = " and ".join(targets) or "nothing"
-        raise UserError(f"what is known of each of these pictures is its {known}, and this learns from labels")
+        raise UserError(f"this learns from labels, but these pictures come with: {known}")
 
     def losses(labels: Tensor) -> Tensor:
         plain = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
@@ -250,7 +250,7 @@ def sigmoid_loss(logits: Tensor, targets: dict[str, Tensor]) -> Tensor:
 
 
 def mixed_one_hot(targets: dict[str, Tensor], num_classes: int) -> Tensor:
-    """(B, K) float: the labels as vectors, mixed where pictures were mixed."""
+    """(B, K) float: the labels as vectors, mixed if pictures were mixed."""
     wanted = F.one_hot(targets["label"], num_classes).float()
     if "partner" not in targets:
         return wanted

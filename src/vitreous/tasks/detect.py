@@ -1,7 +1,7 @@
 """Detection: boxes with their classes, by DETR (Carion et al. 2020), Deformable DETR (Zhu et al. 2021), or CenterNet
 (Zhou et al. 2019).
 
-On any encoder, by its maps. None needs anchors, nor a search for duplicates: a query says one box, or none.
+On the maps of any encoder. None needs anchors or a search for duplicates: a query predicts one box, or none.
 """
 
 from dataclasses import dataclass, field
@@ -23,27 +23,27 @@ from vitreous.tasks.centre_loss import centre_losses
 from vitreous.tasks.detect_loss import CostSettings, LossSettings, detection_losses, noised, objects_of
 from vitreous.tasks.predictions import Detections
 
-MOST_MAPS = 3  # of an encoder that are looked at; coarser ones are made (Deformable DETR, appendix A.2)
+MOST_MAPS = 3  # of an encoder that are used; coarser ones are computed from them (Deformable DETR, appendix A.2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectSettings:
     task_kind: ClassVar[Literal["detect"]] = "detect"
 
-    # Attention to a whole map, or to places of several; or none: each place of a map says what has its middle there.
+    # Attention to a whole map, or to places of several; or none: each place predicts the object centred there.
     decoder: Literal["detr", "deformable", "centres"] = "deformable"
-    queries: int = 100  # the most objects that can be found in a picture
+    queries: int = 100  # most objects that can be found in a picture
     width: int = 256  # of a token
     heads: int = 8  # of the attention
     mlp_width: int = 1024
     encoder_depth: int = 6
     decoder_depth: int = 6
     dropout: float = 0.1
-    levels: int = 4  # deformable: maps that are looked at
-    points: int = 4  # deformable: of each map, by each head
-    refine: bool = True  # deformable: each layer of the decoder corrects the boxes of the one before
-    two_stage: bool = False  # deformable: begin at boxes that the encoder proposes
-    finest: Literal[4, 2, 1] = 2  # deformable on a plain ViT: its map is enlarged so many times
+    levels: int = 4  # deformable: maps to look at
+    points: int = 4  # deformable: per map and head
+    refine: bool = True  # deformable: each layer of the decoder corrects the boxes of the previous one
+    two_stage: bool = False  # deformable: start from boxes that the encoder proposes
+    finest: Literal[4, 2, 1] = 2  # on a plain ViT, except detr: how many times its map is enlarged
     cost: CostSettings = field(default_factory=CostSettings)
     weights: LossSettings = field(default_factory=LossSettings)
 
@@ -56,9 +56,9 @@ class DetectSettings:
         if self.width % self.heads or self.width % 4:
             raise UserError(f"a width of {self.width} and {self.heads} heads: it must be a multiple of both and of 4")
         if self.two_stage and not self.refine:
-            raise UserError("two_stage needs refine: its first boxes are there to be corrected")
+            raise UserError("two_stage needs refine: its first boxes have to be corrected")
         if self.weights.hints and not (self.two_stage and self.decoder == "deformable"):
-            raise UserError("weights.hints needs two_stage: queries are made of boxes there")
+            raise UserError("weights.hints needs two_stage, in which queries are made from boxes")
         if self.decoder == "detr":
             sizes = Sizes(**self._sizes())
             return Detect(encoder, None, Detr(encoder.outputs[-1].width, len(classes), sizes), self, len(classes))
@@ -108,15 +108,15 @@ class Detect(Task):
         self.settings, self.num_classes = settings, num_classes
 
     def maps(self, images: Tensor) -> tuple[Tensor, ...]:
-        """That the head looks at, finest first."""
+        """The maps that the head reads, finest first."""
         maps = self.encoder(images).maps
         maps = maps if self.pyramid is None else self.pyramid(maps[-1])
         used = 1 if isinstance(self.head, Detr) else min(self.settings.levels, MOST_MAPS)
         return tuple(maps[-used:])
 
     def decoded(self, images: Tensor, extent: Tensor | None = None, hints: Tensor | None = None) -> Decoded | Placed:
-        """What every layer of the decoder says, or every place. extent: (B, 2), how many rows and columns of the images
-        are picture. hints: (B, M, 4), boxes to begin at, beside those that are proposed."""
+        """The predictions of every layer of the decoder, or of every place. extent: (B, 2), how many rows and columns
+        of the images are picture. hints: (B, M, 4), boxes to start from, in addition to those that are proposed."""
         more = () if hints is None else (hints,)
         found: Decoded | Placed = self.head(self.maps(images), extent, (images.shape[-2], images.shape[-1]), *more)
         return found

@@ -1,6 +1,6 @@
-"""DETR's loss (Carion et al. 2020, section 3.1): each target is matched to a query; then classes and boxes count.
+"""DETR's loss (Carion et al. 2020, section 3.1): each target is matched to a query; then losses of classes and boxes.
 
-All layers of a decoder are one larger batch: one matrix of costs, one assignment. No shape depends on the data.
+All layers of a decoder form one larger batch: one matrix of costs, one assignment. No shape depends on the data.
 """
 
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from vitreous.nn.detr import Decoded
 from vitreous.nn.gather import mean_over_ranks
 
 ALPHA, GAMMA = 0.25, 2.0  # of the focal loss (Lin et al. 2017)
-NOISE = 0.4  # of a hint's box: of its half sides, by which it is moved, and of its sides, by which it is resized
+NOISE = 0.4  # of a hint's box: it moves by at most this share of its half sides, and its sides change by this share
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostSettings:
-    """What a query costs a target."""
+    """Factors of the costs of assigning a query to a target."""
 
-    classes: float = 2.0  # by how unlikely its class is
-    l1: float = 5.0  # by the distances of centre and sides
-    giou: float = 2.0  # by the generalised IoU
+    classes: float = 2.0  # how unlikely its class is
+    l1: float = 5.0  # the distances of centre and sides
+    giou: float = 2.0  # the generalised IoU
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """Factors of the losses' sum."""
+    """Factors of the sum of losses."""
 
     classes: float = 2.0
     l1: float = 5.0
     giou: float = 2.0
     auxiliary: float = 1.0  # on the losses of all layers of the decoder but the last
     no_object: float = 0.1  # detr: on the class loss of queries without a target
-    hints: float = 0.0  # two_stage: on the loss of queries that begin near a target each, and have to find it
+    hints: float = 0.0  # two_stage: on the loss of queries that each start near a target, and have to find it
     quality: bool = False  # deformable: the score to learn is the overlap with the target, not 1
 
 
@@ -48,17 +48,17 @@ class LossSettings:
 class Objects:
     """The targets of a batch."""
 
-    boxes: Tensor  # (B, M, 4) as (cx, cy, w, h), 0 to 1 of the picture; where not valid, all of it
-    classes: Tensor  # (B, M) int64; where not valid, 0
+    boxes: Tensor  # (B, M, 4) as (cx, cy, w, h), 0 to 1 of the picture; if not valid, the whole picture
+    classes: Tensor  # (B, M) int64; if not valid, 0
     valid: Tensor  # (B, M) bool
 
     def repeated(self, times: int) -> "Objects":
-        """For so many layers, one behind the other."""
+        """Once for each of `times` layers, concatenated."""
         return Objects(self.boxes.repeat(times, 1, 1), self.classes.repeat(times, 1), self.valid.repeat(times, 1))
 
 
 def objects_of(batch: Batch) -> Objects:
-    """Of its boxes in px of the canvas. Crowds are nothing to learn from, nor are boxes that came to nothing."""
+    """From boxes in px of the canvas. Crowds and boxes that are cut off entirely are not learned."""
     if "boxes" not in batch.targets:
         raise UserError("these pictures have no boxes, and detection learns from nothing else")
     boxes, classes = batch.targets["boxes"].float(), batch.targets["classes"]
@@ -70,13 +70,13 @@ def objects_of(batch: Batch) -> Objects:
     valid = (classes != IGNORED) & (boxes[..., 2:] > boxes[..., :2]).all(dim=-1)
     if "crowd" in batch.targets:
         valid = valid & ~batch.targets["crowd"]
-    # A box that is none must not be one of no area: the gradients of that are not finite, and 0 times that is not 0.
+    # A box that is not valid must still have an area: otherwise its gradients are not finite, and 0 times them is NaN.
     whole = torch.stack([torch.full_like(boxes[..., 0], value) for value in (0.5, 0.5, 1.0, 1.0)], dim=-1)
     return Objects(torch.where(valid[..., None], centred(boxes), whole), torch.where(valid, classes, 0), valid)
 
 
 def costs(logits: Tensor, boxes: Tensor, objects: Objects, cost: CostSettings, softmax: bool) -> Tensor:
-    """(B, Q, M) of every query for every target of its picture."""
+    """(B, Q, M): of every query for every target of its picture."""
     if softmax:
         per_class = -logits.softmax(dim=-1)
     else:
@@ -89,7 +89,7 @@ def costs(logits: Tensor, boxes: Tensor, objects: Objects, cost: CostSettings, s
 
 
 def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: bool, no_object: float) -> Tensor:
-    """(B,) parts of the sum. wanted: (B, Q) int64, the class of each query's target, IGNORED where it has none."""
+    """(B,) parts of the sum. wanted: (B, Q) int64, the class of each query's target, IGNORED if it has none."""
     if not softmax:  # sigmoid focal loss
         targets = one_hot(wanted, logits)
         plain = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
@@ -105,8 +105,8 @@ def class_loss(logits: Tensor, wanted: Tensor, num_objects: Tensor, softmax: boo
 
 
 def quality_loss(logits: Tensor, wanted: Tensor, overlaps: Tensor, num_objects: Tensor) -> Tensor:
-    """(B,) parts of the sum of the varifocal loss (Zhang et al. 2021): the class of a query with a target should be as
-    likely as its box overlaps with it, (B, Q) from 0 to 1, and better boxes count for more."""
+    """(B,) parts of the sum of the varifocal loss (Zhang et al. 2021): the probability of a target's class should equal
+    the overlap of the query's box with it, (B, Q) from 0 to 1, and better boxes count more."""
     is_target = one_hot(wanted, logits)
     targets = is_target * overlaps[..., None]
     plain = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
@@ -130,11 +130,11 @@ def box_losses(chosen: Tensor, objects: Objects, found: Tensor, num_objects: Ten
 def detection_losses(
     decoded: Decoded, objects: Objects, cost: CostSettings, weights: LossSettings, *, softmax: bool
 ) -> dict[str, Tensor]:
-    """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`; `hints` of what began
-    near the targets."""
+    """`class`, `l1` and `giou` of the last layer, `auxiliary` of all others, and their `loss`; `hints` of the queries
+    that started near the targets."""
     logits, boxes = decoded.logits.float(), decoded.boxes.float()  # (L, B, Q, ...)
     if decoded.proposals is not None:
-        # One layer more, the first: whether there is an object, whatever its class.
+        # One more layer, the first: whether there is an object, whatever its class.
         logits, boxes = (
             torch.cat([one[None].float(), layers])
             for one, layers in zip(decoded.proposals, (logits, boxes), strict=True)
@@ -148,7 +148,7 @@ def detection_losses(
         found = assign(costs(logits, boxes, every, cost, softmax), every.valid)  # (L B, M)
         num_objects = mean_over_ranks(objects.valid.sum().float()).clamp(min=1)
     parts = losses_of(logits, boxes, every, found, num_objects=num_objects, weights=weights, softmax=softmax)
-    # A softmax's loss is a weighted mean over the queries of a layer. Each matches as many targets: all weigh the same.
+    # A softmax's loss is a weighted mean over a layer's queries. All layers match equally many targets: equal weights.
     parts["class"] = num_layers * parts["class"] if softmax else parts["class"]
     sums = {name: part.view(num_layers, batch_size).sum(dim=1) for name, part in parts.items()}
     by_layer = _weighed(sums, weights)
@@ -194,10 +194,10 @@ def noised(boxes: Tensor, keys: Tensor) -> Tensor:
 
 
 def hint_loss(hinted: tuple[Tensor, Tensor], objects: Objects, num_objects: Tensor, weights: LossSettings) -> Tensor:
-    """Of queries (L, B, M, ...) each of which began near the target of its number: there is nothing to match."""
+    """The loss of queries (L, B, M, ...) that each started near the target of the same number, so none is matched."""
     logits, boxes = (each.float().flatten(0, 1) for each in hinted)
     every = objects.repeated(len(hinted[0]))
-    # What began near no target says that there is none, and is right.
+    # Queries that started at no target are made to predict none, which is right.
     logits = torch.where(every.valid[..., None], logits, -30.0)
     own = torch.arange(logits.shape[1], device=logits.device).expand_as(every.classes)
     found = torch.where(every.valid, own, -1)
@@ -205,7 +205,7 @@ def hint_loss(hinted: tuple[Tensor, Tensor], objects: Objects, num_objects: Tens
 
 
 def at_queries(found: Tensor, values: Tensor, num_queries: int, none: float) -> Tensor:
-    """(B, Q): what every target (B, M) has, at the query that was found for it; `none` at those without a target."""
+    """(B, Q): the value of every target (B, M), at the query that was found for it; `none` at those without one."""
     places = torch.full((len(found), num_queries + 1), none, dtype=values.dtype, device=values.device)
-    # Targets without a query write into one more place, which is then cut off.
+    # Targets without a query write into an additional place, which is then cut off.
     return places.scatter(1, torch.where(found >= 0, found, num_queries), values)[:, :num_queries]

@@ -26,10 +26,10 @@ class DistillSettings(TaughtSettings):
 
     same_classes: ClassVar[bool] = True
 
-    distillation: Distillation = "hard"  # what is learned of the teacher: its decisions, or all its logits
+    distillation: Distillation = "hard"  # what to learn from the teacher: its decisions, or all its logits
     weight: float | None = None  # share of the teacher's loss; none: the paper's, 0.5 for hard and 0.1 for soft
-    temperature: float = 3.0  # soft: logits of both are divided by it
-    stored: str | None = None  # folder of predictions that `vitreous teach` stored; the teacher is then not asked
+    temperature: float = 3.0  # soft: the logits of both are divided by it
+    stored: str | None = None  # folder of predictions from `vitreous teach`; the teacher is then not run
     student: ClassifySettings = field(
         default_factory=lambda: ClassifySettings(head="distilled", label_smoothing=0.1, fusion="softmax")
     )
@@ -39,12 +39,12 @@ class DistillSettings(TaughtSettings):
         return self.distillation
 
     def kept(self, predictions: Tensor) -> Tensor:
-        """Of logits (B, K): the decisions (B,) as int64, or all of them in half precision. A teacher that is asked anew
-        is rounded too: it then teaches what its stored predictions do."""
+        """From logits (B, K): the decisions (B,) as int64, or all logits in half precision. A live teacher's are
+        rounded too, so that it teaches the same as its stored predictions."""
         return predictions.argmax(dim=1) if self.distillation == "hard" else predictions.to(torch.float16)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "Distill":
-        """`teacher`: the student's views in, logits of `classes` out; not asked where batches hold its predictions."""
+        """`teacher`: the student's views in, logits of `classes` out; not run if batches hold its predictions."""
         if self.weight is not None and not 0 <= self.weight <= 1:
             raise UserError(f"objective.weight is {self.weight}: the teacher's share must be between 0 and 1")
         if not self.temperature > 0:
@@ -70,7 +70,7 @@ class Distill(Objective):
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         if "label" not in batch.targets:
-            raise UserError("distillation is for pictures of one label each, and these have several")
+            raise UserError("distillation needs pictures with one label each, and these have several")
         student = self.student
         features = student.encoder(batch.images)
         if isinstance(student.head, DistilledHead):

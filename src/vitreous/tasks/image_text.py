@@ -24,18 +24,20 @@ class ImageTextSettings:
     task_kind: ClassVar[Literal["match"]] = "match"
 
     loss: Literal["softmax", "sigmoid"] = "softmax"  # which of the batch belongs to which (CLIP); each pair (SigLIP)
-    width: int | None = 512  # of the shared space; none: that of the encoder's pooled features, as they are
+    width: int | None = 512  # of the shared space; none: that of the encoder's pooled features, without a projection
     text: TextSettings = field(default_factory=TextSettings)
     tokenizer: str | None = None  # a folder or file of one, whose size the text tower gets; none: learned from captions
-    locked: bool = False  # leave the picture tower as it is, and bring the texts to it (LiT)
-    start_scale: float = 1 / 0.07  # what similarities are multiplied by, at first: it is learned (10 in SigLIP)
-    max_scale: float = 100.0  # that it may not exceed
-    start_bias: float = -10.0  # added to the logits, at first (sigmoid only): most pairs do not belong together
+    locked: bool = False  # freeze the picture tower, and train only the text tower to match it (LiT)
+    start_scale: float = 1 / 0.07  # initial factor on similarities, which is learned (10 in SigLIP)
+    max_scale: float = 100.0  # largest value of that factor
+    start_bias: float = -10.0  # initial bias of the logits (sigmoid only): most pairs do not belong together
     chunk: int = 1024  # texts that a rank compares its pictures with at a time (sigmoid only)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "ImageText":
         if not 0 < self.start_scale <= self.max_scale:
-            raise UserError(f"start_scale is {self.start_scale}: it is above 0 and at most max_scale, {self.max_scale}")
+            raise UserError(
+                f"start_scale is {self.start_scale}: it must be above 0 and at most max_scale, {self.max_scale}"
+            )
         if min(self.chunk, 1 if self.width is None else self.width) < 1:
             raise UserError(f"width {self.width} and chunk {self.chunk}: both must be at least 1")
         width = self.width or encoder.width
@@ -50,7 +52,7 @@ def _projection(width: int, out: int) -> nn.Linear:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Of length 1, in float32 at least: a scale makes much of small differences."""
+    """Normalised to length 1, at least in float32: the scale magnifies small differences."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=1)
 
 
@@ -69,7 +71,7 @@ class ImageText(Task):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self.settings.locked:  # nothing of it is dropped either
+        if self.settings.locked:  # also without dropout
             self.encoder.eval()
         return self
 
@@ -103,11 +105,11 @@ class ImageText(Task):
 
 
 def drawn_captions(batch: Batch) -> Tensor:
-    """(B, L): of every picture one of its captions, by the sample's key."""
+    """(B, L): one caption of every picture, drawn by the sample's key."""
     captions = batch.targets.get("captions")
     if captions is None:
         known = " and ".join(batch.targets) or "nothing"
-        raise UserError(f"what is known of each of these pictures is its {known}, and this learns from captions")
+        raise UserError(f"this learns from captions, but these pictures come with: {known}")
     if captions.shape[1] == 1:
         return captions[:, 0]
     chosen = K.one_below(batch.keys, "caption", batch.targets["num_captions"])

@@ -1,4 +1,4 @@
-"""How well shapes of objects are found: COCO's average precision of masks, at the size that pictures came in."""
+"""How well shapes of objects are found: COCO's average precision of masks, at the pictures' original sizes."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +18,7 @@ Rows = list[tuple[NDArray[Any], ...]]
 
 
 class InstanceMetric:
-    """The numbers of `BoxMetric`, where the overlap is that of masks, and sizes are numbers of their pixels."""
+    """The numbers of `BoxMetric` with the overlap of masks, and with their numbers of pixels as sizes."""
 
     headline: ClassVar[str] = "AP"
 
@@ -56,7 +56,7 @@ class InstanceMetric:
 
 
 class _Best(NamedTuple):
-    """Of one picture the surest."""
+    """The most confident objects of one picture."""
 
     size: tuple[int, int]  # height and width of the picture
     scores: Tensor  # (n,)
@@ -65,8 +65,8 @@ class _Best(NamedTuple):
 
 
 def instance_scores(prediction: InstanceMasks) -> tuple[Tensor, Tensor]:
-    """Scores and classes (B, Q) each: the probability of the likeliest class, times how sure the query is of the cells
-    that it takes (Cheng et al. 2022, section 4.1)."""
+    """Scores and classes (B, Q) each: the probability of the most likely class, times the mean confidence in the cells
+    of the mask (Cheng et al. 2022, section 4.1)."""
     shares, classes = prediction.logits.float().softmax(dim=-1)[..., :-1].max(dim=-1)
     masks = prediction.masks.float()
     inside = (masks > 0).float()
@@ -89,8 +89,8 @@ def _best(prediction: InstanceMasks, batch: Batch) -> Iterator[_Best]:
 
 
 def enlarged(maps: Tensor, axis: int, size: int, cells: float) -> Tensor:
-    """Of the first `cells` along an axis, `size` values: linear between the middles of cells, and beyond the last of
-    them as it is. As `prediction.pixels.places` has it."""
+    """`size` values from the first `cells` along an axis: linear between the centres of cells, constant beyond the
+    outermost. Like `prediction.pixels.places`."""
     at = (torch.arange(size, dtype=torch.float64, device=maps.device) + 0.5) * (cells / size) - 0.5
     at = at.clamp(0, max(0, int(np.ceil(cells - 1e-6)) - 1))
     low = at.long().clamp(max=max(maps.shape[axis] - 2, 0))

@@ -1,8 +1,8 @@
-"""The loss of masks by queries (Cheng et al. 2022, sections 3.2 and 3.3): each target is matched to a query; then its
-class and its mask count, the mask at some points alone.
+"""The loss of masks by queries (Cheng et al. 2022, sections 3.2 and 3.3): each target is matched to a query; then the
+losses of classes and masks, of masks only at some points.
 
-Points are drawn from the samples' keys, once per picture for all layers and masks: its pixels are read there once, and
-a mask's logits are products with them. No mask is ever made whole, and no shape depends on the data.
+Points are drawn from the samples' keys, once per picture for all layers and masks: pixels are sampled there once, and a
+mask's logits are products with them. No mask is ever computed whole, and no shape depends on the data.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class PointSettings:
     """Where masks are compared."""
 
     number: int = 12544  # points per mask
-    candidates: float = 3.0  # so many times as many are drawn, of which the least certain are taken
-    uncertain: float = 0.75  # share of the points that are taken so; the others are drawn anywhere
+    candidates: float = 3.0  # candidates per point; the least certain are chosen
+    uncertain: float = 0.75  # share of the points that are chosen in this way; the others are drawn anywhere
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskWeights:
-    """Factors of the losses' sum, and of the costs in matching."""
+    """Factors of the sum of losses, and of the costs in matching."""
 
     classes: float = 2.0
     mask: float = 5.0  # cross-entropy of points
@@ -42,12 +42,12 @@ class MaskWeights:
 
 @dataclass(frozen=True)
 class Points:
-    """Of each picture, (B, P, 2) as (x, y), 0 to 1 of the canvas."""
+    """For each picture, (B, P, 2) as (x, y), 0 to 1 of the canvas."""
 
     matching: Tensor
     candidates: Tensor
     anywhere: Tensor
-    num_uncertain: int  # how many of the candidates are taken, the least certain of a mask
+    num_uncertain: int  # how many of the candidates are chosen for a mask, the least certain
 
     @classmethod
     def drawn(cls, keys: Tensor, settings: PointSettings) -> "Points":
@@ -96,11 +96,11 @@ def _count(known: Tensor) -> Tensor:
     return known.sum(dim=-1).clamp(min=1)
 
 
-# ---- The losses of what was matched
+# ---- The losses after matching
 
 
 def mask_losses(said: QueryMasks, targets: MaskTargets, found: Tensor, points: Points) -> tuple[Tensor, Tensor]:
-    """(L, B, M) each: cross-entropy and dice of every target's mask and its query's; 0 where it has none."""
+    """(L, B, M) each: cross-entropy and dice of every target's mask and its query's; 0 if it has no query."""
     places = torch.cat([points.candidates, points.anywhere], dim=1)  # (B, P', 2)
     queries = found.clamp(min=0)[..., None].expand(-1, -1, -1, said.embeddings.shape[-1])
     logits = logits_at(said.embeddings.gather(2, queries), pixels_at(said.pixels, places)).float()  # (L, B, M, P')
@@ -119,7 +119,7 @@ def mask_losses(said: QueryMasks, targets: MaskTargets, found: Tensor, points: P
 
 
 def _chosen(logits: Tensor, known: Tensor, points: Points) -> Tensor:
-    """(L, B, M, P) int64: of each mask, its least certain candidates and all of the points drawn anywhere."""
+    """(L, B, M, P) int64: for each mask, its least certain candidates and all points drawn anywhere."""
     num_candidates, num_anywhere = points.candidates.shape[1], points.anywhere.shape[1]
     of_candidates = known[None, :, None, :num_candidates]
     doubtful = uncertain_first(logits[..., :num_candidates], of_candidates, points.num_uncertain)
@@ -136,7 +136,7 @@ def query_losses(said: QueryMasks, targets: MaskTargets, points: Points, weights
     classes = targets.classes.repeat(num_layers, 1)
     wanted = at_queries(found.flatten(0, 1), classes, num_queries, IGNORED)
     by_picture = class_loss(said.logits.float().flatten(0, 1), wanted, num_masks, True, weights.no_object)
-    # A weighted mean over the queries of a layer. Each layer matches as many targets: all weigh the same.
+    # A weighted mean over a layer's queries. All layers match equally many targets: equal weights.
     sums = {"class": num_layers * by_picture.view(num_layers, -1).sum(dim=1)}
     entropy, dice = mask_losses(said, targets, found, points)
     sums |= {name: part.sum(dim=(1, 2)) / num_masks for name, part in (("mask", entropy), ("dice", dice))}

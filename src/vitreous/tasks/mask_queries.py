@@ -1,8 +1,8 @@
 """Segmentation by queries: Mask2Former (Cheng et al. 2022) on any encoder, EoMT (Kerssies et al. 2025) inside a plain
-ViT. Each query draws one mask and names its class, or none.
+ViT. Each query predicts one mask and its class, or none.
 
-As a class per pixel (semantic) what all queries say is added up; as instances each one speaks for itself. Models,
-losses and matching are the same for both.
+For a class per pixel (semantic), the predictions of all queries are added up; for instances, each counts by itself.
+Models, losses and matching are the same for both.
 """
 
 import math
@@ -26,32 +26,32 @@ from vitreous.tasks.mask_targets import MaskTargets, class_masks, object_masks
 from vitreous.tasks.pixel_metric import PixelMetric
 from vitreous.tasks.predictions import InstanceMasks, PixelLogits
 
-FINEST_PX = 4  # from one place of a mask to the next, or near it where an encoder's maps allow no other
+FINEST_PX = 4  # distance between places of a mask, or as near to it as an encoder's maps allow
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSettings:
     """Of Mask2Former's pixel decoder."""
 
-    mask_width: int = 256  # of a pixel that masks are made of
+    mask_width: int = 256  # of the pixels of the finest map
     mlp_width: int = 1024
     depth: int = 6  # layers
-    looks: int = 4  # places of each map that a head looks at
+    looks: int = 4  # places to look at, per map and head
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskQuerySettings:
     decoder: Literal["mask2former", "eomt"] = "mask2former"  # after any encoder, or in the last blocks of a plain ViT
     output: Literal["semantic", "instances"] = "semantic"  # a class per pixel, or objects
-    queries: int = 100  # the most masks of a picture
+    queries: int = 100  # most masks per picture
     width: int = 256  # mask2former: of a token
     heads: int = 8  # mask2former: of the attention
     mlp_width: int = 2048  # mask2former: of the decoder
     decoder_depth: int = 9  # mask2former: layers of the decoder
     dropout: float = 0.0  # mask2former
     pixel: PixelSettings = field(default_factory=PixelSettings)  # mask2former
-    blocks: int = 4  # eomt: the last ones of the encoder, which the queries go through
-    upscales: int | None = None  # eomt: how often patches are halved for the masks; none: until they have about 4 px
+    blocks: int = 4  # eomt: the number of last blocks of the encoder that the queries go through
+    upscales: int | None = None  # eomt: how often patches are halved for the masks; none: until they are about 4 px
     points: PointSettings = field(default_factory=PointSettings)
     weights: MaskWeights = field(default_factory=MaskWeights)
 
@@ -66,12 +66,12 @@ class MaskQuerySettings:
         return PyramidQueries(encoder, self, len(classes))
 
     def num_upscales(self, stride: tuple[int, int]) -> int:
-        """eomt: of patches so many px apart."""
+        """eomt: for patches of this stride."""
         return max(0, _halvings(stride)) if self.upscales is None else self.upscales
 
     def _check(self, num_classes: int) -> None:
         if num_classes < (least := 2 if self.output == "semantic" else 1):
-            raise UserError(f"there are {num_classes} classes to tell apart: {least} are the least")
+            raise UserError(f"there are {num_classes} classes to tell apart: at least {least} are needed")
         pixel, points = self.pixel, self.points
         counts = (self.queries, self.width, self.heads, self.mlp_width, self.blocks, points.number)
         if min(*counts, pixel.mask_width, pixel.mlp_width, pixel.looks) < 1:
@@ -81,7 +81,7 @@ class MaskQuerySettings:
         if self.width % self.heads or self.width % 4:
             raise UserError(f"a width of {self.width} and {self.heads} heads: it must be a multiple of both and of 4")
         if not 0 <= points.uncertain <= min(1, points.candidates):
-            raise UserError(f"points.uncertain is {points.uncertain}: a share, and no more than there are candidates")
+            raise UserError(f"points.uncertain is {points.uncertain}: it must be a share, at most points.candidates")
 
 
 class MaskQueries(Task):
@@ -90,7 +90,7 @@ class MaskQueries(Task):
         self.encoder, self.settings, self.num_classes = encoder, settings, num_classes
 
     def decoded(self, images: Tensor, learning: "Learning | None" = None) -> QueryMasks:
-        """What the queries say, layer by layer. Without anything to learn from, the last layer may be all."""
+        """The queries' predictions, layer by layer. Without `learning`, there may be only the last layer."""
         raise NotImplementedError
 
     def predict(self, images: Tensor, extent: Tensor | None = None) -> PixelLogits | InstanceMasks:
@@ -114,7 +114,7 @@ class MaskQueries(Task):
 
 @dataclass(frozen=True)
 class Learning:
-    """What a network that learns is told of its samples."""
+    """What a network in training needs to know about its samples."""
 
     keys: Tensor  # (B,) int64
     progress: Tensor  # 0-d, 0 to 1
@@ -161,13 +161,13 @@ class PyramidQueries(MaskQueries):
 
 
 class InnerQueries(MaskQueries):
-    """EoMT: the encoder's last blocks are the decoder. What has learned looks everywhere, whatever its masks."""
+    """EoMT: the encoder's last blocks are the decoder. Trained queries attend everywhere, whatever their masks."""
 
     encoder: TokenEncoder
 
     def __init__(self, encoder: Encoder, settings: MaskQuerySettings, num_classes: int) -> None:
         if not isinstance(encoder, TokenEncoder):
-            raise UserError(f"eomt needs a plain ViT, and this is a {type(encoder).__name__}: take mask2former")
+            raise UserError(f"eomt needs a plain ViT, and this is a {type(encoder).__name__}: use mask2former")
         super().__init__(encoder, settings, num_classes)
         if settings.blocks > len(encoder.blocks):
             raise UserError(f"blocks is {settings.blocks}, and the encoder has {len(encoder.blocks)}")
@@ -197,11 +197,11 @@ class InnerQueries(MaskQueries):
 
 
 def _halvings(stride: tuple[int, int]) -> int:
-    """How often places must be halved to be nearest to those of a mask; negative where they are finer."""
+    """How often a stride must be halved to be nearest to that of a mask; negative if it is finer."""
     return round(math.log2(min(stride) / FINEST_PX))
 
 
 def _scales(stride: tuple[int, int]) -> list[float]:
-    """Of a plain ViT's pyramid: four maps, the finest one with about 4 px from place to place."""
+    """The scales of a plain ViT's pyramid: four maps, the finest with a stride of about 4 px."""
     finest = 2.0 ** min(2, max(0, _halvings(stride)))
     return [finest / 2**level for level in range(4)]

@@ -1,4 +1,4 @@
-"""What queries are to draw: a mask per class of a picture, or per object; read at points, never at every pixel."""
+"""The masks that queries should predict, one per class of a picture, or per object; read at points, not every pixel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from vitreous.errors import UserError
 
 @dataclass(frozen=True)
 class MaskTargets:
-    """Of a batch: up to M masks per picture."""
+    """The masks of a batch: up to M per picture."""
 
-    classes: Tensor  # (B, M) int64; where not valid, any
+    classes: Tensor  # (B, M) int64; if not valid, any
     valid: Tensor  # (B, M) bool
 
     def at(self, points: Tensor) -> Tensor:
@@ -23,15 +23,15 @@ class MaskTargets:
         raise NotImplementedError
 
     def known(self, points: Tensor) -> Tensor:
-        """(B, P, 2) -> (B, P) bool: whether anything is known of a point; what is drawn elsewhere does not count."""
+        """(B, P, 2) -> (B, P) bool: whether the label of a point is known; predictions elsewhere do not count."""
         return torch.ones_like(points[..., 0], dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class ClassMasks(MaskTargets):
-    """One mask per class that a picture shows, by the class of every pixel."""
+    """One mask per class that a picture shows, from the class of every pixel."""
 
-    labels: Tensor  # (B, H, W) int64, IGNORED where nothing is known
+    labels: Tensor  # (B, H, W) int64, IGNORED where unknown
 
     def at(self, points: Tensor) -> Tensor:
         return (self._labels(points)[:, None] == self.classes[..., None]).float()
@@ -40,13 +40,13 @@ class ClassMasks(MaskTargets):
         return self._labels(points) != IGNORED
 
     def _labels(self, points: Tensor) -> Tensor:
-        """(B, P): of the pixel that each point lies in."""
+        """(B, P): the label of the pixel that each point is in."""
         return self.labels.flatten(1).gather(1, _pixels(points, self.labels.shape[-2:]))
 
 
 @dataclass(frozen=True)
 class ObjectMasks(MaskTargets):
-    """One mask per object as a map, which may be coarser than the picture: between its places it is interpolated."""
+    """One mask per object as a map, which may be coarser than the picture, and is interpolated between its places."""
 
     masks: Tensor  # (B, M, h, w), of any type
 
@@ -57,7 +57,7 @@ class ObjectMasks(MaskTargets):
 
 @dataclass(frozen=True)
 class PackedMasks(MaskTargets):
-    """One mask per object, as bits of every pixel: as exact as the picture, in a byte per pixel for eight objects."""
+    """One mask per object, as bits of every pixel: as exact as the picture, at one byte per pixel for eight objects."""
 
     bits: Tensor  # (B, H, W, bytes) uint8: object m is bit m % 8 of byte m // 8
 
@@ -69,7 +69,7 @@ class PackedMasks(MaskTargets):
 
 
 def _pixels(points: Tensor, size: Sequence[int]) -> Tensor:
-    """(B, P, 2) -> (B, P) int64: the pixel that each point lies in, counted row by row."""
+    """(B, P, 2) -> (B, P) int64: the pixel that each point is in, counted row by row."""
     height, width = size
     x = (points[..., 0] * width).long().clamp(0, width - 1)
     y = (points[..., 1] * height).long().clamp(0, height - 1)
@@ -77,11 +77,11 @@ def _pixels(points: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
-    """Of pictures with a class per pixel."""
+    """The masks of pictures with a class per pixel."""
     if "mask" not in batch.targets:
         raise UserError("these pictures have no masks, and segmentation learns from nothing else")
     labels = batch.targets["mask"]
-    # One place more, before the first, for what is ignored. All that is written is the same: any order will do.
+    # An additional place, before the first, is for ignored pixels. Only True is written, so the order does not matter.
     shown = torch.zeros(len(labels), num_classes + 1, dtype=torch.bool, device=labels.device)
     shown = shown.scatter(1, labels.flatten(1) - IGNORED, True)
     classes = torch.arange(num_classes, device=labels.device).expand(len(labels), -1)
@@ -89,7 +89,7 @@ def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
 
 
 def object_masks(batch: Batch) -> PackedMasks:
-    """Of pictures with objects. Crowds are nothing to learn from."""
+    """The masks of pictures with objects. Crowds are not learned."""
     if "masks" not in batch.targets:
         raise UserError("these pictures have no masks of objects, and instances are learned from nothing else")
     classes = batch.targets["classes"]

@@ -1,8 +1,8 @@
-"""Function matching (Beyer et al. 2022): a student that says of any view of any picture what its teacher says.
+"""Function matching (Beyer et al. 2022): a student learns to give its teacher's output for any view of any picture.
 
-The teacher may be a classifier of other classes than the student's, or an encoder alone, so pictures need no labels;
-where they have some, a share of the loss can come from them. Both see the same view, cut, flipped and mixed alike
-("consistent"), for many epochs ("patient"). The heads are thrown away, and the encoder remains.
+The teacher may be a classifier of other classes than the student's, or only an encoder, so pictures need no labels; if
+they have some, a share of the loss can come from them. Both see the same view, cropped, flipped and mixed in the same
+way ("consistent"), for many epochs ("patient"). The heads are discarded, and the encoder remains.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from vitreous.tasks.distill import teacher_loss
 class FunctionMatchingSettings(TaughtSettings):
     match: Literal["logits", "features"] = "logits"  # as probabilities (divergence), or as directions (cosine)
     temperature: float = 2.0  # logits: those of both are divided by it
-    label_share: float = 0.0  # of the loss that comes from the labels
+    label_share: float = 0.0  # share of the loss that comes from the labels
     label_smoothing: float = 0.1  # of the labels
-    student_px: tuple[int, ...] = ()  # sides at which the student sees the view, all of them; none: the view's own
+    student_px: tuple[int, ...] = ()  # sides at which the student sees every view; none: only the view's own
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "FunctionMatching":
         """`teacher`: views in, logits (B, K) or Features out."""
         if not 0 <= self.label_share <= 1:
-            raise UserError(f"objective.label_share is {self.label_share}: a share is between 0 and 1")
+            raise UserError(f"objective.label_share is {self.label_share}: it must be between 0 and 1")
         if not self.temperature > 0:
             raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
         return FunctionMatching(encoder, teacher, classes, self)
@@ -51,7 +51,8 @@ class FunctionMatching(Objective):
             width = outputs(teacher(shown)).shape[1]
         self.match_head = nn.Linear(encoder.width, width)
         self.label_head = nn.Linear(encoder.width, len(classes)) if settings.label_share else None
-        weights = torch.tensor([float(name != UNLABELLED) for name in classes])  # these learn from the teacher alone
+        # Unlabelled pictures learn from the teacher alone.
+        weights = torch.tensor([float(name != UNLABELLED) for name in classes])
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
@@ -69,7 +70,7 @@ class FunctionMatching(Objective):
         }
 
     def _sizes(self, view: Tensor) -> list[Tensor]:
-        """The view in every size that the student sees it at."""
+        """The view at every size at which the student sees it."""
         sizes = self.settings.student_px or (view.shape[-1],)
         return [
             view if view.shape[-2:] == (px, px) else F.interpolate(view, (px, px), mode="bilinear", antialias=True)
@@ -87,5 +88,5 @@ class FunctionMatching(Objective):
 
 
 def outputs(found: Tensor | Features) -> Tensor:
-    """(B, D): what there is to match of a teacher."""
+    """(B, D): the output of a teacher that is matched."""
     return found.pooled if isinstance(found, Features) else found

@@ -1,4 +1,4 @@
-"""How well pixels are classified, as one K x K count: all that is kept of any number of pictures."""
+"""How well pixels are classified, from a K x K count, which is all that is kept for any number of pictures."""
 
 from typing import ClassVar
 
@@ -13,14 +13,14 @@ from vitreous.tasks.predictions import PixelLogits, Prediction
 
 
 def confusion(labels: Tensor, found: Tensor, num_classes: int) -> Tensor:
-    """(K, K) int64: how many pixels of the row's class were taken for the column's; ignored pixels do not count."""
+    """(K, K) int64: how many pixels of the row's class were predicted as the column's; ignored pixels do not count."""
     valid = labels != IGNORED
     pairs = labels[valid].long() * num_classes + found[valid].long()
     return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
 
 
 def class_iou(counts: Tensor) -> Tensor:
-    """(..., K, K) counts -> (..., K) float64: pixels of both over pixels of either; NaN where a class has neither."""
+    """(..., K, K) counts -> (..., K) float64: pixels of both over pixels of either; NaN if a class has neither."""
     right = counts.diagonal(dim1=-2, dim2=-1).double()
     either = counts.sum(dim=-1) + counts.sum(dim=-2) - right
     return right / either
@@ -39,7 +39,7 @@ class PixelMetric:
     def update(self, prediction: Prediction, batch: Batch) -> None:
         assert isinstance(prediction, PixelLogits)
         num_classes, canvas = prediction.logits.shape[1], batch.images.shape[-2:]
-        # One by one, each in its own size: its mask lies in the upper left corner of those of the batch.
+        # One by one, each at its own size: a batch's masks are padded at the bottom and on the right.
         for logits, padded, size, extent in zip(
             prediction.logits, batch.targets["mask"], *sizes_of(batch), strict=True
         ):
@@ -53,7 +53,7 @@ class PixelMetric:
 
     def compute(self) -> dict[str, float]:
         if self.counts is None or not int(self.counts.sum()):
-            raise UserError("there is not one labelled pixel to score")
+            raise UserError("there are no labelled pixels to score")
         counts = self.counts.cpu().double()
         right, labelled = counts.diagonal(), counts.sum(dim=1)
         return {
@@ -66,7 +66,7 @@ class PixelMetric:
 
 
 def sizes_of(batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
-    """Of each picture its height and width, and how much of the model's input is picture."""
+    """The height and width of each picture, and how much of the model's input is picture."""
     whole, seen = (list(tensor.shape[-2:]) for tensor in (batch.targets["mask"], batch.images))
     sizes = [whole] * len(batch) if batch.size is None else batch.size.tolist()
     extents = [seen] * len(batch) if batch.extent is None else batch.extent.tolist()

@@ -1,4 +1,4 @@
-"""Prediction: what a task says about a batch of pictures, as tensors under names; one class per kind of task."""
+"""Prediction: what a task predicts for a batch of pictures, as named tensors; one class per kind of task."""
 
 from dataclasses import dataclass, fields
 
@@ -17,10 +17,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ClassLogits(Prediction):
-    """Of a classifier, raw: nothing is calibrated yet."""
+    """A classifier's logits, not calibrated yet."""
 
     logits: Tensor  # (B, K)
-    many: bool = False  # each class is decided for itself (sigmoid), since a picture may have several labels
+    many: bool = False  # classes are independent (sigmoid), since a picture may have several labels
 
     def probabilities(self) -> Tensor:
         """(B, K) float32"""
@@ -39,12 +39,12 @@ class PixelLogits(Prediction):
 class Detections(Prediction):
     """Objects, at most one per query.
 
-    With one logit per class, each class is decided for itself (sigmoid). With one more, the classes exclude each other
-    (softmax), and the last logit is for no object.
+    With one logit per class, the classes are independent (sigmoid). With one more, they exclude each other (softmax),
+    and the last logit is for no object.
     """
 
     logits: Tensor  # (B, Q, K) or (B, Q, K + 1)
-    boxes: Tensor  # (B, Q, 4): centre and size (cx, cy, w, h), 0 to 1 of the canvas' picture part
+    boxes: Tensor  # (B, Q, 4): centre and size (cx, cy, w, h), 0 to 1 of the part of the canvas that is picture
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class InstanceMasks(Prediction):
 
 @dataclass(frozen=True)
 class Embeddings(Prediction):
-    """Where pictures lie in the space that they share with texts."""
+    """The positions of pictures in the space that they share with texts."""
 
     embedding: Tensor  # (B, D) of length 1
 
 
 def class_logits(prediction: Prediction) -> Tensor:
-    """(B, K), for what is about classes of whole pictures alone."""
+    """(B, K): the logits, for functions that need classes of whole pictures."""
     if not isinstance(prediction, ClassLogits):
-        raise UserError("this is for models that classify whole pictures, and this one does something else")
+        raise UserError("this is for models that classify whole pictures, which this model does not")
     return prediction.logits

@@ -1,4 +1,4 @@
-"""Retrieval: of all texts those of a picture, of all pictures that of a text, found by their similarity."""
+"""Retrieval: finding a picture's texts among all texts, and a text's picture among all pictures, by similarity."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -9,14 +9,14 @@ from torch import Tensor
 from vitreous.batch import Batch
 from vitreous.tasks.predictions import Embeddings, Prediction
 
-DEPTHS = (1, 5, 10)  # how many of the best are looked at
-ROWS = 1024  # compared at a time
-TEXTS = 512  # embedded at a time
+DEPTHS = (1, 5, 10)  # numbers of best results to consider
+ROWS = 1024  # to compare at a time
+TEXTS = 512  # to embed at a time
 
 
 class Ranks(NamedTuple):
-    """How many others come before what belongs to each. Others that are just as similar come before it: a model that
-    says the same of everything finds nothing."""
+    """How many others come before the right one. Others that are equally similar come before it: a model with the same
+    output for everything finds nothing."""
 
     of_pictures: Tensor  # (N,) the best of a picture's own texts, among all texts
     of_texts: Tensor  # (T,) a text's own picture, among all pictures
@@ -39,7 +39,7 @@ def ranks(pictures: Tensor, texts: Tensor, owner: Tensor) -> Ranks:
 
 
 class RetrievalMetric:
-    headline: ClassVar[str] = "recall@1"  # the mean of both ways
+    headline: ClassVar[str] = "recall@1"  # the mean of both directions
 
     def __init__(self, embed_texts: Callable[[Tensor], Tensor]) -> None:
         self.embed_texts = embed_texts
@@ -63,7 +63,7 @@ class RetrievalMetric:
 
     def compute(self) -> dict[str, float]:
         found = self.ranks()
-        ways = {"text": found.of_pictures, "picture": found.of_texts}  # what is found
+        ways = {"text": found.of_pictures, "picture": found.of_texts}  # by what is to be found
         recalls = {
             f"{what}@{depth}": float((of < depth).float().mean()) for what, of in ways.items() for depth in DEPTHS
         }

@@ -1,7 +1,7 @@
 """Semantic segmentation: a class for every pixel, by Segmenter's decoders (Strudel et al. 2021).
 
-The encoder's map has one feature a patch, so a decoder's logits are as coarse as the patches. Training enlarges them to
-the pictures (bilinear); a prediction stays coarse, and is enlarged once, to the size that the picture had.
+The encoder's map has one feature per patch, so a decoder's logits are as coarse as the patches. Training enlarges them
+to the pictures (bilinear); a prediction stays coarse, and is enlarged once, to the picture's original size.
 """
 
 from dataclasses import dataclass
@@ -29,28 +29,28 @@ Inference = Literal["whole", "windows"]
 class SegmentSettings:
     task_kind: ClassVar[Literal["segment"]] = "segment"
 
-    decoder: Literal["linear", "mask-transformer"] = "mask-transformer"  # linear: on each patch (or map) by itself
+    decoder: Literal["linear", "mask-transformer"] = "mask-transformer"  # linear: on each patch (or map) separately
     depth: int = 2  # mask-transformer: blocks
     width: int | None = None  # mask-transformer: of a token; none: the encoder's
     heads: int | None = None  # mask-transformer: of the attention; none: one per 64 of the width
     dropout: float = 0.0  # mask-transformer: after its dense layers
-    class_weights: tuple[float, ...] = ()  # factor on the loss of each class's pixels; none: all alike
-    inference: Inference = "whole"  # the whole picture at the model's size, or windows of that size that overlap
-    overlap: float = 0.5  # windows: the least share that neighbours have in common
+    class_weights: tuple[float, ...] = ()  # factor on the loss of each class's pixels; none: all equal
+    inference: Inference = "whole"  # the whole picture at the model's size, or overlapping windows of that size
+    overlap: float = 0.5  # windows: the least share by which neighbours overlap
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "Segment":
         if len(classes) < 2:
-            raise UserError(f"segmentation tells classes apart, and there are {len(classes)}: two are the least")
+            raise UserError(f"segmentation needs at least two classes, and there are {len(classes)}")
         if self.class_weights and len(self.class_weights) != len(classes):
             raise UserError(
                 f"{len(self.class_weights)} class_weights for {len(classes)} classes: give one per class, or none"
             )
         if not 0 <= self.overlap <= 0.9:
-            raise UserError(f"overlap is {self.overlap}: it goes from 0 to 0.9")
+            raise UserError(f"overlap is {self.overlap}: it must be from 0 to 0.9")
         return Segment(encoder, self._decoder(encoder, len(classes)), self.class_weights)
 
     def decoded(self, outputs: tuple[Output, ...]) -> Output:
-        """The one of an encoder's maps whose places the logits have."""
+        """The encoder's map that has the same places as the logits."""
         return outputs[0] if self.decoder == "linear" else outputs[-1]
 
     def _decoder(self, encoder: Encoder, num_classes: int) -> "Decoder":
@@ -70,9 +70,9 @@ class SegmentSettings:
 
 
 class LinearDecoder(nn.Module):
-    """A linear layer on every place of a map; of an encoder with several maps, the sum over all of them.
+    """A linear layer on every place of a map; for an encoder with several maps, the sum over all of them.
 
-    The sum equals one layer on the maps side by side, all enlarged to the finest, but enlarges logits alone.
+    The sum equals one layer on the concatenated maps, all enlarged to the finest, but only logits are enlarged.
     """
 
     def __init__(self, outputs: tuple[Output, ...], num_classes: int) -> None:
@@ -94,8 +94,8 @@ class MaskTransformer(nn.Module):
     """One learned token per class goes through a few blocks together with the patches; the logit of a class at a patch
     is the scalar product of both, normalised (paper, section 3.2).
 
-    A learned factor makes logits of the cosines. (The paper's code has a LayerNorm over the classes there, of which two
-    classes would leave only the sign.)
+    A learned factor turns the cosines into logits. (The paper's code has a LayerNorm over the classes instead, which
+    for two classes would leave only the sign.)
     """
 
     def __init__(self, output: Output, num_classes: int, blocks: list[Block]) -> None:
@@ -140,7 +140,7 @@ class Segment(Task):
         super().__init__()
         self.encoder = encoder
         self.head = head
-        # A part of training and not of the model: not saved with the weights, so real even where the others are meta.
+        # Part of training, not of the model: not saved, and a real tensor even if the weights are meta.
         factors = torch.tensor(class_weights, device="cpu") if class_weights else None
         self.register_buffer("class_weights", factors, persistent=False)
 
@@ -164,9 +164,9 @@ def mask_of(batch: Batch) -> Tensor:
 
 
 def pixel_loss(logits: Tensor, mask: Tensor, class_weights: Tensor | None = None) -> Tensor:
-    """The mean cross-entropy of the pixels that have a class; 0 where none has one.
+    """The mean cross-entropy of the pixels that have a class; 0 if none has one.
 
-    By a gather in place of `F.cross_entropy`, which adds pixels in an order of its own choosing on a GPU.
+    With a gather instead of `F.cross_entropy`, which sums pixels in no fixed order on a GPU.
     """
     valid = mask != IGNORED  # (B, H, W)
     labels = mask.clamp(min=0)
