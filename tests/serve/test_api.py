@@ -75,7 +75,9 @@ def test_a_second_model(server, model):
     other = TorchPredictor.load(model)(data)
     (result,) = server.predict(data, model="tiny").json()["results"]
     assert result["top"][0]["probability"] == pytest.approx(other.confidence, abs=1e-5)
-    assert server.predict(data, model="../tiny").status_code == 404
+    for name in ("../tiny", "x" * 5000):
+        refused = server.predict(data, model=name)
+        assert refused.status_code == 404 and len(refused.text) < 200
 
 
 def test_a_hundred_clients_get_their_own_answers_whatever_the_batches(server, predictor):

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
+from vitreous.errors import shown
 from vitreous.serve.body import Bodies, Gone, Refused, pictures_in, texts_in
 from vitreous.serve.metrics import Metrics
 from vitreous.serve.settings import ServeSettings
@@ -42,7 +43,7 @@ class Service:
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
-            raise Refused(404, f"there is no model {name!r}; the models are: {', '.join(self.models)}")
+            raise Refused(404, f"there is no model {shown(name)}; the models are: {', '.join(self.models)}")
         return self.models[name]
 
     def able(self, name: str | None, kind: str) -> ModelProcess:
