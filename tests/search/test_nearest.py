@@ -48,23 +48,18 @@ def test_no_more_than_a_block_is_read_at_a_time(tmp_path):
 
 
 def groups_by_hand(vectors, least):
-    """Connected components by walking, one row at a time."""
-    close, left, found = vectors @ vectors.T >= least, set(range(len(vectors))), []
+    """One picture at a time takes all that are like it, of those that none has taken."""
+    left, found = list(range(len(vectors))), []
     while left:
-        group, waiting = set(), [min(left)]
-        while waiting:
-            row = waiting.pop()
-            if row not in group:
-                group.add(row)
-                waiting += np.flatnonzero(close[row]).tolist()
-        left -= group
-        found.append(sorted(group))
+        group = [row for row in left if row == left[0] or vectors[row] @ vectors[left[0]] >= least]
+        left = [row for row in left if row not in group]
+        found.append(group)
     return sorted(group for group in found if len(group) > 1)
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("least", [0.6, 0.8, 0.95])
-def test_duplicates_are_connected(seed, least):
+def test_duplicates_are_like_the_first_of_their_group(seed, least):
     vectors = unit(50, width=4, seed=seed)
     found = duplicates(vectors, least)
     assert sorted(group.tolist() for group in found) == groups_by_hand(vectors, least)

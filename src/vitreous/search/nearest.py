@@ -42,25 +42,20 @@ def nearest(vectors: Vectors, query: Floats, num: int) -> tuple[Rows, Floats]:
 
 
 def duplicates(vectors: Vectors, least: float) -> list[Rows]:
-    """Groups of rows in which each has a cosine of at least `least` with another one; the largest first."""
+    """Groups of rows that have a cosine of at least `least` with the first of their group; the largest first. The first
+    row leads a group of all that are like it, and so does the next one that is in none. (Were it enough to be like any
+    of a group, a chain of small steps would join what is not alike.)"""
     leader = np.arange(len(vectors))  # the first row of the group that a row is in
     for left in track(range(0, len(vectors), SQUARE), "comparing"):
         for right, cosines in _against(vectors, left, from_row=left):
-            first, second = np.nonzero(cosines >= least - ROUNDING)
-            _join(leader, first + left, second + right)
+            is_alike = cosines >= least - ROUNDING
+            for row in np.flatnonzero(is_alike.any(axis=1)):
+                if leader[left + row] == left + row:
+                    others = right + np.flatnonzero(is_alike[row])
+                    leader[others[(leader[others] == others) & (others > left + row)]] = left + row
     order = np.argsort(leader, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(leader[order])) + 1)
     return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
-
-
-def _join(leader: Rows, first: Rows, second: Rows) -> None:
-    """Makes one group of the two that each pair of rows is in. A leader leads itself, before and after."""
-    while (differ := leader[first] != leader[second]).any():
-        first, second = first[differ], second[differ]
-        one, other = leader[first], leader[second]
-        np.minimum.at(leader, np.maximum(one, other), np.minimum(one, other))
-        while (leader != leader[leader]).any():
-            leader[:] = leader[leader]
 
 
 def outliers(vectors: Vectors, num: int) -> tuple[Rows, Floats]:
