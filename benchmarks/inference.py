@@ -24,6 +24,7 @@ import copy
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -283,24 +284,26 @@ def main() -> None:
     report: dict[str, Any] = {"environment": environment()}
     report["ceiling_tflops"] = ceiling(world.device, 256 if options.tiny else 8192)
     report |= {"results": [], "cost_of_8_bits": []}
-    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("results", partial(compare, name, size, options, world.device))
+    jobs: list[tuple[str, dict[str, Any], Callable[[], dict[str, Any]]]] = [
+        ("results", {"model": name, "batch_size": size}, partial(compare, name, size, options, world.device))
         for name in options.models
         for size in options.batch_sizes
     ]
-    jobs += [("cost_of_8_bits", partial(cost_of_8_bits, where, options.encoder, world)) for where in options.probe]
-    for kind, job in jobs:
-        found: dict[str, Any] = {}
+    for where in options.probe:
+        jobs.append(("cost_of_8_bits", {"data": where}, partial(cost_of_8_bits, where, options.encoder, world)))
+    for kind, found, job in jobs:
         with noted(found, "failed"):
-            found |= job()
+            found.update(job())
         report[kind].append(found)
-        print(json.dumps(report[kind][-1]), flush=True)
+        print(json.dumps(found), flush=True)
         if options.out:
             options.out.write_text(json.dumps(report, indent=2) + "\n")
         gc.collect()
         torch.compiler.reset()
         if world.device.type == "cuda":
             torch.cuda.empty_cache()
+    if not any(found.get("ways") or "points_lost" in found for _, found, _ in jobs):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
