@@ -34,14 +34,6 @@ class Output(NamedTuple):
     normed: bool = True  # whether its channels come out of a norm; else a decoder may want one
 
 
-def pyramid(widths: Sequence[int], patch: int, normed: Literal["all", "last", "none"] = "all") -> tuple[Output, ...]:
-    """The maps of stages of which each halves the sides of the one before. `normed`: which come out of a norm."""
-    return tuple(
-        Output(width, (patch * 2**i, patch * 2**i), normed == "all" or (normed == "last" and i == len(widths) - 1))
-        for i, width in enumerate(widths)
-    )
-
-
 @dataclass(frozen=True)
 class Features:
     """What every encoder returns."""
@@ -286,14 +278,6 @@ class TokenEncoder(PatchEncoder):
         cells = at.expand(len(images), *at.shape).flatten(0, 1)  # (B W, n)
         encoded = self.encode(tokens[:, at].flatten(0, 1), grid, at=cells)
         return self.pooled(encoded).unflatten(0, (len(images), len(at)))  # type: ignore[no-any-return, no-untyped-call]
-
-
-def fitting_patch(patch: int, side_px: int, places: int, levels: int) -> int:
-    """The patch of a network whose maps halve from level to level, finer where pictures are small: the last map of a
-    picture of this side has at least this many positions per side."""
-    while patch > 1 and side_px < places * patch * 2 ** (levels - 1):
-        patch //= 2
-    return patch
 
 
 def run(block: nn.Module, *inputs: object, checkpointing: bool) -> Tensor:

@@ -3,16 +3,16 @@
 As released: where a side is no multiple of what is merged, the rest at the right and bottom edge is dropped.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, cast
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
+from vitreous.models.base import Features, Grid, PatchEncoder, run
 from vitreous.models.names import CONVNEXT_SIZES
+from vitreous.models.pyramids import PyramidSettings, pyramid
 from vitreous.nn.blocks import LayerScale, Mlp, Repeated, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.channels_last import depthwise, patchwise
 
@@ -112,12 +112,11 @@ class ConvNeXt(PatchEncoder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvNeXtSettings(EncoderSettings):
+class ConvNeXtSettings(PyramidSettings):
     """A ConvNeXt: ConvNeXt-T by default."""
 
     family: ClassVar[str] = "ConvNeXt"
 
-    patch: int = 4  # kernel size and stride of the first convolution, in pixels; 1 or 2 for small pictures
     widths: tuple[int, ...] = (96, 192, 384, 768)  # of the stages
     depths: tuple[int, ...] = (3, 3, 9, 3)  # blocks in each stage
     layer_scale: float | None = 1e-6  # start of LayerScale's factors; none: no LayerScale
@@ -135,15 +134,6 @@ class ConvNeXtSettings(EncoderSettings):
     def describe(self) -> str:
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"ConvNeXt, widths {widths}, blocks {depths}, first step {self.patch} px"
-
-    @property
-    def coarsest_px(self) -> tuple[int, int]:
-        px = self.patch * 2 ** (len(self.depths) - 1)
-        return px, px
-
-    def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
-        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
 
     def block(self, stage: int, rate: float) -> ConvNeXtBlock:
         return ConvNeXtBlock(self.widths[stage], self.norm_epsilon, self.layer_scale, rate)

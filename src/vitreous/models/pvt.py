@@ -9,16 +9,17 @@ to 7 x 7 places by averaging, whatever the picture's size.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
+from vitreous.models.base import Features, Grid, PatchEncoder, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import PVT_SIZES
+from vitreous.models.pyramids import PyramidSettings, pyramid
 from vitreous.nn.attend import attend
 from vitreous.nn.blocks import Mlp, Repeated, StochasticDepth, depth_rates, small_weights
 from vitreous.nn.channels_last import depthwise, patchwise
@@ -274,13 +275,12 @@ class PVT(PatchEncoder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PVTSettings(EncoderSettings):
+class PVTSettings(PyramidSettings):
     """A Pyramid Vision Transformer: PVT v2 B2 by default."""
 
     family: ClassVar[str] = "PVT"
 
     generation: Generation = "v2"  # v1, v2, or v2 with linear attention
-    patch: int = 4  # stride of the first patches, in pixels; 1 or 2 for small pictures
     widths: tuple[int, ...] = (64, 128, 320, 512)  # of the stages
     depths: tuple[int, ...] = (3, 4, 6, 3)  # blocks in each stage
     heads: tuple[int, ...] = (1, 2, 5, 8)  # of the attention in each stage
@@ -302,15 +302,6 @@ class PVTSettings(EncoderSettings):
         widths, depths = ("+".join(map(str, each)) for each in (self.widths, self.depths))
         return f"PVT {self.generation}, widths {widths}, blocks {depths}, first step {self.patch} px"
 
-    @property
-    def coarsest_px(self) -> tuple[int, int]:
-        px = self.patch * 2 ** (len(self.depths) - 1)
-        return px, px
-
-    def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
-        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
-
     def stage(self, number: int, rates: Sequence[float]) -> Stage:
         width, is_last = self.widths[number], number == len(self.widths) - 1
         before, stride = (self.channels, self.patch) if number == 0 else (self.widths[number - 1], 2)
@@ -327,8 +318,8 @@ class PVTSettings(EncoderSettings):
         )
 
     def grid(self, number: int) -> tuple[int, int]:
-        """Of a stage of v1,whose patches do not overlap."""
-        stride = self.patch * 2**number
+        """Of a stage of v1, whose patches do not overlap."""
+        stride = self.strides[number]
         return max(1, self.picture_px[0] // stride), max(1, self.picture_px[1] // stride)
 
     def _block(self, number: int, rate: float) -> PVTBlock:

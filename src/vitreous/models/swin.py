@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, fitting_patch, pyramid, run
+from vitreous.models.base import EncoderSettings, Features, Grid, PatchEncoder, run
 from vitreous.models.layout import AttentionLayer, Layout
 from vitreous.models.names import SWIN_SIZES
+from vitreous.models.pyramids import PyramidSettings, pyramid
 from vitreous.nn import window_attention
 from vitreous.nn.attend import attend
 from vitreous.nn.attention import Attention
@@ -289,12 +290,11 @@ class Swin(PatchEncoder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwinSettings(EncoderSettings):
+class SwinSettings(PyramidSettings):
     """A Swin Transformer: Swin-T by default."""
 
     family: ClassVar[str] = "Swin"
 
-    patch: int = 4  # side of a patch of the picture, in pixels; 1 or 2 for small pictures
     width: int = 96  # of the first stage; each later one has twice as much
     depths: tuple[int, ...] = (2, 2, 6, 2)  # blocks in each stage
     heads: tuple[int, ...] = (3, 6, 12, 24)  # of the attention in each stage
@@ -319,19 +319,9 @@ class SwinSettings(EncoderSettings):
         )
 
     @property
-    def coarsest_px(self) -> tuple[int, int]:
-        px = self.patch * 2 ** (len(self.depths) - 1)
-        return px, px
-
-    @property
     def maps(self) -> tuple[Grid, ...]:
         """The size of each stage's map, the last of which is the smallest."""
-        pitches = [self.patch * 2**stage for stage in range(len(self.depths))]
-        return tuple(Grid(*(math.ceil(side / px) for side in self.picture_px)) for px in pitches)
-
-    def for_side(self, side_px: int, places: int = 4) -> Self:
-        patch = fitting_patch(self.patch, side_px, places, len(self.depths))
-        return EncoderSettings.for_side(dataclasses.replace(self, patch=patch), side_px)
+        return tuple(Grid(*(math.ceil(side / px) for side in self.picture_px)) for px in self.strides)
 
     def as_trained(self, trained: EncoderSettings) -> Self:
         window = trained.value("window") if "window" in trained.field_names() else self.window
