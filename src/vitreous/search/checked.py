@@ -1,7 +1,7 @@
-"""Vectors on the disk, memory-mapped, of which none is used before it was compared with what was written.
+"""Memory-mapped vectors, none of which is used before it is compared with what was written.
 
-Every part of the file has a sha256 of its own. A part is compared when it is first read, and by all cores, since a hash
-takes longer than the product that follows. Whoever reads a few rows compares a few parts.
+Every part of the file has its own sha256. Parts are compared when they are first read, on all cores, since a hash takes
+longer than the product that follows. To read a few rows, only a few parts are compared.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ REWRITES = "run the same `vitreous index` command again to rewrite it"
 
 
 def digests(path: Path) -> bytes:
-    """The sha256 of every part, one after the other."""
+    """The sha256 of every part, concatenated."""
     with path.open("rb") as file:
         return b"".join(hashlib.sha256(part).digest() for part in iter(partial(file.read, PART), b""))
 
@@ -30,7 +30,7 @@ class CheckedVectors:
     """(N, D) float32, read like an array."""
 
     def __init__(self, path: Path, expected: bytes) -> None:
-        """`expected`: what `digests` gave when the file was written."""
+        """`expected`: the `digests` of the file as it was written."""
         self.path = path
         self._expected = [expected[start : start + DIGEST] for start in range(0, len(expected), DIGEST)]
         self._compared = np.zeros(len(self._expected), bool)
@@ -54,7 +54,7 @@ class CheckedVectors:
         self._compare(np.arange(len(self._expected)))
 
     def _parts(self, rows: int | slice | Rows) -> Rows:
-        """In which these rows lie."""
+        """The parts that contain these rows."""
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             first, last = self._begins(np.array([start, stop])) - np.array([0, 1])
@@ -64,7 +64,7 @@ class CheckedVectors:
         return np.unique(np.concatenate([begins, ends]) // PART)
 
     def _begins(self, rows: Rows) -> Rows:
-        """The bytes of the file where rows begin."""
+        """The offsets in the file at which rows begin."""
         return self._rows.offset + rows * self._rows.strides[0]  # type: ignore[no-any-return]
 
     def _compare(self, parts: Rows) -> None:

@@ -1,13 +1,13 @@
-"""Index: a folder's embeddings, laid out to be searched.
+"""Index: a folder's embeddings, laid out for search.
 
-INDEX/manifest.json, plan.jsonl, rows/     as `vitreous embed` writes them (`bulk.output`), of length 1
-INDEX/vectors.npy                          (N, D) float32 of all pictures that could be read; memory-mapped
+INDEX/manifest.json, plan.jsonl, rows/     as written by `vitreous embed` (`bulk.output`), of length 1
+INDEX/vectors.npy                          (N, D) float32 for all pictures that could be read; memory-mapped
 INDEX/vectors.sha256                       of every part of that file (`checked`)
 INDEX/names.arrow                          their names, row for row; memory-mapped too
-INDEX/vectors.usearch                      with --approximate: which vectors are near which (`neighbours`)
+INDEX/vectors.usearch                      with --approximate: which vectors are near each other (`neighbours`)
 
-The manifest says of which plan these files are, and their sha256, once they are written: `searchable`. A rerun that
-finds other pictures takes that back, and one that finds a damaged file writes it again.
+Once these files are written, `searchable` in the manifest says which plan they belong to, and their sha256. A rerun
+that finds other pictures removes that entry, and one that finds a damaged file writes it again.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ class Hit(NamedTuple):
 
 
 def is_index(where: str) -> bool:
-    """Whether it is one, complete or not."""
+    """Whether the folder is an index, complete or not."""
     path = Path(where, MANIFEST)
     return not is_url(where) and path.is_file() and (Output(where).manifest() or {}).get("verb") == "index"
 
 
 def lay_out(output: Output, approximate: bool = False) -> None:
-    """Rows that are complete, as files that can be searched; `approximate`: with a graph of neighbours."""
+    """Write the files that are searched from complete rows; `approximate`: with a graph of neighbours."""
     about = output.manifest()
     assert about is not None and about["done"]
     if not (_is_searchable(about) and _is_whole(Path(output.where), about)):
@@ -57,7 +57,7 @@ def lay_out(output: Output, approximate: bool = False) -> None:
 
 
 def _laid_out(output: Output, about: dict[str, Any]) -> dict[str, str]:
-    """Part by part; of names, and of what the vectors are compared with, the sha256."""
+    """Write vectors and names, part by part. Returns the sha256 of the names, and of the vectors' digests."""
     store, num = output.store, about["done"]["rows"] - about["done"]["failed"]
     header = {"descr": "<f4", "fortran_order": False, "shape": (num, about["width"])}
     with store.writing(VECTORS) as values, store.writing(NAMES) as names, pa.ipc.new_file(names, SCHEMA) as lines:
@@ -73,7 +73,7 @@ def _laid_out(output: Output, about: dict[str, Any]) -> dict[str, str]:
 
 
 def _linked(where: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest says once there is a graph: its sha256 too, and the share of the nearest that it finds."""
+    """Build the graph. Returns its entries in the manifest: its sha256, and the share of the nearest that it finds."""
     vectors = np.load(where / VECTORS, mmap_mode="r", allow_pickle=False)
     neighbours = Neighbours.of(vectors)
     found = recall(neighbours, vectors)
@@ -98,7 +98,7 @@ def _is_whole(where: Path, about: dict[str, Any]) -> bool:
 
 
 def _opened(where: Path, about: dict[str, Any], unread: tuple[str, ...] = ()) -> CheckedVectors:
-    """The vectors, to be compared as they are read. All other files are compared, but for `unread`."""
+    """The vectors, which are compared as they are read. All other files are compared now, except `unread`."""
     for name, expected in about["searchable"]["files"].items():
         path = where / name
         if not path.is_file():
@@ -119,12 +119,12 @@ class Index:
     about: dict[str, Any]
     vectors: CheckedVectors  # (N, D) of length 1
     names: pa.ChunkedArray
-    neighbours: Neighbours | None = None  # where there are any: which vectors to compare
+    neighbours: Neighbours | None = None  # the graph that proposes vectors to compare, if it is used
 
     @classmethod
     def open(cls, where: str, exact: bool = False) -> "Index":
         if is_url(where):
-            raise UserError(f"{where}: an index is searched on a disk of this machine; copy it here first")
+            raise UserError(f"{where}: only an index on a local disk can be searched; copy it here first")
         about = Output(where).manifest()
         if about is None or about["verb"] != "index":
             raise UserError(f"{where}: not an index; `vitreous index FOLDER --model MODEL --out {where}` makes one")
@@ -134,24 +134,24 @@ class Index:
         if follows and not is_installed():
             note("every picture is compared: for the index's graph, pip install 'vitreous[neighbours]'")
             follows = False
-        # Who follows a graph reads little of it and of the vectors: to read it all would take longer. What a damaged
-        # graph proposes is compared exactly all the same.
+        # A search by graph reads little of the graph and of the vectors, so checking all of both would take longer. The
+        # proposals of a damaged graph are still compared exactly.
         vectors = _opened(Path(where), about, unread=(GRAPH,))
         if not follows:
             vectors.compare_all()
         names = pa.ipc.open_file(pa.memory_map(str(Path(where, NAMES)))).read_all()["name"]
         if not len(names):
-            raise UserError(f"{where}: holds no readable pictures")
+            raise UserError(f"{where}: contains no readable pictures")
         return cls(where, about, vectors, names, Neighbours.open(Path(where, GRAPH)) if follows else None)
 
     def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
-        """That of the model it was made with, from its recorded path or the given one."""
+        """The embedder of the model that the index was made with, from its recorded path or the given one."""
         found = Embedder.load(model or self.about["model"]["where"], device)
         if found.fingerprint != self.about["model"]["fingerprint"]:
             raise UserError(f"{found.where}: not the model that {self.where} was made with, or it has changed since")
         return found
 
-    # ---- questions
+    # ---- queries
 
     def by_words(self, words: str, embedder: Embedder, num: int) -> list[Hit]:
         return self.by_vector(embedder.embed_texts([words])[0], num)
@@ -170,7 +170,7 @@ class Index:
         return self._hits(*nearest(self.vectors, vector, num))
 
     def duplicates(self, least: float, num: int) -> list[list[Hit]]:
-        """Groups, the largest first; the score of each picture is its likeness to the first of its group."""
+        """Groups, the largest first; the score of each picture is its similarity to the first of its group."""
         groups = duplicates(self.vectors, least)[:num]
         return [self._hits(rows, self.vectors[rows] @ self.vectors[rows[0]]) for rows in groups]
 

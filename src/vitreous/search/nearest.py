@@ -1,6 +1,6 @@
-"""Exact comparisons over an array of unit vectors, block by block: a product of two is their cosine.
+"""Exact comparisons over an array of unit vectors, block by block: the product of two is their cosine.
 
-The array may be memory-mapped and larger than memory: what is held at a time is one block of it, or the product of two.
+The array may be memory-mapped and larger than memory: only one block, or the product of two, is in memory at a time.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ Rows = NDArray[np.int64]
 
 BLOCK = 1 << 14  # rows at a time against one query
 SQUARE = 1 << 10  # rows at a time against each other
-NEIGHBOURS = 10  # that say how alone a picture is
-ROUNDING = 1e-6  # by which the cosine of equals may miss 1
+NEIGHBOURS = 10  # nearest pictures that decide whether one is an outlier
+ROUNDING = 1e-6  # by which the cosine of equal vectors may differ from 1
 
 
 class Vectors(Protocol):
-    """(N, D) of length 1: an array, or what reads like one."""
+    """(N, D) of length 1: an array, or an object that reads like one."""
 
     def __len__(self) -> int: ...
 
@@ -37,7 +37,7 @@ def nearest(vectors: Vectors, query: Floats, num: int) -> tuple[Rows, Floats]:
         scores = np.concatenate([scores, here])
         order = np.argpartition(-scores, num - 1)[:num] if num < len(scores) else np.arange(len(scores))
         rows, scores = rows[order], scores[order]
-    order = np.lexsort((rows, -scores))  # of equals, the first row comes first
+    order = np.lexsort((rows, -scores))  # equal scores in the order of their rows
     return rows[order], scores[order]
 
 
@@ -59,9 +59,9 @@ def duplicates(vectors: Vectors, least: float) -> list[Rows]:
 
 
 def outliers(vectors: Vectors, num: int) -> tuple[Rows, Floats]:
-    """The rows least like their nearest neighbours: lowest first, with their mean cosine to these."""
+    """The rows least similar to their nearest neighbours: lowest first, with their mean cosine to these."""
     k = min(NEIGHBOURS, len(vectors) - 1)
-    likeness = np.empty(len(vectors), np.float32)
+    similarity = np.empty(len(vectors), np.float32)
     for left in track(range(0, len(vectors), SQUARE), "comparing"):
         best = np.empty((len(vectors[left : left + SQUARE]), 0), np.float32)
         for right, cosines in _against(vectors, left):
@@ -69,13 +69,13 @@ def outliers(vectors: Vectors, num: int) -> tuple[Rows, Floats]:
                 np.fill_diagonal(cosines, -np.inf)  # no picture is its own neighbour
             best = np.concatenate([best, cosines], axis=1)
             best = np.partition(best, -k, axis=1)[:, -k:] if best.shape[1] > k else best
-        likeness[left : left + SQUARE] = best.mean(axis=1)
-    rows = np.argsort(likeness, kind="stable")[:num]
-    return rows, likeness[rows]
+        similarity[left : left + SQUARE] = best.mean(axis=1)
+    rows = np.argsort(similarity, kind="stable")[:num]
+    return rows, similarity[rows]
 
 
 def _against(vectors: Vectors, left: int, from_row: int = 0) -> Iterator[tuple[int, Floats]]:
-    """Cosines of the rows of a block with those of every block: where that one begins, and (rows, its rows)."""
+    """The cosines of a block's rows with those of every block: where that block begins, and (rows, its rows)."""
     rows = np.array(vectors[left : left + SQUARE])
     for right in range(from_row, len(vectors), SQUARE):
         yield right, rows @ vectors[right : right + SQUARE].T

@@ -1,7 +1,7 @@
 """Neighbours: a graph over the vectors of a large index (HNSW; Malkov and Yashunin 2018), by the library usearch.
 
-An exact search reads every vector. The graph leads from one to the next and reads a few thousand. It only proposes: who
-asks compares the proposals exactly, so that scores are the same, and a picture may be missing but none is misplaced.
+An exact search reads every vector; the graph leads from one to the next and reads a few thousand. It only proposes: the
+proposals are compared exactly, so that scores are the same, and a picture may be missing but none is misplaced.
 """
 
 import importlib.util
@@ -14,10 +14,10 @@ from vitreous.errors import UserError
 from vitreous.search.nearest import Floats, Rows, Vectors, nearest
 from vitreous.terminal import track
 
-LINKED = 1 << 14  # vectors at a time
+LINKED = 1 << 14  # vectors to add at a time
 EXPANSION = 256  # candidates that a search keeps
-LEAST = 64  # rows that are proposed at least, and four times as many as are asked for
-ASKED, TOP = 200, 10  # of these questions, how many of the true nearest are proposed?
+LEAST = 64  # least rows to propose; otherwise four times as many as are wanted
+ASKED, TOP = 200, 10  # queries to measure recall with, and the number of true nearest that each should find
 
 
 class Neighbours:
@@ -27,7 +27,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, vectors: Floats) -> "Neighbours":
-        """Of unit vectors (N, D), block by block; the graph is in memory until it is saved."""
+        """The graph of unit vectors (N, D), built block by block, and in memory until it is saved."""
         # In half precision: proposals are compared exactly afterwards.
         graph = _library().Index(ndim=vectors.shape[1], metric="ip", dtype="f16")
         for start in track(range(0, len(vectors), LINKED), "linking"):
@@ -37,7 +37,7 @@ class Neighbours:
 
     @classmethod
     def open(cls, path: Path) -> "Neighbours":
-        """Memory-mapped: a search reads what it passes."""
+        """Memory-mapped: a search reads only what it visits."""
         return cls(_library().Index.restore(str(path), view=True))
 
     def save(self, path: Path) -> None:
@@ -50,14 +50,14 @@ class Neighbours:
         return np.asarray(self._graph.search(np.asarray(query, np.float32), wanted).keys, np.int64)
 
     def nearest(self, vectors: Vectors, query: Floats, num: int) -> tuple[Rows, Floats]:
-        """As `nearest.nearest`, among what is proposed."""
-        proposed = np.sort(self.propose(query, num))  # in the order in which they lie on the disk
+        """Like `nearest.nearest`, among the proposals."""
+        proposed = np.sort(self.propose(query, num))  # in their order on disk
         rows, scores = nearest(vectors[proposed], query, num)
         return proposed[rows], scores
 
 
 def recall(neighbours: Neighbours, vectors: Floats) -> float:
-    """The share of the true nearest that is found, where some of the vectors themselves are the questions."""
+    """The share of the true nearest that is found, with some of the vectors themselves as queries."""
     asked = np.unique(np.linspace(0, len(vectors) - 1, ASKED, dtype=np.int64))
     top, found = min(TOP, len(vectors)), 0
     for row in track(asked, "comparing with an exact search"):

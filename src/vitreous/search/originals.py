@@ -1,4 +1,4 @@
-"""The pictures of an index, found again by their names: files, members of tar files, rows of parquet files."""
+"""The pictures of an index, read again by their names: files, members of tar files, rows of parquet files."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ MEMBER = re.compile(r"(?P<file>.+?\.tar):.+", re.DOTALL)
 
 
 def original(name: str) -> Picture | BadPicture:
-    """What is gone, or has moved since, is bad."""
+    """The picture; a BadPicture if it is gone or has moved."""
     try:
         found = next((one for one in _stored(name) if one.name == name), None)
         return BadPicture("it is no longer there") if found is None else found.read(Path())

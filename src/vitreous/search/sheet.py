@@ -1,4 +1,4 @@
-"""The contact sheet: what was found, as one HTML page of thumbnails that needs no network and no script."""
+"""The contact sheet: search results as one HTML page of thumbnails that needs no network and no script."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -41,7 +41,7 @@ def write_sheet(title: str, groups: Sequence[Sequence[Hit]], path: Path) -> None
 
 
 def _figure(hit: Hit) -> Html:
-    """Of a picture that has moved since, its name alone."""
+    """A thumbnail with its name; only the name if the picture has moved."""
     found = original(hit.name)
     shown = (
         tag.p("no preview", class_="gone")
