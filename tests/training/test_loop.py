@@ -10,11 +10,12 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
-from vitreous.training.loop import MemorySettings, StoppedError, TrainingSettings
+from vitreous.training.loop import MemorySettings, TrainingSettings
 from vitreous.training.meter import Meter
 from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.training.stopping import StoppedError
 
 
 def run(loop, path, evaluate=None):

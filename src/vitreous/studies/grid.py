@@ -25,7 +25,7 @@ from vitreous.storage import atomic, locks
 from vitreous.studies.models import size_of
 from vitreous.terminal import Bar, note
 from vitreous.training.environment import environment
-from vitreous.training.loop import StoppedError
+from vitreous.training.stopping import StoppedError
 
 Row = dict[str, Any]  # one cell's facts and numbers
 

@@ -5,21 +5,19 @@ place, and nothing is read back, so the host runs ahead of the device and a whol
 host reads the numbers when they are logged, evaluated or saved.
 """
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from vitreous import keys, platforms
+from vitreous import keys
 from vitreous.batch import Batch
-from vitreous.errors import ReaderEndedError, UserError
+from vitreous.errors import UserError
 from vitreous.nn.blocks import Draws
 from vitreous.nn.shards import fitted
 from vitreous.objectives.base import Objective
@@ -32,7 +30,6 @@ from vitreous.training.devices import (
     World,
     autocast,
     compiles,
-    is_of_ranks,
     multiply_in_8_bits,
 )
 from vitreous.training.graph import Graph, GraphedStep
@@ -43,13 +40,12 @@ from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
 from vitreous.training.run import RunDirectory
 from vitreous.training.saving import Saver
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.training.stopping import READERS_ENDED, StopSignals
 
 Evaluate = Callable[[Objective], dict[str, float]]
 # Called after a step: the schedule and the number of steps from now on, if they have changed.
 Course = Callable[[int], tuple[ScheduleSettings, int] | None]
 FAR = 2**40  # steps: the end of a run whose length is not decided yet
-# Errors after a signal ended the readers: torch notices, or a picture is cut off on its way from them.
-READERS_ENDED = (RuntimeError, ReaderEndedError, ConnectionError, EOFError, FileNotFoundError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +114,6 @@ class TrainingData(Protocol):
 
 class DivergedError(UserError):
     """The loss or its gradient is no longer finite."""
-
-
-class StoppedError(UserError):
-    """A signal asked the run to end, and it did, after saving."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + number  # as shells report a process ended by a signal
 
 
 class Loop:
@@ -292,7 +280,7 @@ class Loop:
             bar.total = self.num_steps
             self.run_step = self._step_to_run()  # a CUDA graph contains the old schedule
 
-    def _inputs(self, start: int, last: int, signals: "StopSignals") -> Generator[tuple[Tensor, ...], None, None]:
+    def _inputs(self, start: int, last: int, signals: StopSignals) -> Generator[tuple[Tensor, ...], None, None]:
         """The inputs of the steps to come; they stop if a signal to all processes of the run ended its readers."""
         try:
             yield from self.data.inputs(start, last)
@@ -383,38 +371,3 @@ class Loop:
                 f"{directory.path}: its checkpoint is of another model ({first}). Give another --out, or the classes "
                 "and settings that the run began with"
             ) from None
-
-
-class StopSignals:
-    """Notes signals to end (platforms.STOPPING), so that the current step can be finished; a second Ctrl-C ends at
-    once."""
-
-    def __init__(self) -> None:
-        self.received = 0  # the signal's number
-        self._before: dict[int, Any] = {}
-
-    def stopped(self, where: str) -> StoppedError:
-        number = self.received or signal.SIGTERM  # 0: another rank received it
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        return StoppedError(f"{name}: stopped {where}; the same command resumes from there", number)
-
-    def __enter__(self) -> Self:
-        try:
-            for number in platforms.STOPPING:
-                self._before[number] = signal.signal(number, self._note)
-        except ValueError:  # not in the main thread, where signals cannot be caught
-            pass
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self.received and isinstance(error, READERS_ENDED) and not is_of_ranks(error):
-            raise self.stopped("while reading pictures; the last checkpoint is kept") from None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
