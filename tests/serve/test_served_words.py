@@ -152,6 +152,7 @@ def test_search_finds_by_words_and_by_picture(server, index, capsys):
         ("zero-shot", png(1), {"classes": "a,a"}, 422, "twice"),
         ("zero-shot", png(1), {"classes": "a", "templates": "no"}, 422, "needs {}"),
         ("zero-shot", png(1), {"classes": ",".join(map(str, range(101)))}, 422, "at most 100"),
+        ("zero-shot", png(1), {"classes": "a,b", "templates": ";".join(["{}"] * 501)}, 422, "at most 1000"),
         ("zero-shot", b"no picture", {"classes": "a"}, 422, ""),
         ("zero-shot", {"texts": ["a"]}, {"classes": "a"}, 422, "pictures"),
         ("embed", {"texts": []}, {}, 422, "1 to 100"),

@@ -119,12 +119,6 @@ def test_siglips_sentences_are_transformers(spiece, tmp_path):
     same(written(ours, tmp_path)(TEXTS), theirs)
 
 
-def test_open_clip_cleans_for_siglip_in_its_own_way(open_clip):
-    canonical = cleaning.cleaning("canonical")
-    clean = open_clip.get_clean_fn("canonicalize")
-    assert [canonical(text) for text in TEXTS] == [clean(text) for text in TEXTS]
-
-
 # ---- ours
 
 

@@ -14,7 +14,7 @@ from vitreous.fitting.begun import Begun
 from vitreous.fitting.candidates import Kept, Said, Scored
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.drafts import Drafts
-from vitreous.fitting.first import FirstModel, calibrated
+from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, Made, calibrated, save_both
 from vitreous.fitting.job import Job
 from vitreous.fitting.transfer import Found, Start
 from vitreous.jobs.build import eval_batches
@@ -112,6 +112,37 @@ class ByPictureFit(TaskFit[NoAccount]):
     """Of a task that is measured as it predicts, picture by picture (`jobs.by_picture`)."""
 
     account = NoAccount
+
+    def made(self, start: Start, draft: Recipe) -> Made | None:
+        """A model on frozen features of an encoder; None: there is none."""
+        return None
+
+    def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
+        made = self.made(start, draft)
+        if made is None:
+            return None
+        save_both(made.model, None, self.job.out, FIRST)  # calibrated when it is measured, if it is kept
+        said = self.seen(FIRST_MODEL, made.model, made.recipe)
+        score = None if said is None else said.score()
+        first = FirstModel(
+            name=FIRST_MODEL,
+            folder=FIRST,
+            start=start.where,
+            digest=start.digest,
+            picture_px=made.recipe.model.picture_px,
+            head=made.head,
+            penalty=made.penalty,
+            log_loss=made.log_loss,
+            headline=made.headline,
+            score=score,
+            val_score=score,
+            pictures=made.pictures,
+            views=made.views,
+            picture_s=made.picture_s,
+            ready_s=round(self.job.clock(), 2),
+        )
+        print(first.words(), flush=True)
+        return first
 
     @cached_property
     def said(self) -> dict[str, Said | None]:

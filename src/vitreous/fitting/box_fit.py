@@ -6,7 +6,7 @@ from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.box_first import centre_head
 from vitreous.fitting.choices import Plan
-from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
+from vitreous.fitting.first import FIRST, Made
 from vitreous.fitting.instance_drafts import InstanceDrafts
 from vitreous.fitting.transfer import Start
 from vitreous.recipes.recipe import Recipe
@@ -18,7 +18,7 @@ from vitreous.weights.trained import Trained
 class BoxFit(ByPictureFit):
     drafts = BoxDrafts
 
-    def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
+    def made(self, start: Start, draft: Recipe) -> Made | None:
         drafts, out = self.drafts(self.job.problem), self.job.out
         recipe, times = drafts.first(draft, start, self.job.seconds_left)
         found = centre_head(
@@ -26,25 +26,15 @@ class BoxFit(ByPictureFit):
         )
         if found is None:
             return None
-        save_both(found.model, None, out, FIRST)  # calibrated where it is what is kept
-        said = self.seen(FIRST_MODEL, found.model, recipe)
-        first = FirstModel(
-            name=FIRST_MODEL,
-            folder=FIRST,
-            start=start.where,
-            digest=start.digest,
-            picture_px=recipe.model.picture_px,
+        return Made(
+            model=found.model,
+            recipe=recipe,
             head="a box and a class at every place",
             headline=BoxMetric.headline,
-            score=None if said is None else said.score(),
-            val_score=None if said is None else said.score(),
             pictures=found.seen.pictures,
             views=found.seen.views,
             picture_s=found.seen.picture_s,
-            ready_s=round(self.job.clock(), 2),
         )
-        print(first.words(), flush=True)
-        return first
 
     def continued(self, plan: Plan, start: Start) -> Plan:
         """Where its decoder is the same."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitreous.recipes.recipe import Recipe
 from vitreous.weights.calibration import Calibration
 from vitreous.weights.trained import Trained
 
@@ -39,6 +40,21 @@ class FirstModel:
 
     def is_as_good_as(self, other: "FirstModel | None") -> bool:
         return other is None or self.score is None or other.score is None or self.score >= other.score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A first model that is not scored yet."""
+
+    model: Trained
+    recipe: Recipe  # which says how it sees pictures
+    head: str
+    penalty: float | None = None
+    log_loss: float | None = None
+    headline: str
+    pictures: int
+    views: int = 0
+    picture_s: float
 
 
 def calibrated(trained: Trained, calibration: Calibration | None) -> Trained:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.choices import Plan, usual_steps
-from vitreous.fitting.first import FIRST, FIRST_MODEL, FirstModel, save_both
+from vitreous.fitting.first import FIRST, Made
 from vitreous.fitting.pixel_drafts import PixelDrafts
 from vitreous.fitting.pixel_first import patch_head
 from vitreous.fitting.transfer import Start
@@ -18,34 +18,20 @@ FEW_STEPS = 500  # of training: a new decoder would not come as far as the first
 class PixelFit(ByPictureFit):
     drafts = PixelDrafts
 
-    def first(self, start: Start, draft: Recipe, floor: FirstModel | None) -> FirstModel | None:
-        splits, out = self.job.parts.of(draft), self.job.out
-        found = patch_head(start, draft, splits, out, max(1.0, self.job.seconds_left))
+    def made(self, start: Start, draft: Recipe) -> Made | None:
+        found = patch_head(start, draft, self.job.parts.of(draft), self.job.out, max(1.0, self.job.seconds_left))
         if found is None:
             return None
-        save_both(
-            found.model, None, out, FIRST
-        )  # calibrated where it is what is kept: until then the head's own will do
-        said = self.seen(FIRST_MODEL, found.model, draft)
-        first = FirstModel(
-            name=FIRST_MODEL,
-            folder=FIRST,
-            start=start.where,
-            digest=start.digest,
-            picture_px=draft.model.picture_px,
+        return Made(
+            model=found.model,
+            recipe=draft,
             head=found.head.kind,
             penalty=found.head.penalty,
             log_loss=found.head.log_loss,
             headline=PixelMetric.headline,
-            score=None if said is None else said.score(),
-            val_score=None if said is None else said.score(),
             pictures=found.pictures,
-            views=0,
             picture_s=found.picture_s,
-            ready_s=round(self.job.clock(), 2),
         )
-        print(first.words(), flush=True)
-        return first
 
     def continued(self, plan: Plan, start: Start) -> Plan:
         """With its linear decoder, where training is short."""

@@ -43,6 +43,7 @@ Templates = Annotated[
 Places = Annotated[bool, Query(description="also return how similar each part of the picture is to each name")]
 Num = Annotated[int, Query(ge=1, le=100, description="how many pictures to return")]
 PATIENCE_S = 15.0  # to wait for a model that is starting, or an index that is being built
+MOST_SENTENCES = 1000  # of a request: all names in all templates; each goes through the text tower
 CLIENT_LEFT = 499  # a status that nobody reads, but the metrics count
 
 
@@ -76,6 +77,11 @@ def naming_options(classes: list[str], templates: str | None) -> dict[str, Any]:
             422,
             f"{len(names)} classes, but at most {MOST_TEXTS} are allowed: make a classifier of more "
             "(vitreous convert --classes)",
+        )
+    if len(names) * len(sentences) > MOST_SENTENCES:
+        raise Refused(
+            422,
+            f"{len(names)} classes in {len(sentences)} templates, but at most {MOST_SENTENCES} sentences are allowed",
         )
     return {"classes": names, "templates": sentences}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous.inspection.windows import embedded_places
 from vitreous.prediction.naming import sentences
+from vitreous.prediction.zero_shot import TEXTS
 from vitreous.tasks.image_text import ImageText
 from vitreous.words.tokenizer import Tokenizer
 
@@ -30,11 +31,12 @@ class Words:
             new = [text for text in dict.fromkeys(texts) if text not in self.known]
             if new:
                 ids = torch.from_numpy(self.tokenizer(new)).to(self.device)
-                self.known.update(zip(new, self.towers.embed_texts(ids), strict=True))
-            found = torch.stack([self.known[text] for text in texts])
+                found = [self.towers.embed_texts(some) for some in torch.split(ids, TEXTS)]
+                self.known.update(zip(new, torch.cat(found), strict=True))
+            rows = torch.stack([self.known[text] for text in texts])
             while len(self.known) > KEPT:
                 self.known.popitem(last=False)
-        return found
+        return rows
 
     def names(self, names: Sequence[str], templates: Sequence[str]) -> Tensor:
         """(n, D): for each name, the mean direction of its sentences."""

@@ -9,9 +9,8 @@ from typing import Any, Literal, get_args
 
 from vitreous.errors import UserError
 
-# none: no cleaning, if the tokenizer itself does it. clip: OpenAI's and open_clip's. canonical: open_clip's for SigLIP.
-# siglip: transformers'.
-Cleaning = Literal["none", "clip", "canonical", "siglip"]
+# none: no cleaning, if the tokenizer itself does it. clip: OpenAI's and open_clip's. siglip: transformers'.
+Cleaning = Literal["none", "clip", "siglip"]
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -20,7 +19,7 @@ def cleaning(name: str) -> Callable[[str], str]:
     """The cleaning of this name in a tokenizer's document."""
     if name not in get_args(Cleaning):
         raise UserError(f"there is no way of cleaning texts called {name!r}; there are {', '.join(get_args(Cleaning))}")
-    if name in ("clip", "canonical"):
+    if name == "clip":
         needed("ftfy")  # an error, if any, comes before the first text
     return CLEANINGS[name]
 
@@ -35,22 +34,14 @@ def needed(library: str) -> Any:
         raise UserError(f"texts need the library {library}: pip install 'vitreous[words]'") from None
 
 
-def _repaired(text: str) -> str:
+def _clip(text: str) -> str:
     """Repairs wrongly decoded letters and curly quotes, and resolves HTML entities: captions come from web pages."""
     fixed: str = needed("ftfy").fix_text(text)
-    return html.unescape(html.unescape(fixed)).strip()
-
-
-def _clip(text: str) -> str:
-    return " ".join(_repaired(text).split()).lower()
-
-
-def _canonical(text: str) -> str:
-    return " ".join(_repaired(text).replace("_", " ").translate(NO_PUNCTUATION).lower().split())
+    return " ".join(html.unescape(html.unescape(fixed)).split()).lower()
 
 
 def _siglip(text: str) -> str:
     return re.sub(r"\s+", " ", text.lower().translate(NO_PUNCTUATION)).strip()
 
 
-CLEANINGS: dict[str, Callable[[str], str]] = {"none": str, "clip": _clip, "canonical": _canonical, "siglip": _siglip}
+CLEANINGS: dict[str, Callable[[str], str]] = {"none": str, "clip": _clip, "siglip": _siglip}
