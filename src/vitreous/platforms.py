@@ -11,7 +11,8 @@ import signal
 import socket
 import struct
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -39,6 +40,19 @@ READER_TIMEOUT_S = 600.0  # how long to wait for pictures, unless VITREOUS_READE
 CPU_INFO = Path("/proc/cpuinfo")
 
 WITHOUT_FLOAT64 = {"mps"}  # types of devices
+
+
+@contextmanager
+def without_stopping() -> Iterator[None]:
+    """Processes started inside do not hear STOPPING; the one that started them ends them. Not on Windows."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def reader_timeout_s() -> float:

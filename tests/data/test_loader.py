@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous import platforms
 from vitreous.batch import Batch
 from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, WarpSettings
 from vitreous.data.base import BadFiles, Source
@@ -177,6 +178,19 @@ def test_workers_leave_when_a_run_stops_early():
     assert len(workers) == 2
     batches.close()
     assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be kept away here")
+def test_readers_do_not_hear_signals_that_end_a_run():
+    """Sent to all processes by a terminal or a scheduler: the run ends its readers itself, after the step."""
+    before = set(multiprocessing.active_children())
+    batches = train_loader(Made(50), workers=2).batches(0, 20)
+    next(batches)
+    for reader in set(multiprocessing.active_children()) - before:
+        for number in platforms.STOPPING:
+            os.kill(reader.pid, number)
+    assert len(list(batches)) == 19
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 @pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="nothing is forked here")

@@ -25,11 +25,12 @@ from vitreous.recipes.multicrop import cifar10_dino
 from vitreous.training.averages import AverageSettings
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.devices import World
-from vitreous.training.loop import DivergedError, MemorySettings
+from vitreous.training.loop import MemorySettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.training.ranks import shard
 from vitreous.training.run import RunDirectory
 from vitreous.training.saving import Saver
+from vitreous.training.stopping import DivergedError
 
 STEPS = 50
 

@@ -1,6 +1,7 @@
 """Checkpoints are written beside training. (By several ranks: test_training_ranks.)"""
 
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,10 @@ from tiny import Points, make_loop, weights
 
 from vitreous.errors import UserError
 from vitreous.training import loop as loops
+from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
+from vitreous.training.saving import Saver
+from vitreous.training.stopping import DivergedError
 from vitreous.weights import own
 
 
@@ -64,3 +68,31 @@ def test_what_goes_wrong_meanwhile_ends_the_run(tmp_path, slow_disk, monkeypatch
         with pytest.raises(UserError, match=r"step-00000002: cannot be written \(Input/output error\)"):
             slow_disk.run(directory, None)
         assert int(slow_disk.step_count) >= 7 and not list(directory.checkpoints.folder.iterdir())
+
+
+@dataclass(frozen=True)
+class FirstOfTwo(World):
+    """The other, who saves nothing, is here until it is lost."""
+
+    heard: threading.Event
+
+    def any(self, *flags):
+        assert not self.heard.is_set(), "nobody answers"
+        return list(flags)
+
+    def collect(self, words):
+        assert not self.heard.is_set(), "nobody answers"
+        return [words]
+
+
+@pytest.mark.parametrize("error", [UserError("a picture"), DivergedError("all of us")])
+def test_who_fails_alone_does_not_wait_for_the_others(tmp_path, error):
+    """They are at another point of the step. Where all fail after the same step, what is being written is finished."""
+    is_alone, world = type(error) is UserError, FirstOfTwo(0, 2, torch.device("cpu"), threading.Event())
+    with RunDirectory(tmp_path, tensorboard=False) as directory:
+        with pytest.raises(UserError, match=str(error)), Saver(directory, world) as saver:
+            saver.begin(1, {"objective": {"weight": torch.ones(1)}}, {})
+            if is_alone:
+                world.heard.set()
+            raise error
+        assert list(directory.checkpoints.paths()) == ([] if is_alone else [1])

@@ -210,7 +210,9 @@ def _begun(loader: DataLoader[Any], watch: "_Watch") -> Iterator[Any]:
     with warnings.catch_warnings():
         # Python 3.12 warns of every fork in a process with threads, as torch's always is.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
-        items = iter(loader)
+        # Schedulers and terminals signal them too. Who reads for a step that others wait for must not end before it.
+        with platforms.without_stopping():
+            items = iter(loader)
     if loader.num_workers:
         watch.over(getattr(items, "_workers", ()))
         _ENDS.take_over()

@@ -178,7 +178,7 @@ def measured(
     most_s = max(MOST_MEASURED_S, MOST_MEASURED * seconds)
     if world.device.type == "cpu" and (WARM_UP_STEPS + 5) * foreseen.step_s > most_s:
         return foreseen  # a large model, asked for by name
-    with closing(loop.data.inputs(0, 1_000_000)) as inputs:  # type: ignore[type-var]
+    with closing(loop.data.inputs(0, 1_000_000)) as inputs:
         coming = iter(inputs)
         for _ in range(WARM_UP_STEPS + 1):  # the last one captures a CUDA graph
             loop.run_step(*next(coming))

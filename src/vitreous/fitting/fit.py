@@ -37,9 +37,9 @@ from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.terminal import duration, table
 from vitreous.training.devices import World
-from vitreous.training.loop import DivergedError
 from vitreous.training.run import RunDirectory
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.training.stopping import DivergedError
 from vitreous.weights.trained import Trained
 
 

@@ -27,8 +27,9 @@ from vitreous.jobs.train import train
 from vitreous.nn import gather
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import LostRankError, World, rank_timeout_s
-from vitreous.training.loop import Course, DivergedError
+from vitreous.training.loop import Course
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.training.stopping import DivergedError
 
 Word = dict[str, Any]
 BEAT_S = 1.0  # between signs of life from the first

@@ -38,7 +38,7 @@ from vitreous.teaching.pseudo import Believed, PseudoLabelled, PseudoSettings, a
 from vitreous.teaching.sets import Sets, held, leaks, on_joined, without_labels
 from vitreous.training.averages import AverageSettings
 from vitreous.training.devices import World, autocast
-from vitreous.training.loop import DivergedError
+from vitreous.training.stopping import DivergedError
 from vitreous.weights.trained import Trained
 
 STUDENT = "student"  # as a candidate, and its folder

@@ -10,7 +10,7 @@ DIR/epoch-0003/steps-00000064/     predictions for some thousand samples, see we
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -198,7 +198,7 @@ class TaughtLoader:
         share = loader.order.batch_size // world
         self._own = slice(rank * share, (rank + 1) * share)
 
-    def inputs(self, start: int, stop: int) -> Iterator[Inputs]:
+    def inputs(self, start: int, stop: int) -> Generator[Inputs, None, None]:
         with closing(self.loader.inputs(start, stop)) as found:
             for step, inputs in enumerate(found, start):
                 self.waited_s = self.loader.waited_s

@@ -7,7 +7,7 @@ host reads the numbers when they are logged, evaluated or saved.
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -40,7 +40,7 @@ from vitreous.training.ranks import Shard, gathered, held_back, over_ranks
 from vitreous.training.run import RunDirectory
 from vitreous.training.saving import Saver
 from vitreous.training.schedule import ScheduleSettings
-from vitreous.training.stopping import READERS_ENDED, StopSignals
+from vitreous.training.stopping import DivergedError, StopSignals
 
 Evaluate = Callable[[Objective], dict[str, float]]
 # Called after a step: the schedule and the number of steps from now on, if they have changed.
@@ -103,17 +103,13 @@ class TrainingData(Protocol):
     steps_per_epoch: int
     waited_s: float
 
-    def inputs(self, start: int, stop: int) -> Iterator[tuple[Tensor, ...]]:
+    def inputs(self, start: int, stop: int) -> Generator[tuple[Tensor, ...], None, None]:
         """The input of each step in [start, stop), on the device: a function of the step alone."""
         ...
 
     def prepare(self, *inputs: Tensor) -> Batch:
         """The batch itself: pure device work (augmentation, mixing, normalisation)."""
         ...
-
-
-class DivergedError(UserError):
-    """The loss or its gradient is no longer finite."""
 
 
 class Loop:
@@ -237,9 +233,13 @@ class Loop:
         start, last = self._resume(directory), min(until or self.num_steps, self.num_steps)
         every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
         step, stop, saved_at = start, False, time.monotonic()
-        signals = StopSignals()
-        reads = self._inputs(start, last if course is None else FAR, signals)
-        with signals, self._bar(start) as bar, closing(reads), Saver(directory, self.world) as saver:
+        reads = self.data.inputs(start, last if course is None else FAR)
+        with (
+            StopSignals() as signals,
+            self._bar(start) as bar,
+            closing(reads),
+            Saver(directory, self.world) as saver,
+        ):
             for step, inputs in enumerate(reads, start=start + 1):
                 # Dropout draws from (seed, step, rank), everything else from the samples' keys.
                 torch.manual_seed(keys.step_seed(self.settings.seed, step, self.world.rank))
@@ -265,7 +265,7 @@ class Loop:
                     saved_at = time.monotonic()
                 if step == last:
                     break
-            if stop or step < last:
+            if stop:
                 self._save(saver, step)
                 saver.finish()
                 raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
@@ -279,14 +279,6 @@ class Loop:
             self.schedule, self.num_steps = changed
             bar.total = self.num_steps
             self.run_step = self._step_to_run()  # a CUDA graph contains the old schedule
-
-    def _inputs(self, start: int, last: int, signals: StopSignals) -> Generator[tuple[Tensor, ...], None, None]:
-        """The inputs of the steps to come; they stop if a signal to all processes of the run ended its readers."""
-        try:
-            yield from self.data.inputs(start, last)
-        except READERS_ENDED:
-            if not signals.received:
-                raise
 
     def _bar(self, start: int) -> Bar:
         if self.world.is_first:

@@ -19,6 +19,7 @@ from vitreous.errors import UserError
 from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
 from vitreous.training.shares import Shares, State
+from vitreous.training.stopping import EndedTogetherError
 from vitreous.weights import own
 
 LOOK_S = 0.02  # between checks whether all ranks have written
@@ -63,7 +64,7 @@ class Saver:
             if copy is None or copy.shape != tensor.shape:
                 copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
                 self._copies[stem, name] = copy
-            found[name] = copy.copy_(tensor, non_blocking=True)
+            found[name] = copy.copy_(tensor, non_blocking=tensor.is_cuda)
         return found
 
     @property
@@ -105,8 +106,9 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # An error that ends the run on all ranks does not prevent this checkpoint; a lost rank would never finish it.
-        if error is None or isinstance(error, UserError):
+        # An error of one rank does not reach the others, which would not answer: the checkpoint needs all of them.
+        theirs = isinstance(error, UserError if self._world.size == 1 else EndedTogetherError)
+        if error is None or theirs:
             self.finish()
 
 

@@ -1,18 +1,22 @@
-"""Stopping: a signal lets the current step finish; the run is saved and ends with one line."""
+"""Stopping: a signal lets the current step finish; the run is saved and ends with one line, on all ranks."""
 
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from vitreous import platforms
-from vitreous.errors import ReaderEndedError, UserError
-from vitreous.training.devices import is_of_ranks
-
-# Errors after a signal ended the readers: torch notices, or a picture is cut off on its way from them.
-READERS_ENDED = (RuntimeError, ReaderEndedError, ConnectionError, EOFError, FileNotFoundError)
+from vitreous.errors import UserError
 
 
-class StoppedError(UserError):
+class EndedTogetherError(UserError):
+    """All ranks end with it, after the same step."""
+
+
+class DivergedError(EndedTogetherError):
+    """The loss or its gradient is no longer finite."""
+
+
+class StoppedError(EndedTogetherError):
     """A signal asked the run to end, and it did, after saving."""
 
     def __init__(self, message: str, number: int) -> None:
@@ -46,8 +50,6 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self.received and isinstance(error, READERS_ENDED) and not is_of_ranks(error):
-            raise self.stopped("while reading pictures; the last checkpoint is kept") from None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:
