@@ -19,11 +19,13 @@ from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
 from vitreous.prediction.torch_predictor import TorchPredictor
+from vitreous.recipes import find_recipe
 from vitreous.recipes.recipe import read_recipe
 from vitreous.tasks.distill import DistillSettings
 from vitreous.training.loop import MemorySettings
 from vitreous.weights import own
 from vitreous.weights.calibration import ClassCalibration, ManyCalibration
+from vitreous.weights.card import Card, read_card
 from vitreous.weights.trained import Trained
 
 FOLDER = Path(__file__).parent / "version1"
@@ -112,6 +114,19 @@ def test_what_objectives_called_otherwise(tmp_path, old, new):
     found = read_recipe(tmp_path / "recipe.json")
     assert found.objective == new
     assert found.training.memory == MemorySettings(accumulate=4, recompute=True)
+
+
+@pytest.mark.parametrize(("fixed_windows", "small_maps"), [(False, "shrink"), (True, "shift")])
+def test_a_swin_keeps_its_rule_for_small_maps(fixed_windows, small_maps, tmp_path):
+    """It had another name while there were two."""
+    swin = find_recipe("cifar10_swin", {})
+    card, recipe = (settings.to_json(one) for one in (Card(model=swin.model, preprocessing=swin.preprocessing), swin))
+    for document in (card, recipe):
+        del document["model"]["small_maps"]
+        document["model"]["fixed_windows"] = fixed_windows
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert read_card(card, "here").model == swin.model.changed(small_maps=small_maps)
+    assert read_recipe(tmp_path / "recipe.json").model == swin.model.changed(small_maps=small_maps)
 
 
 def test_a_run_is_evaluated_as_it_was(tmp_path):

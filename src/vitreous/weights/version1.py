@@ -1,6 +1,6 @@
-"""Version 1 of what we write, read as today's: the only place that knows how it was. Knows no torch.
+"""What earlier versions wrote, read as today's: the only place that knows how it was. Knows no torch.
 
-It had the calibration's numbers at the top of a card, whatever the task, and the settings of a ViT and of an
+Version 1 had the calibration's numbers at the top of a card, whatever the task, and the settings of a ViT and of an
 augmentation had no parts.
 """
 
@@ -36,9 +36,9 @@ AUGMENTATION_PARTS = {
 
 
 def card(document: Any) -> Any:
-    """A model.json of version 1 as one of version 2; any other as it is."""
+    """A model.json of version 1 as one of version 2; of version 2, with a Swin's `small_maps`."""
     if not _is_first(document):
-        return document
+        return with_small_maps(document)
     new = {name: value for name, value in document.items() if name not in ("temperature", "sets", "format")}
     task = document.get("task")
     loss = task.get("loss") if isinstance(task, dict) else None
@@ -55,9 +55,10 @@ def model(document: Any) -> Any:
 
 
 def recipe(document: Any) -> Any:
-    """A recipe.json of version 1 as one of version 2, and one from before orders had versions as one that says so."""
+    """A recipe.json of version 1 as one of version 2; of version 2, with what it did not say at first: the version of
+    its order, and a Swin's `small_maps`."""
     if not _is_first(document):
-        return with_first_order(document)
+        return with_small_maps(with_first_order(document))
     new = document | {"format": 2}
     if isinstance(document.get("data"), dict):
         new["data"] = data(document["data"])
@@ -81,6 +82,15 @@ def with_first_order(document: Any) -> Any:
     if not isinstance(data, dict) or "order" in data:
         return document
     return document | {"data": data | {"order": {"version": 1}}}
+
+
+def with_small_maps(document: Any) -> Any:
+    """Swin said `fixed_windows` before it knew more than two rules for maps no larger than a window."""
+    model = document.get("model") if isinstance(document, dict) else None
+    if not isinstance(model, dict) or "fixed_windows" not in model:
+        return document
+    rest = {name: value for name, value in model.items() if name != "fixed_windows"}
+    return document | {"model": rest | {"small_maps": "shift" if model["fixed_windows"] else "shrink"}}
 
 
 def data(document: dict[str, Any]) -> dict[str, Any]:
