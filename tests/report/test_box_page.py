@@ -54,7 +54,7 @@ def test_words(result):
     lead = box_account.lead(result)
     assert f"{result.evaluation.scores.objects:,} objects" in lead and "AP50" in lead
     told = [together(*parts).markup for parts in box_account.cautions(result)]
-    assert any("may be chance" in one for one in told) and not any("Do not rely" in one for one in told)
+    assert any("may be chance" in one for one in told) and not any("do not rely" in one for one in told)
     assert list(box_account.cautions_of_confidence(result)) == []
     options, lines = box_page.usage(result)
     assert "--out" in options
@@ -65,12 +65,30 @@ def test_a_model_that_finds_next_to_nothing_is_said_to(result):
     """However narrow the interval of its AP, and whether or not any of its scores is worth a comparison."""
     found = result.evaluation
     nothing = tuple(replace(one, detections=0, score=None, right=None) for one in found.scores.bins)
-    scores = replace(found.scores, ap=Estimate(2e-5, 1e-6, 2e-4), ap50=Estimate(4e-5, 0, 1e-4), bins=nothing)
+    classes = tuple(replace(one, objects=0) for one in 2 * found.scores.per_class)
+    scores = replace(
+        found.scores, ap=Estimate(2e-5, 1e-6, 2e-4), ap50=Estimate(4e-5, 0, 1e-4), bins=nothing, per_class=classes
+    )
+    scores = replace(scores, threshold=0.0042)
     poor = SimpleNamespace(**vars(result) | {"evaluation": replace(found, scores=scores)})
     told = [together(*parts).markup for parts in box_account.cautions(poor)]
-    assert "finds next to nothing" in told[0] and not any("are rough" in one for one in told)
+    assert "finds next to nothing" in told[0] and not any(
+        "are rough" in one or "\N{PLUS-MINUS SIGN}0.0" in one for one in told
+    )
+    assert any(one.endswith("and 4 more.") for one in told), "classes without objects"
+    assert "scores of 0.0042 or more" in box_page.scores(scores).markup and "0.0042" in poor.evaluation.summary()
     assert "to unknown (no score of 0.05 or more)" in box_page.calibration(poor).markup
     assert "no score of 0.05 or more" in poor.evaluation.summary()
+
+
+def test_where_nothing_is_found_the_worst_are_not_the_best_again(result, monkeypatch):
+    every = tuple(replace(one, right=0) for one in result.evaluation.scores.per_picture)
+    scores = replace(result.evaluation.scores, per_picture=every)
+    poor = SimpleNamespace(**vars(result) | {"evaluation": replace(result.evaluation, scores=scores)})
+    shown = []
+    monkeypatch.setattr(box_page, "_example", lambda _result, _predictor, one: shown.append(one.id))
+    box_page.examples(poor)
+    assert len(shown) == len(set(shown)) == 9
 
 
 def test_without_validation_pictures_and_without_mistakes(result):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from PIL import Image
 from test_masked_data import Counted
 
 from vitreous.data.base import Subset
@@ -31,6 +32,22 @@ def test_the_section_shows_counts_sizes_places_problems_and_pictures(splits):
     assert "train: boxes that extend beyond their pictures, clipped: 1" in markup
     assert "train: pictures without objects, kept as such: " in markup and "Classes without boxes in test: " in markup
     assert "Pictures with two sets of boxes: 0" in markup
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-5, 5), (-3, 12), (2, 2)])
+def test_ratios_have_few_marks_which_are_apart(low, high):
+    (axes,) = boxed_data.aspect_chart(np.array([[2.0**low, 1], [2.0**high, 1]])).axes
+    places = axes.get_xticks()
+    assert 2 <= len(places) <= 8 and len(set(np.diff(places))) == 1
+    assert [label.get_text() for label in axes.get_xticklabels()] == [f"{2**place:g}" for place in places]
+
+
+def test_boxes_are_seen_in_small_pictures(splits):
+    """A page shows the contact sheet at about half of SHOWN_PX."""
+    one = next(index for index in range(24) if len(splits.train.targets.of(index)))
+    pixels = np.zeros((600, 800, 3), np.uint8)
+    small = np.asarray(Image.fromarray(boxed_data.labelled_objects(splits.train, one, pixels)).resize((160, 120)))
+    assert (small.max(axis=-1) > 150).sum() > 8
 
 
 def test_the_map_of_places_counts_boxes_over_each_cell(splits):

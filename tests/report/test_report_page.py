@@ -12,7 +12,10 @@ from parsed_page import Element, read
 
 from vitreous.evaluation.metrics import Estimate
 from vitreous.evaluation.pixels import Baseline
-from vitreous.report import inside, report
+from vitreous.report import inside, opening, report
+from vitreous.report.few_shot import few_shot
+from vitreous.report.figures import loss_curve, rate_curve
+from vitreous.report.html import tag
 from vitreous.report.judgement import Fall, fall
 from vitreous.report.opening import account
 
@@ -291,3 +294,26 @@ def test_what_was_tried_stands_side_by_side(page, reported):
         assert one.name in words and f"{100 * one.score:.1f} %" in words
     assert "logistic regression on pixels" in words and f"{100 * result.account.baseline.score:.1f} %" in words
     assert result.first.start in words
+
+
+def test_options_in_cautions_do_not_break(reported, monkeypatch):
+    monkeypatch.setattr(
+        opening, "_cautions", lambda _: [("Short.", "Give --data.val_fraction, or --minutes.", tag.b("--x"))]
+    )
+    shown = read(account(reported.result).markup).all("ul")[0]
+    assert [one.text for one in shown.all("code")] == ["--data.val_fraction", "--minutes"]
+    assert plain(shown) == "Short. Give --data.val_fraction, or --minutes.--x"
+
+
+def test_features_that_were_not_trained_are_not_said_to_be(reported):
+    for kept, words in (("first model", "as they were before"), ("fine-tuned", "trained on the same classes")):
+        candidates = tuple(replace(one, name=kept) if one.is_kept else one for one in reported.result.candidates)
+        found = few_shot(replace(reported.result, candidates=candidates))
+        assert words in plain(read(found.markup))
+
+
+def test_a_curve_of_one_point_is_seen():
+    rows = [{"epoch": 0.2, "loss": 0.5, "rate_factor": 1.0}]
+    for drawn in (loss_curve(rows), rate_curve(rows, 0.1)):
+        assert drawn.axes[0].lines[0].get_marker() == "o"
+    assert loss_curve([*rows, rows[0] | {"epoch": 0.4}]).axes[0].lines[0].get_marker() == ""

@@ -48,7 +48,7 @@ def error_kinds(scores: BoxScores) -> Figure:
     left.invert_yaxis()
     left.set_xlabel("AP50 lost by it, in points")
     right.barh(places, [one.number for one in scores.errors], color=SERIES[1])
-    right.set_xlabel(f"number, scores of {scores.threshold:.2f} and more")
+    right.set_xlabel(f"number, scores of {scores.least}")
     return drawn
 
 
@@ -63,7 +63,7 @@ def score_reliability(evaluation: BoxEvaluation) -> Figure:
     for column, (name, bins, ece) in enumerate(shown):
         _reliability(axes[0, column], axes[1, column], bins)
         axes[0, column].set_title(f"{name}: ECE {100 * ece.value:.1f} %" if any_score(bins) else f"{name}: {NO_SCORE}")
-    axes[0, 0].legend(loc="upper left")
+    axes[0, 0].legend(loc="best")
     axes[0, 0].set_ylabel("share that is right (95 % interval)")
     axes[1, 0].set_ylabel("detections")
     return drawn

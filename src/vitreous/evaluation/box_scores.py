@@ -113,10 +113,15 @@ class BoxScores:
     alarms: tuple[Mistake, ...]  # the most confident wrong detections
     missed: tuple[Mistake, ...]  # the largest objects that were missed
 
+    @property
+    def least(self) -> str:
+        """The threshold in words: of a model that finds next to nothing it may be far below 0.01."""
+        return f"{self.threshold:.2g} or more"
+
     def tables(self, num_classes: int = 20) -> tuple[Table, ...]:
         rows = [("AP", self.ap.percent()), ("AP50", self.ap50.percent()), ("AP75", self.ap75.percent())]
         rows += [(f"AP, {one.size} objects ({one.objects:,})", one.ap.percent()) for one in self.by_size]
-        shown = f"scores of {self.threshold:.2f} and more"
+        shown = f"scores of {self.least}"
         rows += [(f"precision, {shown}", self.precision.percent()), (f"recall, {shown}", self.recall.percent())]
         head = f"{self.pictures:,} pictures, {self.objects:,} objects"
         overall = Table((head, "measured (95 % interval)"), rows)

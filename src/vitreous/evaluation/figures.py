@@ -103,7 +103,7 @@ def reliability(before: Calibration, after: Calibration | None = None) -> Figure
         _histogram(axes[1, column], one)
         name = "as trained" if one.temperature == 1 else f"temperature {one.temperature:.3g}"
         axes[0, column].set_title(f"{name}: ECE {100 * one.ece.value:.1f} %")
-    axes[0, 0].legend(loc="upper left")
+    axes[0, 0].legend(loc="best")
     axes[0, 0].set_ylabel("accuracy (95 % interval)")
     axes[1, 0].set_ylabel("share of\npictures")
     return drawn

@@ -11,6 +11,8 @@ from vitreous.data.images import Picture
 from vitreous.display.thumbnails import enlarged
 
 LEAST_PX = 320  # of the shorter side: a smaller picture is enlarged, so that words can be read
+LINE = 1 / 200  # width of a line, as a share of the shorter side
+THUMBNAIL_LINE = 1 / 80  # the same of what is shown as a small picture
 Colour = tuple[int, int, int]
 
 
@@ -26,16 +28,16 @@ class Label(NamedTuple):
     words: str
 
 
-def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX) -> Picture:
+def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX, line: float = LINE) -> Picture:
     """The last boxes lie on top."""
     large = enlarged(picture, least_px)
     factor, image = large.shape[0] / picture.shape[0], Image.fromarray(large)
-    pen, line = ImageDraw.Draw(image), max(2, round(min(image.size) / 200))
+    pen, width = ImageDraw.Draw(image), max(2, round(line * min(image.size)))
     for one in boxes:
         x0, y0, x1, y1 = (round(factor * side) for side in one.box)
         # Half a line beyond each border; a box of no width is drawn as a line.
         pen.rectangle(
-            (x0 - line // 2, y0 - line // 2, max(x1, x0 + 1), max(y1, y0 + 1)), outline=one.colour, width=line
+            (x0 - width // 2, y0 - width // 2, max(x1, x0 + 1), max(y1, y0 + 1)), outline=one.colour, width=width
         )
         if one.words:
             _write(pen, Label((x0, y0), one.colour, one.words), image.size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from vitreous.data.skipped import listed
 from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
@@ -47,13 +48,14 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
             "It finds next to nothing.",
             "Its AP is hardly above 0: do not rely on this model. --minutes gives more time.",
         )
-    half = (scores.ap.high - scores.ap.low) / 2
-    rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
-    yield (
-        "How certain this number is.",
-        f"{counted(scores.pictures, 'test picture')} determine the AP to within about "
-        f"\N{PLUS-MINUS SIGN}{100 * half:.1f} points; smaller differences between two models may be chance.{rough}",
-    )
+    else:
+        half = (scores.ap.high - scores.ap.low) / 2
+        rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
+        yield (
+            "How certain this number is.",
+            f"{counted(scores.pictures, 'test picture')} determine the AP to within about "
+            f"\N{PLUS-MINUS SIGN}{100 * half:.1f} points; smaller differences between two models may be chance.{rough}",
+        )
     seen = [one for one in scores.per_class if one.ap is not None and one.objects >= FEW_OBJECTS]
     weakest = min(seen, key=lambda one: 0.0 if one.ap is None else one.ap.value, default=None)
     if weakest is not None and weakest.ap is not None and weakest.ap.value < scores.ap.low:
@@ -66,7 +68,7 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
         )
     absent = [one.name for one in scores.per_class if not one.objects]
     if absent:
-        yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
+        yield "Not measured.", f"No test picture has {listed(absent, 8)}."
     if not finds_nothing and scores.ap75.value < ROUGH_SHARE * scores.ap50.value:
         by = of_boxes(result).by
         yield (

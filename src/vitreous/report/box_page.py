@@ -16,7 +16,7 @@ from vitreous.evaluation.box_figures import class_precisions, error_kinds, preci
 from vitreous.evaluation.box_scores import NO_SCORE, BoxScores, Mistake, PictureBoxes, ScoreBin, any_score
 from vitreous.evaluation.metrics import Estimate
 from vitreous.prediction.box_outcomes import BoxOutcome
-from vitreous.prediction.drawn_boxes import Drawn, drawn
+from vitreous.prediction.drawn_boxes import THUMBNAIL_LINE, Drawn, drawn
 from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
 from vitreous.prediction.predictor import Predictor
 from vitreous.report.box_account import BoxFitted, of_boxes
@@ -75,13 +75,13 @@ def examples(result: BoxFitted) -> Html:
     every = [one for one in of_boxes(result).scores.per_picture if one.objects or one.shown]
     order = sorted(every, key=lambda one: (-one.f1, -one.objects))
     middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
-    typical = order[middle : middle + NUM_SHOWN]
+    best, typical = order[:NUM_SHOWN], order[middle : middle + NUM_SHOWN]
     worst = sorted(order, key=lambda one: (one.f1, -one.objects))
     chosen = {
-        "The best": order[:NUM_SHOWN],
+        "The best": best,
         "The typical": typical,
-        # Where nothing is found in most pictures, the typical ones are as bad: then it is others of them.
-        "The worst": ([one for one in worst if one not in typical] or worst)[:NUM_SHOWN],
+        # Where nothing is found in most pictures, the others are as bad: then it is the rest, if there is one.
+        "The worst": sorted(worst, key=lambda one: one in (*best, *typical))[:NUM_SHOWN],
     }
     predictor = Predictor.load(result.out)
     cards = {kind: [_example(result, predictor, one) for one in some] for kind, some in chosen.items()}
@@ -117,7 +117,7 @@ def mistakes(listed: Sequence[Mistake], test: Source, found: BoxScores, data: st
     colours = dict(zip((one.name for one in found.per_class), palette(len(found.per_class)), strict=True))
     cards = [_crop(one, test, colours[one.label], data) for one in listed[:NUM_CROPS]]
     if listed[0].kind == "missed":
-        words = f"The largest objects that no detection with a score of {found.threshold:.2f} or more matches."
+        words = f"The largest objects that no detection with a score of {found.least} matches."
     else:
         words = (
             "The wrong detections that the model was most confident of, with a white box around the object that each "
@@ -147,7 +147,7 @@ def _crop(one: Mistake, test: Source, colour: tuple[int, int, int], data: str) -
     said = "" if one.score is None else f" {percent(one.score)}"
     about = None if one.object is None or one.object == one.label else tag.div("labelled ", name(one.object))
     return tag.figure(
-        picture(drawn(pixels[top:bottom, left:right], moved, CROP_PX), where, most_px=2 * CROP_PX),
+        picture(drawn(pixels[top:bottom, left:right], moved, CROP_PX, THUMBNAIL_LINE), where, most_px=2 * CROP_PX),
         tag.figcaption(
             tag.div(tag.b(name(one.label)), said),
             tag.div(KINDS[one.kind]),
@@ -178,7 +178,7 @@ def _read(test: Source, index: int) -> Picture | None:
 
 
 def scores(found: BoxScores) -> Html:
-    shown = f"scores of {found.threshold:.2f} and more"
+    shown = f"scores of {found.least}"
     rows: list[tuple[Content, ...]] = [
         (tag.b("AP: mean over classes and overlaps of 50 to 95 %"), tag.b(share(found.ap))),
         ("AP50: an overlap of 50 % is enough", share(found.ap50)),
@@ -231,7 +231,7 @@ def errors(found: BoxScores) -> Html:
         ),
         inline(partial(error_kinds, found), "Kinds of error"),
         table(
-            ("error", "", f"number, scores of {found.threshold:.2f} and more", "AP50 lost by it, in points"),
+            ("error", "", f"number, scores of {found.least}", "AP50 lost by it, in points"),
             rows,
             numbers=(2, 3),
         ),

@@ -15,7 +15,7 @@ from vitreous.data.targets import Boxes
 from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
-from vitreous.prediction.drawn_boxes import Drawn, drawn
+from vitreous.prediction.drawn_boxes import LINE, THUMBNAIL_LINE, Drawn, drawn
 from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
 from vitreous.prediction.scored import known_objects
 from vitreous.report.figures import inline
@@ -25,6 +25,7 @@ from vitreous.report.pictures import readable
 from vitreous.report.words import counted
 
 SHOWN, SHOWN_PX = 12, 320  # pictures
+MOST_TICKS = 8  # on an axis of ratios, about
 CELLS = 32  # on a side of the map of places
 LISTED = 20  # pictures of a kind that are named
 SMALL_PX, LARGE_PX = 32, 96  # COCO's sizes: a small object has an area below 32 squared, a large one above 96 squared
@@ -106,7 +107,8 @@ def _histogram(logarithms: NDArray[np.floating], num: int, label: str, base: int
     axes = drawn.subplots()
     low, high = np.floor(logarithms.min()), max(np.ceil(logarithms.max()), np.floor(logarithms.min()) + 1)
     axes.hist(logarithms, bins=np.linspace(low, high, num + 1).tolist(), color=SERIES[0])
-    ticks = np.arange(low, high + 1)
+    step = -(-(high - low) // MOST_TICKS)
+    ticks = step * np.arange(np.ceil(low / step), high // step + 1)
     axes.set_xticks(ticks, [f"{base**tick:g}" for tick in ticks])
     axes.set(xlabel=label, ylabel="boxes")
     return drawn
@@ -182,4 +184,5 @@ def labelled_objects(source: Source, index: int, pixels: Picture, *, named: bool
     if known.shapes is not None:
         return drawn_shapes(pixels, [DrawnShape(shape, *look) for shape, look in zip(known.shapes, looks, strict=True)])
     boxes = known.objects.boxes.tolist()
-    return drawn(pixels, [Drawn(tuple(box), *look) for box, look in zip(boxes, looks, strict=True)])
+    marked = [Drawn(tuple(box), *look) for box, look in zip(boxes, looks, strict=True)]
+    return drawn(pixels, marked, line=LINE if named else THUMBNAIL_LINE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from vitreous.data.skipped import listed
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.metrics import ClassScores
 from vitreous.fitting.class_choices import IMBALANCE
@@ -98,7 +99,7 @@ def _about_classes(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
             f"{few} of {len(scores.per_class)} classes have fewer than {FEW_OF_A_CLASS} test pictures.",
         )
     if data.small_classes:
-        yield "Too few to learn from.", f"Training pictures by class: {', '.join(data.small_classes[:8])}."
+        yield "Too few to learn from.", f"Training pictures by class: {listed(data.small_classes, 8)}."
 
 
 def _recall(one: ClassScores) -> float:

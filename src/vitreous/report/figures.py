@@ -63,11 +63,17 @@ def series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
     return [epoch for epoch, _ in found], [value for _, value in found]
 
 
+def _marker(values: Sequence[float]) -> str:
+    """A line of one point cannot be seen."""
+    return "o" if len(values) == 1 else ""
+
+
 @drawing
 def loss_curve(rows: Rows) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
-    axes.plot(*series(rows, "loss"), color=SERIES[6], linewidth=1.2, label="training")
+    epochs, values = series(rows, "loss")
+    axes.plot(epochs, values, color=SERIES[6], marker=_marker(values), linewidth=1.2, label="training")
     for name, label, colour in (
         ("val/log_loss", "validation", SERIES[0]),
         ("val_average/log_loss", "validation, averaged weights", SERIES[1]),
@@ -102,7 +108,7 @@ def rate_curve(rows: Rows, rate: float) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
     epochs, factors = series(rows, "rate_factor")
-    axes.plot(epochs, [rate * factor for factor in factors], color=SERIES[2], linewidth=1.4)
+    axes.plot(epochs, [rate * factor for factor in factors], color=SERIES[2], marker=_marker(factors), linewidth=1.4)
     axes.set(xlabel="epoch", ylabel="learning rate", xlim=(0, None), ylim=(0, None))
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=False)
     return drawn

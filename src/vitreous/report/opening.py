@@ -27,7 +27,7 @@ def account(result: Fitted[Any]) -> Html:
     choices = result.plan.choices
     return together(
         tag.h3("What to be careful about"),
-        bullets(together(tag.b(heading), " ", *words) for heading, *words in _cautions(result)),
+        bullets(together(tag.b(heading), " ", *map(_with_commands, words)) for heading, *words in _cautions(result)),
         tag.h3("What was chosen, and why"),
         facts(
             [
@@ -39,9 +39,11 @@ def account(result: Fitted[Any]) -> Html:
     )
 
 
-def _with_commands(words: str) -> Html:
+def _with_commands(words: Content) -> Content:
     """What stands between backticks, and options."""
-    parts = re.split(r"(`[^`]+`|--[a-z][\w.]*)", words)
+    if not isinstance(words, str):
+        return words
+    parts = re.split(r"(`[^`]+`|--[a-z][\w-]*(?:\.\w+)*)", words)
     return together(tag.code(part.strip("`"), class_="whole") if at % 2 else part for at, part in enumerate(parts))
 
 

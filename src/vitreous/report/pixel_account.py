@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from vitreous.data.skipped import listed
 from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
@@ -61,7 +62,7 @@ def cautions(result: PixelFitted) -> Iterator[tuple[Content, ...]]:
         )
     absent = [one.name for one in scores.per_class if not one.pictures]
     if absent:
-        yield "Not measured.", f"No test picture has {', '.join(absent[:8])}."
+        yield "Not measured.", f"No test picture has {listed(absent, 8)}."
     if scores.boundary_f.value < scores.miou.value:
         yield (
             "Outlines are rougher than areas.",
