@@ -118,11 +118,12 @@ def test_features_that_cannot_be_fine_tuned_in_the_time_have_to_tell_more():
     assert reconsidered(encoder, 0.90, 0.40, report(num=10_800), 10.0) is encoder, "far ahead of the pixels"
 
 
-def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path):
+def test_a_fit_of_a_few_pictures_in_no_time_is_a_model(encoders, tmp_path, capsys):
     """Five pictures per class, and less time than reading them takes: a linear model of the pixels is delivered."""
     root = write_scenes(tmp_path / "pictures", {"dark": 5, "grey": 5, "light": 5}, size=(30, 20))
     found = fit(str(root), tmp_path / "out", minutes=0.01, changes={"training.device": "cpu"})
     assert not found.plan.trains and found.results["steps"] == 0
+    assert "No further training" in (said := capsys.readouterr().out) and "Training on" not in said
     assert [one.name for one in found.candidates] == [ON_PIXELS] and found.candidates[0].is_kept
     assert "features of vitreous-xs would take about" in found.plan.choices[1].reason
     assert Predictor.load(tmp_path / "out")(root / "dark" / "0000.png").best in ("dark", "grey", "light")

@@ -102,7 +102,7 @@ class BoxDrafts(PlacedDrafts):
     def why_this_size(self) -> str:
         if not self.is_by_centres:
             return super().why_this_size
-        return f"the smaller objects should be {FINE_PX} px large, as far as time allows"
+        return f"smaller objects should measure {FINE_PX} px, as far as time allows"
 
     def first_size(self, model: ModelSettings, start: Start) -> tuple[int, int]:
         """Large enough for the smaller objects, if time allows."""

@@ -106,7 +106,8 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
         torch.set_num_threads(begun.plan.threads)
     job.clock.begin("first", "Making a first model at once, from frozen features")
     begins = _planned(task) if begun is None else begun
-    job.clock.begin("train", f"Training on {job.report.num_train:,} pictures")
+    told = f"Training on {job.report.num_train:,} pictures" if begins.plan.trains else "No further training"
+    job.clock.begin("train", told)
     begins, results = _trained(job, begins, ranks, is_resumed=begun is not None)
     kept, lesson = None, None
     if job.request.unlabelled is not None:
