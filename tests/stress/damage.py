@@ -191,6 +191,7 @@ def _another_export(shared: Path) -> Path:
     """Of another model, under the same name."""
 
     def make(new: Path) -> None:
+        reference(shared, "fit")
         source = shared / "reference" / "fit" / "out"
         warm.run(["export", str(source), "--quiet", "--out", str(new / "model.onnx")], shared / "said" / "another")
 
