@@ -127,7 +127,7 @@ class Call:
         shared = Path(os.environ.get("VITREOUS_DATA", ""))
         missing = [] if self.options.tiny else [name for name in entry.data if not (shared / name).exists()]
         if missing:
-            return f"not run: {', '.join(missing)} is not in the folder that VITREOUS_DATA names"
+            return f"not run: not in the folder that VITREOUS_DATA names: {', '.join(missing)}"
         if entry.after and entry.after not in self.summary and not self.options.only:
             return f"not run: {entry.after} comes first"
         return ""
@@ -273,11 +273,11 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the entries, and what each answers")
     parser.add_argument("--only", nargs="+", metavar="ENTRY")
-    parser.add_argument("--seconds", type=float, default=1e9, help="that this call may take")
+    parser.add_argument("--seconds", type=float, default=1e9, help="this call may take")
     parser.add_argument("--tiny", action="store_true", help="try the commands on a CPU")
     parser.add_argument("--out", type=Path, default=Path("runs/on_gpu"))
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="where the archive is written")
-    parser.add_argument("--from", type=Path, metavar="FOLDER", dest="carried", help="where one lies that --to wrote")
+    parser.add_argument("--from", type=Path, metavar="FOLDER", dest="carried", help="where an archive of --to is")
     return parser.parse_args()
 
 

@@ -63,7 +63,7 @@ def join(piece: Path, to: Path) -> str:
     kept = to / KEPT / hashlib.sha256("".join(about["sums"]).encode()).hexdigest()[:16]
     part = (piece / PART).read_bytes()
     if hashlib.sha256(part).hexdigest() != about["sums"][about["part"]]:
-        raise UserError(f"{piece}: damaged on the way, its sum is another; take it there again")
+        raise UserError(f"{piece}: damaged in transit, since its sha256 differs; copy it again")
     atomic.write_bytes(part, kept / str(about["part"]))
     paths = [kept / str(number) for number in range(len(about["sums"]))]
     missing = [number for number, path in enumerate(paths, start=1) if not path.is_file()]

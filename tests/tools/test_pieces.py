@@ -50,7 +50,7 @@ def test_a_damaged_piece_is_refused_and_what_was_half_made_is_made_again(folders
     cut, there = pieces.cut(folders, tmp_path / "carry", 40_000), tmp_path / "there"
     part = (cut[0] / "part").read_bytes()
     (cut[0] / "part").write_bytes(part[:-1] + b"!")
-    with pytest.raises(UserError, match="damaged on the way"):
+    with pytest.raises(UserError, match="damaged in transit"):
         pieces.join(cut[0], there)
     (cut[0] / "part").write_bytes(part)
     (there / "one").mkdir(parents=True)  # one of two: it is left alone

@@ -188,6 +188,6 @@ def parse_name(name: str) -> Named:
             depths = (*early, third, fourth) if patch == 32 else (*early, third + fourth)
             return Named("hybrid", {**asdict(size), "patch": 1, "stem_depths": depths})
     raise UserError(
-        f"no model is called {name!r}.{did_you_mean(name, model_names())} `vitreous list models` names all; "
-        f"a ViT may have any patch (vit_s8) and the sizes {', '.join(VIT_SIZES)}."
+        f"no model is called {name!r}.{did_you_mean(name, model_names())} `vitreous list models` shows the names; "
+        f"a ViT may have any patch size (vit_s8), in the sizes {', '.join(VIT_SIZES)}."
     )
