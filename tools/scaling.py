@@ -22,7 +22,7 @@ from vitreous.display.figures import SERIES, drawing, figure
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "docs" / "results", ROOT / "docs" / "SCALING.md"
-GB, DAY_S = 1e9, 86_400.0
+GB, MB, DAY_S = 1e9, 1e6, 86_400.0
 
 # ---- inputs
 
@@ -291,6 +291,20 @@ def models_table(models: tuple[Model, ...]) -> list[list[str]]:
     return rows
 
 
+def exchanged_table() -> list[list[str]]:
+    """What processes sent on CPUs. gloo has no reduce-scatter: it sums the whole on every rank."""
+    rows = [["", "processes", "counted", "formula", "all-gathers per step", "largest"]]
+    for row in _read("exchange.json")["rows"]:
+        cluster, one = Cluster(row["ranks"], row["ranks"]), Model("", row["parameters"], 0, 0, True)
+        expected = ddp_bytes(one, cluster)
+        if row["engine"] == "FSDP2":
+            expected += fsdp_bytes(one, cluster) / 2  # weights alone, beside whole gradients
+        sizes = [f"{row['gathers']:,}", f"{row['largest'] / MB:.1f} MB"] if row["gathers"] else ["none", ""]
+        counted = [f"{size / MB:.1f} MB" for size in (row["bytes"], expected)]
+        rows.append([row["engine"], f"{row['ranks']}", *counted, *sizes])
+    return rows
+
+
 def order_table() -> list[list[str]]:
     rows = [["order", "pictures", "more memory than for 2,048", "first batch", "which pictures, per batch"]]
     for row in _read("order.json")["rows"]:
@@ -379,7 +393,7 @@ def main() -> None:
         "failures": failure_table,
     }
     rows = {"models": models_table((h14, g14)), **{name: make(h14) for name, make in makers.items()}}
-    rows |= {"order": order_table(), "opening": opening_table()}
+    rows |= {"exchanged": exchanged_table(), "order": order_table(), "opening": opening_table()}
     tables = {name: markdown(found) for name, found in rows.items()}
     PAGE.write_text(with_tables(PAGE.read_text(), tables))
     document = {"command": "python tools/scaling.py", "models": [asdict(h14), asdict(g14)], "tables": rows}

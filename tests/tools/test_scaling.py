@@ -44,6 +44,13 @@ def test_bytes_of_both_engines(scaling):
     assert scaling.ddp_bytes(one, scaling.Cluster(1000, 64_000)) == pytest.approx(8 * MILLION, rel=2e-3)
 
 
+def test_ranks_send_what_the_formulae_say(scaling):
+    """As benchmarks/exchange.py has counted."""
+    scaling.RESULTS = PATH.parents[1] / "docs" / "results"
+    for _, _, counted, expected, *_ in scaling.exchanged_table()[1:]:
+        assert float(counted.split()[0]) == pytest.approx(float(expected.split()[0]), rel=0.02)
+
+
 def test_an_exchange_shows_only_where_it_is_longer_than_what_it_hides_behind(scaling):
     one, cluster = scaling.Model("", 632e6, 1e12, 400.0, True), scaling.Cluster(64, 64 * 64)
     compute = scaling.compute_s(one, cluster)
