@@ -110,7 +110,7 @@ def test_coco_splits_are_found_by_names(tmp_path, layout):
     found = open_sources(str(tmp_path))
     assert {split: len(source) for split, source in found.items()} == {"train": 2, "val": 2}
     assert found["val"].where(1).endswith("d.png") and found["val"].described(1) == "1 cat, 2 dog"
-    assert not any("never labelled" in note for source in found.values() for note in source.notes)
+    assert not any("unlabelled pictures" in note for source in found.values() for note in source.notes)
 
 
 def test_pictures_beside_that_no_file_names_were_never_labelled(tmp_path):
@@ -119,7 +119,7 @@ def test_pictures_beside_that_no_file_names_were_never_labelled(tmp_path):
     write_pictures(tmp_path / "images", [3])
     source = opened(tmp_path)
     assert len(source) == 3  # the third has no objects, and stays
-    assert source.notes[-1].endswith("never labelled, left out: 1 pictures (d.png)")
+    assert source.notes[-1].endswith("unlabelled pictures left out: 1 (d.png)")
 
 
 def test_boxes_follow_pictures_that_were_resized_or_turned_after_they_were_annotated(tmp_path):
@@ -428,7 +428,7 @@ def test_voc_splits_difficult_objects_and_parts(tmp_path):
     (hard,) = found["val"].targets.of(0).boxes.tolist()
     assert hard == [1, 2, 9, 9] and found["val"].targets.of(0).crowd.tolist() == [True]
     assert found["val"].classes == ("cat", "dog", "eel") and found["val"].targets.ids.tolist() == ["c"]
-    assert any("never labelled, left out: 1 pictures (d.png)" in note for note in found["train"].notes)
+    assert any("unlabelled pictures left out: 1 (d.png)" in note for note in found["train"].notes)
 
 
 def test_voc_beside_the_pictures_in_folders_of_splits(tmp_path):

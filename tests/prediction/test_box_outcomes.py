@@ -139,7 +139,7 @@ def test_records():
 def test_a_wished_precision():
     known = reading(BoxCalibration(thresholds=((0.9, 0.8),)))
     assert len(BoxRecords(known, Wanted(precision=0.9)).record(outcome())["objects"]) == 1
-    with pytest.raises(UserError, match=r"0\.8: there are 0\.9"):
+    with pytest.raises(UserError, match=r"0\.8, only for 0\.9"):
         BoxRecords(known, Wanted(precision=0.8))
     with pytest.raises(UserError, match="fitted on a validation part"):
         BoxRecords(reading(), Wanted(precision=0.8))
@@ -184,6 +184,18 @@ def test_coco_names_pictures_in_their_folder(tmp_path, monkeypatch):
     (read,) = open_sources(str(tmp_path / "some/pictures")).values()
     assert [Path(read.where(index)).name for index in range(len(read))] == ["a.png", "b.png", "c.png"]
     assert [len(read.targets.of(index).boxes) for index in range(3)] == [2, 2, 2]
+
+
+def test_labels_beside_images_are_data_again(tmp_path):
+    (tmp_path / "images").mkdir()
+    written = files(tmp_path, reading(), Wanted(score=0.5))
+    Image.new("RGB", (200, 100)).save(tmp_path / "images" / "a.png")
+    written.add(str(tmp_path / "images" / "a.png"), outcome())
+    written.finish()
+    (tmp_path / "coco.json").unlink()
+    (read,) = open_sources(str(tmp_path)).values()
+    assert read.classes == tuple(reading().classes)
+    np.testing.assert_allclose(read.targets.of(0).boxes, [one.box for one in outcome().objects(0.5)], atol=0.01)
 
 
 def test_none_of_it_knows_torch():

@@ -175,7 +175,7 @@ def test_json_is_one_list(folder, capsys):
 def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
     picture, bad = folder / "pictures" / "a.png", folder / "pictures" / "text.jpg"
     for words, match in (
-        ([picture, "--coverage", 0.5], r"no prediction sets of coverage 0.5: there are 0.9"),
+        ([picture, "--coverage", 0.5], r"no prediction sets of coverage 0.5, only of 0.9"),
         ([picture, "--top", 0], "at least one class"),
         ([picture, "--batch", 0], "at least one picture"),
         ([picture, "--abstain", 2], "between 0 and 1"),
@@ -213,7 +213,7 @@ def test_objects(folder, capsys, tmp_path):
     for words, why in (
         (("--score", "2"), "between 0 and 1"),
         (("--score", "0.1", "--precision", "0.9"), "give one of them"),
-        (("--precision", "0.7"), r"there are 0\.9"),
+        (("--precision", "0.7"), r"only for 0\.9"),
     ):
         with pytest.raises(UserError, match=why):
             run(capsys, model, picture, *words)

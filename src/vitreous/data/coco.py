@@ -306,4 +306,4 @@ def _note_unlabelled(
         if 0 < len(beside) < len(lying):  # none, where a file names pictures by their whole paths
             names = listed([Path(path).name for path in beside], 3)
             split = next(split for split, one in folders.items() if one == folder)
-            splits[split].notes.append(f"{folder}: never labelled, left out: {len(beside):,} pictures ({names})")
+            splits[split].notes.append(f"{folder}: unlabelled pictures left out: {len(beside):,} ({names})")

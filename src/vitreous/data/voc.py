@@ -117,10 +117,10 @@ def _paired(pictures: Path, annotations: Path) -> _Paired:
     if not pairs:
         raise UserError(f"{annotations}: no XML file has the name of a picture in {pictures}.")
     if bare:
-        notes.append(f"{pictures}: never labelled, left out: {len(bare):,} pictures ({listed(sorted(bare), 3)})")
+        notes.append(f"{pictures}: unlabelled pictures left out: {len(bare):,} ({listed(sorted(bare), 3)})")
     if files:
         listing = listed([path.name for path in files.values()], 3)
-        notes.append(f"{annotations}: without a picture, skipped: {len(files):,} files ({listing})")
+        notes.append(f"{annotations}: XML files without a picture, skipped: {len(files):,} ({listing})")
     return _Paired(pairs, notes)
 
 

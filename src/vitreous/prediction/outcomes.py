@@ -154,7 +154,7 @@ def no_such_coverage(coverage: float, sets: Sequence[tuple[float, float]]) -> st
     if not sets:
         return "this model has no thresholds for prediction sets: they are fitted on a validation part, after training"
     known = ", ".join(f"{one:g}" for one, _ in sets)
-    return f"this model has no prediction sets of coverage {coverage:g}: there are {known}"
+    return f"this model has no prediction sets of coverage {coverage:g}, only of {known}"
 
 
 # ---- From raw outputs

@@ -236,8 +236,8 @@ def least_score(reading: Reading, wanted: Wanted) -> float | None:
             return least
     shares = ", ".join(f"{share:g}" for share, _ in known)
     raise UserError(
-        f"this model has no threshold for a precision of {wanted.precision:g}: "
-        + (f"there are {shares}" if known else "they are fitted on a validation part, after training")
+        f"this model has no threshold for a precision of {wanted.precision:g}"
+        + (f", only for {shares}" if known else ": they are fitted on a validation part, after training")
     )
 
 
