@@ -22,6 +22,7 @@ import copy
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -216,7 +217,7 @@ def lever_rows(options: argparse.Namespace, until: float, device: torch.device) 
 
 
 def gaining(found: Path) -> set[str]:
-    """Of the levers that stand for a kernel, those that paid for themselves; none where none was measured."""
+    """Of the levers that stand for a kernel, those that gained; where none was measured, those that are switched on."""
     if not found.is_file():
         return switched_on()
     gains = {row["lever"]: row.get("gain", 0.0) for row in json.loads(found.read_text())["levers"]}
@@ -318,6 +319,8 @@ def main() -> None:
     if options.levers:
         for row in lever_rows(options, until, device):
             keep("levers", row)
+        if all("failed" in row for row in found["levers"]):
+            sys.exit(1)
         return
     levers = set(options.on) or (gaining(options.chosen) if options.chosen else switched_on())
     print(f"rows have: {', '.join(sorted(levers)) or 'no lever'}", flush=True)
@@ -337,6 +340,8 @@ def main() -> None:
         row = compare(name, size, levers, options, ceiling)
         longest = max(longest, time.monotonic() - start)
         keep("rows", row | {"took_s": round(time.monotonic() - start, 1)})
+    if all("ours" in row["errors"] for row in found["rows"]):
+        sys.exit(1)
 
 
 if __name__ == "__main__":
