@@ -9,7 +9,14 @@ import torch
 from vitreous.display.figures import save, svg
 from vitreous.errors import UserError
 from vitreous.inspection.attention import attention
-from vitreous.inspection.figures import biases_figure, distances_figure, figures, filters_figure, positions_figure
+from vitreous.inspection.figures import (
+    attention_figure,
+    biases_figure,
+    distances_figure,
+    figures,
+    filters_figure,
+    positions_figure,
+)
 from vitreous.inspection.findings import Look, look_inside
 from vitreous.inspection.rollout import rollout
 from vitreous.models import (
@@ -87,6 +94,9 @@ def test_every_kind_has_its_figures(kind, tmp_path):
     assert list(drawn) == ATTENDED
     text = svg(drawn["figure6"]) + svg(drawn["figure7"])
     assert "a $x_$ b" in text and "<script>" not in text and "&lt;script&gt;" in text
+    long = captions[2]
+    alone = svg(attention_figure(pictures[:1], torch.ones(1, 2, 3), [long]))
+    assert long not in text and long in alone, "one picture is drawn larger, and has room for more"
     reasons = {
         "bias": "Position biases",
         "relative": "embeddings of offsets",

@@ -124,6 +124,14 @@ def test_drawn_on_the_picture():
     assert edge.shape == (400, 400, 3) and edge.any()
 
 
+def test_no_box_is_drawn_over_words():
+    picture, red, blue = np.zeros((400, 400, 3), np.uint8), (255, 0, 0), (0, 0, 255)
+    below, above = Drawn((50, 100, 150, 300), red, "a name"), Drawn((0, 90, 390, 380), blue)
+    alone, both = drawn(picture, [below]), drawn(picture, [below, above])
+    words = (slice(80, 98), slice(50, 90))  # over the corner of the first box, where the second has its border
+    assert alone[words].any() and (both[words] == alone[words]).all()
+
+
 def test_records():
     records = BoxRecords(reading(), Wanted(top=1))
     record = records.record(outcome())

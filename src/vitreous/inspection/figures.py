@@ -119,7 +119,7 @@ def attention_figure(
             frame(ax, box, pair.shape[0] / height)
         values = maps[number] if window_px is None else maps[number][maps[number] > 0]
         low, high = (values / values.mean().clamp_min(1e-30)).aminmax()
-        words = [(0.0, "left", short(captions[number], 26) if captions else "")]
+        words = [(0.0, "left", short(captions[number], round(26 * size)) if captions else "")]
         words += [(1.0, "right", f"{_times(float(low))}\N{EN DASH}{_times(float(high))}")]
         for place, side, word in words:
             ax.text(place, -0.03, word, transform=ax.transAxes, ha=side, va="top", fontsize="x-small", parse_math=False)

@@ -29,7 +29,7 @@ class Label(NamedTuple):
 
 
 def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX, line: float = LINE) -> Picture:
-    """The last boxes lie on top."""
+    """The last boxes lie on top, and all words above the boxes."""
     large = enlarged(picture, least_px)
     factor, image = large.shape[0] / picture.shape[0], Image.fromarray(large)
     pen, width = ImageDraw.Draw(image), max(2, round(line * min(image.size)))
@@ -39,8 +39,10 @@ def drawn(picture: Picture, boxes: Sequence[Drawn], least_px: int = LEAST_PX, li
         pen.rectangle(
             (x0 - width // 2, y0 - width // 2, max(x1, x0 + 1), max(y1, y0 + 1)), outline=one.colour, width=width
         )
+    for one in boxes:
         if one.words:
-            _write(pen, Label((x0, y0), one.colour, one.words), image.size)
+            at = round(factor * one.box[0]), round(factor * one.box[1])
+            _write(pen, Label(at, one.colour, one.words), image.size)
     return np.asarray(image)
 
 
