@@ -90,7 +90,7 @@ MASKS = (
     training("coco_small", "segmentation", 300, "masks learned by heart: AP > 0.9", "coco_small_instances",
              "--px 64 --gpu false --data.where rendered:objects", data=("coco_small",), group="masks"),
     *(training(f"camvid_{kind}", "segmentation", 200, "mIoU beside Segmenter's 53.5 %", f"camvid_{kind}",
-               "--data.where rendered:segment --picture_px 64", data=("camvid",), group="masks")
+               "--data.where rendered:segment --model.picture_px 64,64", data=("camvid",), group="masks")
       for kind in ("mask2former", "eomt")),
 )
 HOW_FAST = (
