@@ -149,6 +149,13 @@ def test_flickr8k_as_it_is_published(tmp_path):
     assert {split: len(source) for split, source in found.items()} == {"train": 2, "val": 1, "test": 1}
     assert found["test"].targets.of_picture(0) == ["caption 0 of 2 .", "caption 1 of 2 ."]
     assert any("lost.jpg" in note for note in found["test"].notes)
+    for text, why in (
+        ("lost.jpg\n", "of its val part exists, such as 'lost.jpg'"),
+        ("\n", "no pictures of its val part"),
+    ):
+        (tmp_path / "Flickr_8k.devImages.txt").write_text(text)
+        with pytest.raises(UserError, match=why):
+            open_sources(str(tmp_path), CAPTIONS)
     (tmp_path / "Flickr8k.token.txt").write_text("no captions")
     with pytest.raises(UserError, match="line 1: expected a name"):
         open_sources(str(tmp_path))

@@ -33,7 +33,11 @@ def open_flickr(folder: Path) -> dict[str, Source]:
     for split, names in splits.items():
         there = [name for name in names if name in paths]
         if not there:
-            raise UserError(f"{folder}: none of the pictures of its {split} part exists, such as {names[0]!r}.")
+            part = "" if split == ALL else f" of its {split} part"
+            lost = (
+                f"none of the pictures{part} exists, such as {names[0]!r}" if names else f"no pictures{part} are named"
+            )
+            raise UserError(f"{folder}: {lost}.")
         missing = [name for name in names if name not in paths]
         notes = (f"{folder}: missing pictures, skipped: {len(missing):,} ({listed(missing)})",)
         name = folder.name if split == ALL else f"{folder.name} {split}"
