@@ -95,7 +95,7 @@ def own_model(width: int, vision: dict[str, int], text: dict[str, int]) -> Image
         heads=text["heads"],
         end=text["vocab_size"] - 1,
     )
-    return ImageTextSettings(text=words).build(encoder.build(), ())
+    return ImageTextSettings(width=None, text=words).build(encoder.build(), ())
 
 
 def rows(kind: str, num: int, text: dict[str, int], device: torch.device) -> Tensor:
