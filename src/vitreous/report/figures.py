@@ -73,7 +73,7 @@ def loss_curve(rows: Rows) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
     epochs, values = series(rows, "loss")
-    axes.plot(epochs, values, color=SERIES[6], marker=_marker(values), linewidth=1.2, label="training")
+    axes.plot(epochs, values, color=SERIES[6], marker=_marker(values), markersize=3.5, linewidth=1.2, label="training")
     for name, label, colour in (
         ("val/log_loss", "validation", SERIES[0]),
         ("val_average/log_loss", "validation, averaged weights", SERIES[1]),
@@ -108,7 +108,14 @@ def rate_curve(rows: Rows, rate: float) -> Figure:
     drawn = figure(4.6, 3.0)
     axes = drawn.subplots()
     epochs, factors = series(rows, "rate_factor")
-    axes.plot(epochs, [rate * factor for factor in factors], color=SERIES[2], marker=_marker(factors), linewidth=1.4)
+    axes.plot(
+        epochs,
+        [rate * factor for factor in factors],
+        color=SERIES[2],
+        marker=_marker(factors),
+        markersize=3.5,
+        linewidth=1.4,
+    )
     axes.set(xlabel="epoch", ylabel="learning rate", xlim=(0, None), ylim=(0, None))
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=False)
     return drawn
