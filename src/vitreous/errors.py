@@ -39,7 +39,7 @@ class ReaderStalledError(UserError):
 
 @contextmanager
 def in_plain_words() -> Iterator[None]:
-    """Errors of a machine at its limits (memory, disk, files) become UserErrors."""
+    """Errors of a machine at its limits (memory, disk, files), or left by a kill, become UserErrors."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
@@ -50,6 +50,8 @@ def in_plain_words() -> Iterator[None]:
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)  # as torch says it
+# torch does not notice that its compiler was ended in the midst of a file.
+_CUT_SHORT = re.compile(r"ImportError: (\S+\.so): (?:file too short|invalid ELF header)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -63,6 +65,8 @@ def _limit(error: MemoryError | RuntimeError | OSError) -> UserError | None:
             f"not enough memory{(asked and f' (for {asked[1]} more)') or ''}; training needs less with a smaller "
             "--training.batch_size, --training.memory.accumulate 2 or --training.memory.recompute true"
         )
+    if cut := _CUT_SHORT.search(str(error)):
+        return UserError(f"{cut[1]}: cut short when torch's compiler was ended; remove it, and give the command again")
     return ReaderEndedError() if "DataLoader worker (pid" in str(error) else None
 
 
