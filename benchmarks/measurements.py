@@ -133,7 +133,7 @@ RECORDS = (
                                       "hybrid hybrid-end hybrid-end-48", "vit-48"), start=1)),
     *(Entry(f"noisy_{row}", "cifar10", 520, f"Noisy Student, 4,000 labels: {row}",
             f"noisy_student.py --steps 10000 --runs {{runs}}/noisy --rows {row}",
-            f"--steps 2 --rounds 1 --simclr-steps 2 {FASHION}", group="noisy", **CIFAR10)
+            f"--steps 2 --rounds 1 --simclr-steps 2 --confidence 0 {FASHION}", group="noisy", **CIFAR10)
       for row in ("rounds", "labels-long", "simclr", "all-labels")),
 )
 LARGER_SETS = (
