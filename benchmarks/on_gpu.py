@@ -19,6 +19,7 @@ each, to see that they work.
 """
 
 import argparse
+import hashlib
 import io
 import math
 import os
@@ -200,7 +201,8 @@ def last_line(log: Path) -> str:
 
 
 def send(out: Path, to: Path) -> None:
-    """Results and logs, then folders of runs, each whole or not at all, the smallest first."""
+    """Results and logs, then folders of runs, each whole or not at all, the smallest first. An earlier archive
+    is removed when this one is complete."""
     folders: dict[Path, list[Path]] = {}
     for path in sorted(path for path in out.rglob("*") if path.is_file()):
         folders.setdefault(path.parent, []).append(path)
@@ -214,10 +216,12 @@ def send(out: Path, to: Path) -> None:
                     for path in folders[folder]:
                         add(path, out, archive)
         whole.seek(0)
-        parts = {to / f"{ARCHIVE}.{number:02}": part for number, part in enumerate(iter(lambda: whole.read(PART), b""))}
-    for path, part in parts.items():
-        atomic.write_bytes(part, path)
-    for path in set(to.glob(f"{ARCHIVE}.*")) - parts.keys():  # of a longer one
+        contents = list(iter(lambda: whole.read(PART), b""))
+    name = f"{ARCHIVE}.{hashlib.sha256(b''.join(contents)).hexdigest()[:8]}"
+    parts = [to / f"{name}.{number:02}-of-{len(contents):02}" for number in range(1, len(contents) + 1)]
+    for path, content in zip(parts, contents, strict=True):
+        atomic.write_bytes(content, path)
+    for path in set(to.glob(f"{ARCHIVE}.*")) - set(parts):
         path.unlink()
 
 
@@ -235,10 +239,16 @@ def add(path: Path, out: Path, archive: tarfile.TarFile) -> None:
 
 
 def bring(carried: Path, out: Path) -> None:
-    parts = sorted(carried.glob(f"{ARCHIVE}.*"))
-    if out.exists() or not parts:
+    """The newest complete archive: where `send` was killed there are parts of another."""
+    found = sorted(carried.glob(f"{ARCHIVE}.*"))
+    if out.exists() or not found:
         return
-    whole = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+    archives = [list(parts) for _, parts in groupby(found, lambda part: part.stem)]
+    complete = [parts for parts in archives if parts[0].name.endswith(f"-of-{len(parts):02}")]
+    if not complete:
+        raise UserError(f"{carried}: parts of the archive are missing")
+    newest = max(complete, key=lambda parts: parts[0].stat().st_mtime)
+    whole = io.BytesIO(b"".join(part.read_bytes() for part in newest))
     with tarfile.open(fileobj=whole) as archive:
         archive.extractall(out, filter="data")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vitreous.errors import UserError
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -45,6 +47,30 @@ def test_an_archive_has_all_that_is_small_and_folders_whole_or_not_at_all(on_gpu
     on_gpu.send(out, home)  # fewer parts than before
     on_gpu.bring(home, tmp_path / "third")
     assert [path.name for path in (tmp_path / "third").rglob("*") if path.is_file()] == ["cell.json"]
+
+
+def test_an_archive_counts_until_the_next_one_is_complete(on_gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_gpu, "PART", 1000)
+    out, home = tmp_path / "out", tmp_path / "home"
+    out.mkdir()
+    (out / "first").write_bytes(random.Random(0).randbytes(5000))
+    on_gpu.send(out, home)
+    write, left = on_gpu.atomic.write_bytes, iter(range(2))
+
+    def killed(content, path):
+        next(left)
+        write(content, path)
+
+    monkeypatch.setattr(on_gpu.atomic, "write_bytes", killed)
+    (out / "second").write_bytes(random.Random(1).randbytes(5000))
+    with pytest.raises(StopIteration):
+        on_gpu.send(out, home)
+    on_gpu.bring(home, tmp_path / "again")
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["first"]
+    for part in sorted(home.iterdir())[::2]:
+        part.unlink()
+    with pytest.raises(UserError, match="parts of the archive are missing"):
+        on_gpu.bring(home, tmp_path / "third")
 
 
 SAVES_LATE = """
