@@ -217,12 +217,16 @@ def send(out: Path, to: Path) -> None:
                         add(path, out, archive)
         whole.seek(0)
         contents = list(iter(lambda: whole.read(PART), b""))
-    name = f"{ARCHIVE}.{hashlib.sha256(b''.join(contents)).hexdigest()[:8]}"
-    parts = [to / f"{name}.{number:02}-of-{len(contents):02}" for number in range(1, len(contents) + 1)]
+    name = f"{ARCHIVE}.{digest(contents)}"
+    parts = [to / f"{name}.{number:02}" for number in range(len(contents))]
     for path, content in zip(parts, contents, strict=True):
         atomic.write_bytes(content, path)
     for path in set(to.glob(f"{ARCHIVE}.*")) - set(parts):
         path.unlink()
+
+
+def digest(contents: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:8]
 
 
 def size_of(path: Path) -> int:
@@ -243,14 +247,16 @@ def bring(carried: Path, out: Path) -> None:
     found = sorted(carried.glob(f"{ARCHIVE}.*"))
     if out.exists() or not found:
         return
-    archives = [list(parts) for _, parts in groupby(found, lambda part: part.stem)]
-    complete = [parts for parts in archives if parts[0].name.endswith(f"-of-{len(parts):02}")]
+    complete = {}
+    for name, parts in groupby(found, lambda part: part.stem):
+        contents = {part: part.read_bytes() for part in parts}
+        if name == f"{ARCHIVE}.{digest([*contents.values()])}":
+            complete[max(part.stat().st_mtime for part in contents)] = b"".join(contents.values())
     if not complete:
-        raise UserError(f"{carried}: parts of the archive are missing")
-    newest = max(complete, key=lambda parts: parts[0].stat().st_mtime)
-    whole = io.BytesIO(b"".join(part.read_bytes() for part in newest))
-    with tarfile.open(fileobj=whole) as archive:
-        archive.extractall(out, filter="data")
+        raise UserError(f"{carried}: parts of the archive are missing or damaged")
+    whole = io.BytesIO(complete[max(complete)])
+    with tarfile.open(fileobj=whole) as archive, atomic.placed(out) as unpacked:
+        archive.extractall(unpacked, filter="data")
 
 
 @contextmanager
