@@ -15,7 +15,7 @@ where trainings lie. With --to, an archive of it is written there whenever an en
 weights what fits into two files of 15 MB. Where there is no --out yet, --from begins with such an archive: so the same
 command goes on after a kill, or on another machine. Data is looked for in the folder that VITREOUS_DATA names
 (tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in seconds or a minute
-each, to see that they work.
+each, to see that they work. Where vitreous is not installed, PYTHONPATH=src finds it.
 """
 
 import argparse
