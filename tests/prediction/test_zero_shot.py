@@ -1,6 +1,7 @@
 """Zero-shot: names become an ordinary classifier, which is what the two towers say, and is used as any other."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -122,6 +123,12 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     train(replace(recipe, optimizer=replace(recipe.optimizer, lr=0.0)), tmp_path / "tuned", read_test=False)
     tuned = predict(tmp_path / "tuned", picture)[0]
     np.testing.assert_allclose(tuned.probabilities, written.probabilities, atol=1e-6)
+    shutil.copytree(folder, other := tmp_path / "other")
+    for split in ("train", "test"):
+        (other / split / "red").rename(other / split / "pink")
+    recipe = finetune(str(tmp_path / "classifier"), str(other), PX, steps=1)
+    train(recipe, tmp_path / "anew", read_test=False)
+    assert Trained.load(tmp_path / "anew").card.classes == ("blue", "green", "pink")
 
     named = ["--classes", ",".join(COLOURS), "--labelled", str(folder)]
     main(["convert", str(run), str(tmp_path / "calibrated"), *named])

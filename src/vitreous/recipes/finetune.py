@@ -1,5 +1,5 @@
 """Fine-tuning as in the paper (3.2, B.1.1): a new head of zeros, larger pictures, SGD with momentum. A head made from
-the names of classes is kept: it knows them before training.
+the names of the same classes is kept: it knows them before training.
 
 SGD with momentum 0.9, batch 512, cosine decay, no weight decay, gradients clipped at norm 1, 384 px. The learning rate
 is chosen on a held-out part of train; then the model is trained on all of it.
@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Literal
 
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.sources import DataSettings
+from vitreous.data.sources import DataSettings, open_sources
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.recipes.segment import for_pixels, has_masks
@@ -18,6 +19,7 @@ from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import SGDSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 
 # Table 4 of the paper: steps and candidate rates; and the share of train held out to choose the rate (B.1.1).
@@ -39,8 +41,7 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
     Section:  3.2, B.1.1
     """
     trained = Trained.load(start)
-    model, task = larger(trained.card.model, picture_px), trained.card.task
-    by_words = task if isinstance(task, ClassifySettings) and task.head == "cosine" else None  # it knows its classes
+    model, by_words = larger(trained.card.model, picture_px), _by_words(trained.card, data)
     training = TrainingSettings(
         epochs=10, steps=steps, batch_size=512, clip=1.0, evaluate_every_epochs=1, log_every_steps=10, workers=2
     )
@@ -58,6 +59,18 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         training=training,
     )
     return for_pixels(recipe, trained.card) if has_masks(data) else recipe
+
+
+def _by_words(card: Card, data: str) -> ClassifySettings | None:
+    """A task whose head was made from the names of these classes; None if it was not, or if the pictures cannot be
+    opened: training on them will report why."""
+    if not (isinstance(card.task, ClassifySettings) and card.task.head == "cosine"):
+        return None
+    try:
+        classes = {name for source in open_sources(data).values() for name in source.classes}
+    except UserError:
+        return None
+    return card.task if classes == set(card.classes) else None
 
 
 def paper_finetune(
