@@ -81,6 +81,13 @@ def test_a_model_that_finds_next_to_nothing_is_said_to(result):
     assert "no score of 0.05 or more" in poor.evaluation.summary()
 
 
+def test_few_pictures_do_not_tell_whether_it_finds_anything(result):
+    scores = replace(result.evaluation.scores, ap=Estimate(0.2, 0.003, 0.45))
+    unsure = SimpleNamespace(**vars(result) | {"evaluation": replace(result.evaluation, scores=scores)})
+    first, second, *_ = [together(*parts).markup for parts in box_account.cautions(unsure)]
+    assert "reaches down to about 0" in first and "within about \N{PLUS-MINUS SIGN}22.4 points" in second
+
+
 def test_where_nothing_is_found_the_worst_are_not_the_best_again(result, monkeypatch):
     every = tuple(replace(one, right=0) for one in result.evaluation.scores.per_picture)
     scores = replace(result.evaluation.scores, per_picture=every)

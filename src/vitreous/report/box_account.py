@@ -42,13 +42,18 @@ def lead(result: BoxFitted) -> str:
 
 def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
     scores = of_boxes(result).scores
-    finds_nothing = is_guessing(result, chance(result))
+    finds_nothing = scores.ap.value <= chance(result)
     if finds_nothing:
         yield (
             "It finds next to nothing.",
             "Its AP is hardly above 0: do not rely on this model. --minutes gives more time.",
         )
     else:
+        if is_guessing(result, chance(result)):
+            yield (
+                "Not clearly better than nothing.",
+                "The interval of its AP reaches down to about 0: do not rely on this model.",
+            )
         half = (scores.ap.high - scores.ap.low) / 2
         rough = " A larger test part would narrow it." if half > UNSURE_POINTS else ""
         yield (
