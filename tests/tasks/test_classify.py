@@ -202,3 +202,10 @@ def test_class_weights_change_the_loss_but_neither_the_weights_on_disk_nor_the_m
     for other in ({"class_weights": (1.0, 2.0)}, {"class_weights": (1.0, 1.0, 1.0), "loss": "sigmoid"}):
         with pytest.raises(UserError, match="one per class and the softmax loss"):
             ClassifySettings(**other).build(Pooled(3), CLASSES)
+
+
+def test_a_cosine_head_starts_with_gradients_of_ordinary_size():
+    torch.manual_seed(0)
+    objective = ClassifySettings(head="cosine").build(Pooled(8), CLASSES)
+    objective(batch(torch.randn(6, 8), label=torch.tensor([0, 1, 2, 0, 1, 2])), torch.zeros(()))["loss"].backward()
+    assert float(objective.head.weight.grad.norm()) < 100

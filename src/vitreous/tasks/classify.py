@@ -166,7 +166,8 @@ class CosineHead(nn.Module):
     def __init__(self, width: int, num_classes: int, out: int | None = None) -> None:
         super().__init__()
         self.projection = nn.Identity() if out is None else nn.Linear(width, out, bias=False)
-        self.weight = nn.Parameter(torch.zeros(num_classes, out or width))
+        # At random, unlike the other heads: zeros have no direction, and their gradient would be immense.
+        self.weight = nn.Parameter(torch.randn(num_classes, out or width) * (out or width) ** -0.5)
         self.bias = nn.Parameter(torch.zeros(num_classes))
         self.log_scale = nn.Parameter(torch.full((), math.log(1 / 0.07)))
 
