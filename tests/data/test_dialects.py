@@ -106,7 +106,8 @@ def test_darknet_has_lists(tmp_path):
     darknet(tmp_path, "data", "others")
     write(tmp_path / "train.txt", "x/data/data.jpg\n")
     write(tmp_path / "valid.txt", "x/others/others.jpg\n")
-    check(tmp_path, {"train": 1, "val": 1})
+    picture(tmp_path / "data" / "bare.jpg")
+    assert "pictures without a label file left out: 1 (bare.jpg)" in check(tmp_path, {"train": 1, "val": 1})
 
 
 def test_texts_beside_pictures_need_no_names_if_they_are_boxes(tmp_path):

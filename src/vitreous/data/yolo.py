@@ -174,8 +174,10 @@ def _beside(folder: Path, most_bad: int | None) -> dict[str, Source]:
     if not (is_named or _is_of_texts((path for place in places for path in place.glob("*.txt")), most=FAR)):
         return {}
     classes, note = _listed_names(places)
-    files = ((path, Path(path).with_suffix(".txt")) for path in pictures_under(folder, Skipped("")))
+    files = [(path, Path(path).with_suffix(".txt")) for path in pictures_under(folder, Skipped(""))]
     pairs = [(path, text) for path, text in files if is_regular(text)]
+    if bare := [Path(path).name for path, text in files if not is_regular(text)]:
+        note += f"; pictures without a label file left out: {len(bare):,} ({listed(bare, 3)})"
     return _named(folder, _parted(folder, pairs) if pairs else {}, classes, note, most_bad)
 
 
@@ -185,7 +187,9 @@ def _parted(folder: Path, pairs: Pairs) -> dict[str, Pairs]:
     splits = {one.parts[0]: _split_of(one.parts[0]) if len(one.parts) > 1 else None for one in below}
     if any(splits.values()):
         if other := next((name for name, split in splits.items() if split is None), None):
-            raise UserError(f"{folder / other}: cannot tell which split it is of; have train, val or test in its name.")
+            raise UserError(
+                f"{folder / other}: cannot tell which split it is of; put train, val or test into its name."
+            )
         found: dict[str, Pairs] = {}
         for one, pair in zip(below, pairs, strict=True):
             found.setdefault(splits[one.parts[0]] or ALL, []).append(pair)
