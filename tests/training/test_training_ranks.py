@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -311,6 +312,17 @@ def test_torchrun_starts_lost_ranks_anew(tmp_path, sent):
     ranks_job.main(tmp_path / "1", ["lost"])
     assert losses(tmp_path / "2" / "lost") == pytest.approx(losses(tmp_path / "1" / "lost"), abs=1e-5)
     assert len(json.loads((tmp_path / "2" / "lost" / "environment.json").read_text())) == 2  # starts
+
+
+@pytest.mark.slow
+def test_torchrun_passes_on_a_signal_that_it_is_told_of(tmp_path):
+    """Otherwise SIGUSR1 ends torchrun alone, and its ranks go on."""
+    host = agent([*TORCHRUN, "2", "--standalone", "--signals-to-handle", "SIGUSR1"], tmp_path / "2")
+    wait_for_checkpoint(tmp_path / "2" / "lost", 5, [host])
+    host.send_signal(signal.SIGUSR1)
+    said = host.communicate(timeout=100)[1]
+    steps = {int(step) for step in re.findall(r"StoppedError: SIGUSR1: stopped after step (\d+) of 50, saved", said)}
+    assert steps == {max(RunDirectory(tmp_path / "2" / "lost").checkpoints.paths())}, said
 
 
 @pytest.mark.slow
