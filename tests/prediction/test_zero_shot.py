@@ -92,7 +92,12 @@ def test_names_and_templates_as_they_are_typed(tmp_path):
 
 @pytest.mark.parametrize(
     ("classes", "templates", "words"),
-    [(["one"], TEMPLATES, "at least 2"), (["a", "b", "a"], TEMPLATES, "twice"), (["a", "b"], ["no"], "needs {}")],
+    [
+        (["one"], TEMPLATES, "at least 2"),
+        (["a", "b", "a"], TEMPLATES, "twice"),
+        (["a", "b"], ["no"], "needs {}"),
+        (["a", "b"], [], "an empty list"),
+    ],
 )
 def test_what_makes_no_classifier_is_refused(run, classes, templates, words):
     with pytest.raises(UserError, match=words):
@@ -145,6 +150,26 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     measured = json.loads(capsys.readouterr().out)["evaluation"]
     assert measured["scores"]["pictures"] == 12 and measured["validation_pictures"] == 12  # of train: calibrated on it
     assert 0 <= measured["scores"]["top1"]["value"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["convert", "{run}", "{out}", "--classes", ""], "classes: 0 of them"),
+        (["convert", "{run}", "{out}", "--classes", " , "], "classes: 0 of them"),
+        (["convert", "{run}", "{out}", "--templates", "a {{}}"], "are for --classes"),
+        (["convert", "{run}", "{out}", "--labelled", "{data}"], "are for --classes"),
+        (["predict", "{run}", "{data}", "--templates", ""], "are for --classes"),
+        (["evaluate", "{run}", "{data}", "--zero-shot", "--templates", ""], "templates: an empty list"),
+        (["evaluate", "{run}", "{data}", "--templates", ""], "--templates are for --zero-shot"),
+        (["evaluate", "{run}", "{data}", "--zero-shot", "--probe", "knn"], "leave out --probe"),
+    ],
+)
+def test_what_is_asked_of_names_is_never_passed_over(run, folder, tmp_path, capsys, words, said):
+    with pytest.raises(SystemExit):
+        main([word.format(run=run, data=folder, out=tmp_path / "out") for word in words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and not (tmp_path / "out").exists()
 
 
 def test_without_words_it_is_an_encoder_like_any_other(run, folder):

@@ -36,7 +36,7 @@ def convert(
     patch: int | None = None,
     *,
     heads: int | None = None,
-    classes: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
     templates: Sequence[str] = TEMPLATES,
     labelled: str | None = None,
     approximate: bool = False,
@@ -57,7 +57,7 @@ def convert(
     chosen = None if to == "vitreous" else formats.named(to)
     _check_place(target, to, chosen)
     trained = _opened(where, picture_px, patch, heads, verified)
-    if classes:
+    if classes is not None:
         trained = zero_shot(trained, classes, templates)
         trained = trained if labelled is None else calibrated(trained, labelled, World.join("cpu"))
     carried = None if chosen is None else _carried(trained, chosen, approximate)

@@ -92,7 +92,7 @@ def evaluate(
     probes: Sequence[str] = (),
     label_sets: str | Path | None = None,  # JSON: the right labels of each picture (ReaL, Beyer et al. 2020)
     mapping: str | Path | None = None,  # JSON: the model's classes for each class of the data (ObjectNet)
-    templates: Sequence[str] = (),  # zero-shot: sentences around the names of the data's classes, with {} for a name
+    templates: Sequence[str] | None = None,  # zero-shot: sentences with {} for the name of a class of the data
     open_data: OpenData = DataSettings.build,
 ) -> Assessment:
     """Evaluate a model on a split of its own data, or of other data, as `vitreous evaluate` does. The temperature is
@@ -102,9 +102,12 @@ def evaluate(
     linear, fewshot) measure the frozen features and need only labels: the classes need not be the model's.
     """
     _check(coverages, probes, label_sets, mapping)
+    is_zero_shot = templates is not None
+    if is_zero_shot and (probes or label_sets is not None or mapping is not None):
+        raise UserError("--zero-shot measures the names of the classes alone: leave out --probe, --labels and --map")
     model, world = Trained.load(where), World.join(device)
-    asked = AskedData.find(where, data, changes, for_labels=bool(templates or (probes and not model.card.predicts)))
-    if templates:
+    asked = AskedData.find(where, data, changes, for_labels=is_zero_shot or bool(probes and not model.card.predicts))
+    if templates is not None:
         found = evaluate_zero_shot(model, asked, split, templates=templates, coverages=tuple(coverages), world=world)
         return Assessment(found)
     splits = asked.splits(open_data) if asked.is_own or probes else None

@@ -43,9 +43,11 @@ def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> N
     twice = next((name for name, times in Counter(classes).items() if times > 1), None)
     if twice is not None:
         raise UserError(f"classes: {twice!r} is named twice")
-    wrong = [template for template in templates if PLACE not in template]
-    if wrong or not templates:
-        raise UserError(f"templates: {shown(wrong[0]) if wrong else 'none'}: each needs {PLACE} where the name goes")
+    if not templates:
+        raise UserError(f"templates: an empty list; {PLACE} alone takes the names as they are")
+    wrong = next((template for template in templates if PLACE not in template), None)
+    if wrong is not None:
+        raise UserError(f"templates: {shown(wrong)}: each needs {PLACE} where the name goes")
 
 
 # ---- as they are typed

@@ -2,6 +2,7 @@
 
 import argparse
 
+from vitreous.errors import UserError
 from vitreous.verbs.sizes import picture_size
 
 HELP = "Convert a model, ours or anybody's, to another format."
@@ -44,6 +45,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.classes is None and (options.templates is not None or options.labelled is not None):
+        raise UserError("--templates and --labelled are for --classes: give that too")
     from vitreous.conversion.convert import convert
     from vitreous.prediction.naming import parse_classes, parse_templates
 
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
             options.picture_px,
             options.patch,
             heads=options.heads,
-            classes=parse_classes(options.classes) if options.classes else (),
+            classes=None if options.classes is None else parse_classes(options.classes),
             templates=parse_templates(options.templates),
             labelled=options.labelled,
             approximate=options.approximate,

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     for name in changes:
         if not name.startswith("data."):
             options.parser.refuse(f"--{name}")
-    if options.templates and not options.zero_shot:
+    if options.templates is not None and not options.zero_shot:
         raise UserError("--templates are for --zero-shot: give both")
     from vitreous.evaluation.conformal import COVERAGES
     from vitreous.jobs.evaluate import evaluate
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
             probes=tuple(options.probe.split(",")) if options.probe else (),
             label_sets=options.labels,
             mapping=options.map,
-            templates=parse_templates(options.templates) if options.zero_shot else (),
+            templates=parse_templates(options.templates) if options.zero_shot else None,
         )
     if options.json:
         import json

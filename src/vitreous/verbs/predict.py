@@ -148,7 +148,7 @@ def _check(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} {getattr(options, name)}: it is between 0 and 1")
     if options.score is not None and options.precision is not None:
         raise UserError("--score and --precision both say which objects are reported: give one of them")
-    if (options.templates or options.labelled) and options.classes is None:
+    if options.classes is None and (options.templates is not None or options.labelled is not None):
         raise UserError("--templates and --labelled are for --classes: give that too")
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- cannot be combined with other pictures: it reads standard input")
