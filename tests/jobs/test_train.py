@@ -25,6 +25,7 @@ from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import MemorySettings
 from vitreous.training.optim import MuonSettings, SGDSettings
+from vitreous.training.run import RunDirectory
 from vitreous.weights.trained import Trained
 
 
@@ -120,6 +121,18 @@ def test_another_recipe_is_refused_and_told_apart(tmp_path):
             train(other, tmp_path)
         assert message in str(error.value)
     assert settings.load(Recipe, tmp_path / "recipe.json") == recipe
+
+
+def test_how_memory_is_saved_may_change_when_a_run_is_resumed(tmp_path):
+    """Fewer ranks may need more parts of a batch."""
+    recipe = tiny()
+    sparing = replace(recipe, training=replace(recipe.training, memory=MemorySettings(accumulate=5, recompute=True)))
+    train(recipe, tmp_path / "as begun", read_test=False)
+    train(recipe, tmp_path / "changed", read_test=False, until=2)
+    train(sparing, tmp_path / "changed", read_test=False)
+    rows = (RunDirectory(tmp_path / name).rows() for name in ("as begun", "changed"))
+    one, two = ([row["loss"] for row in run if "loss" in row] for run in rows)
+    assert len(one) == 2 and two == pytest.approx(one, abs=1e-5)
 
 
 def test_a_run_that_failed_before_it_began_may_be_mended(tmp_path):

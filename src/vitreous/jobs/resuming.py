@@ -8,6 +8,7 @@ from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe, read_recipe
 from vitreous.storage import atomic
+from vitreous.training.loop import MemorySettings
 from vitreous.training.run import RunDirectory
 
 
@@ -37,9 +38,9 @@ def as_begun(directory: RunDirectory, recipe: Recipe) -> Recipe:
 
 
 def _apart_from_places(recipe: Recipe) -> Recipe:
-    """How many ranks share a run, and how, may change when it is resumed."""
-    memory = replace(recipe.training.memory, shard="auto")
-    return replace(recipe, training=replace(recipe.training, memory=memory))
+    """How many ranks share a run, and how they save memory, may change when it is resumed: fewer ranks may need more
+    parts of a batch."""
+    return replace(recipe, training=replace(recipe.training, memory=MemorySettings()))
 
 
 def check_pictures(directory: RunDirectory, data: str, splits: Splits, owner: bool) -> None:
