@@ -1,10 +1,12 @@
 """A model that finds shapes: its endpoint, and what the page paints and tells of it, in a real browser."""
 
 import base64
+import io
 
 import numpy as np
 import pytest
 from person import visit
+from PIL import Image
 from running import Running, png
 
 from browser import chromium, chromium_page  # noqa: F401 - fixtures
@@ -64,3 +66,36 @@ def test_the_page_paints_shapes_and_names_what_is_pointed_at(chromium_page, find
     assert person.text("box-is").endswith(f"found by query {smallest.query}.")
     assert person.canvas("boxed") != whole and person.part("box-looks").is_visible()
     assert person.opened.problems == []
+
+
+def test_where_a_query_looked_is_not_painted_over(chromium_page, finder, model):  # noqa: F811
+    stream = io.BytesIO()
+    Image.new("RGB", (80, 60)).save(stream, "png")
+    black = stream.getvalue()
+    masks = [one.shape.mask() for one in Predictor.load(model)(black).objects(0.05)]
+    inner = [_inner(mask) & (sum(masks, np.int64(0)) == 1) for mask in masks]
+    y, x = np.argwhere(np.any(inner, axis=0))[-1].tolist()
+    person = visit(chromium_page, finder)
+    person.wait_for_attention(lambda: person.drop("black.png", black))
+    person.part("score").fill("5")
+    frame = person.part("boxed").bounding_box()
+    person.part("boxed").hover(position={"x": (x + 0.5) / 80 * frame["width"], "y": (y + 0.5) / 60 * frame["height"]})
+    seen = person.part("boxed").evaluate(PIXEL, [(x + 0.5) / 80, (y + 0.5) / 60])
+    assert "found by query" in person.text("box-is")
+    # Nothing but the colour of attention on black, however strong.
+    assert np.allclose(np.multiply(seen, max(HEAT)), np.multiply(HEAT, max(seen)), atol=4 * max(HEAT))
+
+
+HEAT = (11, 160, 178)  # patches.js
+PIXEL = """(canvas, [x, y]) => {
+    const at = [Math.floor(x * canvas.width), Math.floor(y * canvas.height), 1, 1];
+    return [...canvas.getContext("2d").getImageData(...at).data.slice(0, 3)];
+}"""
+
+
+def _inner(mask):
+    """All but a border of two pixels."""
+    for _ in range(2):
+        mask = np.pad(mask, 1)
+        mask = mask[1:-1, 1:-1] & mask[:-2, 1:-1] & mask[2:, 1:-1] & mask[1:-1, :-2] & mask[1:-1, 2:]
+    return mask

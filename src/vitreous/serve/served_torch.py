@@ -128,7 +128,7 @@ class TorchServed(Served):
             return self._outcomes(self._predicted(prepared), prepared)
         images, extent, canvas = self._images(prepared), self._extent(prepared), self.card.preprocessing.size_px
         extent = None if extent is None else extent.to(self.device)
-        prediction, maps = query_looks(head, canvas, lambda: task.predict(images, extent))
+        prediction, maps = query_looks(task, canvas, lambda: task.predict(images, extent))
         levels = quantised(maps.flatten(2))[1].view(maps.shape).numpy()
         return [
             _with_looks(outcome, each, self.predictor.reading)

@@ -80,11 +80,12 @@ export class Boxes extends Pointed {
     context.drawImage(canvas, x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale);
   }
 
-  #outline(context, { label, score, box, colour, shape }, scale, isPointed) {
+  // A shape that is pointed at is not painted over where its query looked: that is mostly inside it.
+  #outline(context, { label, score, box, colour, shape, looks }, scale, isPointed) {
     const [x0, y0, x1, y1] = box.map((side) => side * scale), name = `${label} ${percent(score)}`;
     context.lineWidth = isPointed ? 4 : 2.5;
     context.strokeStyle = context.fillStyle = `rgb(${colour.join(" ")})`;
-    if (shape) context.drawImage(shape.painted(colour), x0, y0, x1 - x0, y1 - y0);
+    if (shape) context.drawImage(isPointed && looks ? shape.outlined() : shape.painted(colour), x0, y0, x1 - x0, y1 - y0);
     else context.strokeRect(x0, y0, x1 - x0, y1 - y0);
     context.font = "600 13px system-ui, sans-serif";
     const room = context.measureText(name).width + 8, top = y0 >= 18 ? y0 - 18 : y0;

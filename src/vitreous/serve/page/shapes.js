@@ -29,18 +29,26 @@ export class Shape {
 
   // Its pixels in a colour, with a line along its edge; made once.
   painted(colour) {
-    if (this.canvas) return this.canvas;
-    this.canvas = new OffscreenCanvas(Math.max(1, this.wide), Math.max(1, this.high));
-    const context = this.canvas.getContext("2d"), pixels = context.createImageData(this.canvas.width, this.canvas.height);
+    return this.filled ??= this.#drawn([...colour, 255 * OPACITY]);
+  }
+
+  // The line alone, where what lies inside is to be seen.
+  outlined() {
+    return this.line ??= this.#drawn([0, 0, 0, 0]);
+  }
+
+  #drawn(inner) {
+    const canvas = new OffscreenCanvas(Math.max(1, this.wide), Math.max(1, this.high));
+    const context = canvas.getContext("2d"), pixels = context.createImageData(canvas.width, canvas.height);
     for (let row = 0; row < this.high; row++) {
       for (let column = 0; column < this.wide; column++) {
         if (!this.#at(row, column)) continue;
         const isInner = this.#at(row - 1, column) && this.#at(row + 1, column) && this.#at(row, column - 1) && this.#at(row, column + 1);
-        pixels.data.set(isInner ? [...colour, 255 * OPACITY] : EDGE, 4 * (row * this.wide + column));
+        pixels.data.set(isInner ? inner : EDGE, 4 * (row * this.wide + column));
       }
     }
     context.putImageData(pixels, 0, 0);
-    return this.canvas;
+    return canvas;
   }
 }
 
