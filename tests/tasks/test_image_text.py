@@ -95,6 +95,19 @@ def test_both_towers_go_on_from_trained_ones(table, tmp_path):
     assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
+def test_a_tokenizer_that_a_failed_start_left_is_not_kept(table, tmp_path):
+    """It belongs to other settings."""
+    recipe = shrunk_words(rendered_clip(), table, steps=1)
+    text = recipe.objective.text
+    for change, named in (({"context": 2}, r"^objective\.text\.context: texts of 2 tokens"), ({"heads": 5}, "heads")):
+        failing = replace(recipe.objective, text=replace(text, **change))
+        with pytest.raises(UserError, match=named):
+            train(replace(recipe, objective=failing), tmp_path / "run", read_test=False)
+    larger = replace(recipe.objective, text=replace(text, vocabulary=540))
+    train(replace(recipe, objective=larger), tmp_path / "run", read_test=False)
+    assert len(Trained.load(tmp_path / "run").tokenizer()) == 540
+
+
 def test_captions_are_needed():
     counted = Splits(Rendered("count", "test"), None, None)
     with pytest.raises(UserError, match="have no captions") as raised:

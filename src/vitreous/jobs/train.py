@@ -123,7 +123,7 @@ def _train(
             note(*splits.notes)
         recipe = with_batch_that_fits(recipe, splits.train, world)
         splits = numbered(splits, class_order(recipe, splits.train.classes))
-        recipe, splits, tokenizer = with_words(recipe, splits, world, path)
+        recipe, splits, tokenizer = with_words(recipe, splits, world, directory)
         objective = build_objective(recipe, splits.train.classes)
         _check_scored(recipe, objective, splits.train)
         loop = build_loop(recipe, splits, objective, world)

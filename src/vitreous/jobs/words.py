@@ -12,6 +12,7 @@ from vitreous.recipes.recipe import Recipe
 from vitreous.storage import atomic
 from vitreous.tasks import ImageTextSettings
 from vitreous.training.devices import World
+from vitreous.training.run import RunDirectory
 from vitreous.weights.trained import Trained
 from vitreous.words.files import read_tokenizer
 from vitreous.words.pairs import train_tokenizer
@@ -21,7 +22,7 @@ KEPT = "tokenizer.json"  # in the folder of a run: resuming reads the one it sta
 
 
 def with_words(
-    recipe: Recipe, splits: Splits, world: World, folder: Path | None = None
+    recipe: Recipe, splits: Splits, world: World, directory: RunDirectory | None = None
 ) -> tuple[Recipe, Splits, Tokenizer | None]:
     """For recipes that learn from captions: the recipe with a text tower for the tokenizer, and the captions as tokens.
     Other recipes stay as they are."""
@@ -31,7 +32,7 @@ def with_words(
     mixing = recipe.augmentation.mix
     if mixing.probability > 0 and max(mixing.mixup, mixing.cutmix) > 0:
         raise UserError("a caption describes one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
-    tokenizer = _kept(recipe, objective, splits.train, world, folder)
+    tokenizer = _kept(recipe, objective, splits.train, world, directory)
     fitting = fitted(recipe, objective, tokenizer)
     text = fitting.objective.text  # type: ignore[union-attr]
     val, test = (None if part is None else encoded(part, tokenizer, text) for part in (splits.val, splits.test))
@@ -49,15 +50,19 @@ def begun_with(folder: Path) -> Tokenizer:
     return Tokenizer.of_document(atomic.read_json(folder / KEPT), str(folder / KEPT))
 
 
-def _kept(recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, folder: Path | None) -> Tokenizer:
-    """The first rank makes it, and the others read what it wrote."""
-    if folder is None:
+def _kept(
+    recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, directory: RunDirectory | None
+) -> Tokenizer:
+    """The first rank makes it, and the others read what it wrote. One that was left by a run without checkpoints may
+    belong to other settings."""
+    if directory is None:
         return _found(recipe, objective, train)
-    path = folder / KEPT
-    if world.is_first and not path.is_file():
+    path = directory.path / KEPT
+    begun = directory.checkpoints.paths() and path.is_file()
+    if world.is_first and not begun:
         atomic.write_json(_found(recipe, objective, train).document(), path)
     world.wait()
-    return begun_with(folder)
+    return begun_with(directory.path)
 
 
 def _found(recipe: Recipe, objective: ImageTextSettings, train: Source) -> Tokenizer:
@@ -65,7 +70,9 @@ def _found(recipe: Recipe, objective: ImageTextSettings, train: Source) -> Token
         return read_tokenizer(objective.tokenizer, objective.text.context)
     if recipe.start_head and recipe.start is not None:
         return Trained.load(recipe.start).tokenizer()
-    return train_tokenizer(_captions(train).all_texts(), objective.text.vocabulary, objective.text.context)
+    learned = train_tokenizer(_captions(train).all_texts(), objective.text.vocabulary, objective.text.context)
+    learned.check("objective.text.context")
+    return learned
 
 
 def encoded(source: Source, tokenizer: Tokenizer, text: TextSettings) -> Source:
