@@ -111,6 +111,12 @@ def test_a_picture_finds_itself_and_its_copy_first(folder, capsys):
 def test_duplicates_and_outliers(folder, capsys):
     (group,) = asked(capsys, folder / "index", "--duplicates", "--alike", 1)
     assert [Path(one["picture"]).name for one in group] == ["00.png", "again.png"]
+    (folder / "pictures" / "deep" / "again.png").unlink()
+    index(folder)
+    capsys.readouterr()
+    main(["search", f"{folder}/index", "--duplicates", "--alike", "1", "--html", f"{folder}/none.html"])
+    assert capsys.readouterr().out.startswith("no duplicates\n")
+    assert "<h1>No duplicates</h1>" in (folder / "none.html").read_text()
     found = asked(capsys, folder / "index", "--outliers", "--top", 4)
     assert [one["score"] for one in found] == sorted(one["score"] for one in found)
     vectors = Index.open(str(folder / "index")).vectors[:]
@@ -224,6 +230,8 @@ def test_another_model_is_refused(folder):
     with pytest.raises(UserError, match=r"other: not the model that .*index was made with"):
         opened.embedder(str(folder / "other"))
     (folder / "towers").rename(folder / "moved")
+    with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there; --model says"):
+        opened.embedder()
     assert opened.embedder(str(folder / "moved")).width == 6
 
 
@@ -236,10 +244,13 @@ REFUSED = [
     (["{}/pictures", "a"], "not an index; `vitreous index"),
     (["{}/index", "--picture", "{}/pictures/02.png"], "02.png: not a picture"),
     (["s3://far/index", "a"], "copy it here first"),
+    (["{}/torn", "a"], "manifest.json: damaged; run the command that wrote it again, with another --out"),
 ]
 
 
 def test_one_line_says_what_is_wrong(folder, capsys):
+    (folder / "torn").mkdir()
+    (folder / "torn" / "manifest.json").write_text('{"format": ')
     for words, said in REFUSED:
         with pytest.raises(SystemExit):
             main(["search", *(word.replace("{}", str(folder)) for word in words)])

@@ -70,7 +70,9 @@ class Output:
                         f"{self.where}/{MANIFEST}: format {found['format']}, and this version reads {FORMAT}"
                     )
             except (ValueError, KeyError, TypeError):
-                raise UserError(f"{self.where}/{MANIFEST}: damaged; choose another --out") from None
+                raise UserError(
+                    f"{self.where}/{MANIFEST}: damaged; run the command that wrote it again, with another --out"
+                ) from None
         return found
 
     def write_manifest(self, about: Mapping[str, Any]) -> None:

@@ -146,7 +146,10 @@ class Index:
 
     def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
         """The embedder of the model that the index was made with, from its recorded path or the given one."""
-        found = Embedder.load(model or self.about["model"]["where"], device)
+        where = model or self.about["model"]["where"]
+        if model is None and Path(where).is_absolute() and not Path(where).exists():
+            raise UserError(f"{where}: the model of {self.where} is no longer there; --model says where it is now")
+        found = Embedder.load(where, device)
         if found.fingerprint != self.about["model"]["fingerprint"]:
             raise UserError(f"{found.where}: not the model that {self.where} was made with, or it has changed since")
         return found

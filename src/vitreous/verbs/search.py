@@ -70,7 +70,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _found(index: "Index", options: argparse.Namespace) -> "tuple[str, list[list[Hit]]]":
     if options.duplicates:
-        return "Duplicates", index.duplicates(options.alike, options.top)
+        groups = index.duplicates(options.alike, options.top)
+        return "Duplicates" if groups else "No duplicates", groups
     if options.outliers:
         return "Outliers", [index.outliers(options.top)]
     embedder = index.embedder(options.model, options.device)
