@@ -199,7 +199,12 @@ def test_the_page_names_and_finds(chromium_page, server):  # noqa: F811
     figures[0].locator("canvas").hover(position={"x": 9, "y": 9})
     assert all("here" in figure.locator("span").text_content() for figure in figures)
 
+    # A problem lasts until the next question; what can only fail again is not offered again.
+    person.part("typed").fill(",".join(map(str, range(101))))
+    person.page.locator("#problem-text").get_by_text("at most 100 are allowed").wait_for()
+    assert not person.page.locator("#again").is_visible()
     person.part("typed").fill("red circle")
+    person.page.locator("#problem").wait_for(state="hidden")
     person.part("named-is").get_by_text("One name alone").wait_for()
     assert not figures[1].is_visible()
     person.part("wanted").fill("a red circle")
@@ -207,4 +212,5 @@ def test_the_page_names_and_finds(chromium_page, server):  # noqa: F811
     person.part("found-is").get_by_text("a red circle").wait_for()
     found = asked(server, "/v1/search", texts=["a red circle"]).json()["results"]
     assert person.part("found").locator("span:not(.share)").all_text_contents() == [one["name"] for one in found]
-    assert person.opened.problems == [] and not person.opened.scrolls_sideways
+    (refused,) = person.opened.problems
+    assert "422" in refused and not person.opened.scrolls_sideways

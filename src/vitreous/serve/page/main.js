@@ -26,6 +26,7 @@ function say(line) {
 
 // ---- problems
 
+// again: what "Try again" does, or null
 function complain(error, again = null) {
   if (error.name === "AbortError") return;
   find("token").hidden = error.status !== 401;
@@ -33,8 +34,11 @@ function complain(error, again = null) {
   const line = error instanceof Problem ? error.message : `Something went wrong on this page: ${error.message}`;
   find("problem-text").textContent = line;
   retry = again;
-  find("again").hidden = again === null;
+  find("again").hidden = again === null || isHopeless(error);
 }
+
+// Whether the same question gets the same answer.
+const isHopeless = ({ status }) => status >= 400 && status < 500 && ![401, 408, 429].includes(status);
 
 function calm() {
   find("problem").hidden = true;
@@ -67,9 +71,8 @@ async function take(picture) {
     await Promise.all(parts);
     release(picture);
   } catch (error) {
-    const isHopeless = error.status >= 400 && error.status < 500 && ![401, 408, 429].includes(error.status);
-    const named = isHopeless ? new Problem(`${picture.name}: ${error.message}`, error.status) : error;
-    complain(named, isHopeless ? null : () => take(picture));
+    const named = isHopeless(error) ? new Problem(`${picture.name}: ${error.message}`, error.status) : error;
+    complain(named, () => take(picture));
   } finally {
     if (!signal.aborted) document.body.classList.remove("working");
   }
@@ -161,6 +164,7 @@ const words = (panel) => ({
   byWords: (text) => server.searchWords(panel.model.name, text),
   byPicture: () => server.searchLike(panel.model.name, panel.picture.blob),
   complain,
+  calm,
 });
 
 // The picture before is shown no more.

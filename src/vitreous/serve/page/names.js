@@ -9,17 +9,21 @@ const TYPED_FIRST = 6; // names that are there at the start, where there are som
 
 export class Names {
   // ask(names, asTyped, signal): what the server says of the picture that is shown
-  constructor(at, { preprocessing, picture_px: size }, { ask, complain, speak }) {
+  constructor(at, { preprocessing, picture_px: size }, { ask, complain, calm, speak }) {
     Object.assign(this, { at, preprocessing, size, ask, complain, speak });
     this.result = this.picture = this.under = this.rest = null;
     this.hasPicture = false;
     this.chosen = []; // the two names whose places are shown, the one chosen last at the end
     this.views = ["one", "other"].map((name) => new View(at(name), (index) => this.#point(index)));
     at("typed").addEventListener("input", () => {
+      calm();
       clearTimeout(this.rest);
       this.rest = setTimeout(() => this.#again(), REST_MS);
     });
-    at("sentences").addEventListener("input", () => this.#again());
+    at("sentences").addEventListener("input", () => {
+      calm();
+      this.#again();
+    });
   }
 
   // Something to begin with, unless something has been typed.
@@ -56,7 +60,7 @@ export class Names {
       this.#draw(names);
       this.speak(this.at("named-is").textContent);
     } catch (error) {
-      this.complain(error);
+      this.complain(error, () => this.#again());
     }
   }
 

@@ -4,14 +4,18 @@ import { element } from "./prediction.js";
 
 export class Search {
   // byWords(text), byPicture(): what the server finds
-  constructor(at, { byWords, byPicture, complain }) {
+  constructor(at, { byWords, byPicture, complain, calm }) {
     Object.assign(this, { at, byPicture, complain, number: 0 });
     at("search").addEventListener("submit", (event) => {
       event.preventDefault();
       const text = at("wanted").value.trim();
+      calm();
       if (text) this.#find(() => byWords(text), `“${text}”`);
     });
-    at("alike").addEventListener("click", () => this.like());
+    at("alike").addEventListener("click", () => {
+      calm();
+      this.like();
+    });
   }
 
   // The picture that is shown now.
@@ -28,7 +32,7 @@ export class Search {
       this.at("found").replaceChildren(...results.map(hit));
       this.at("found-is").textContent = `The most like ${what}, of ${total.toLocaleString("en")} pictures.`;
     } catch (error) {
-      this.complain(error);
+      this.complain(error, () => this.#find(ask, what));
     }
     if (number === this.number) this.at("found").classList.remove("stale");
   }
