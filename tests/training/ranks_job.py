@@ -52,6 +52,12 @@ def plain():
     return replace(recipe, augmentation=replace(recipe.augmentation, mix=MixSettings(mixup=0.8)))
 
 
+def halves():
+    """The same as plain, a batch in two parts."""
+    recipe = plain()
+    return replace(recipe, training=replace(recipe.training, memory=MemorySettings(accumulate=2)))
+
+
 def parts():
     """A batch in parts, activations computed again; an average, scored in between, of which the best is kept."""
     memory = MemorySettings(accumulate=2, recompute=True)
@@ -137,7 +143,7 @@ def together():
     return replace(recipe, training=replace(recipe.training, precision="bf16"))
 
 
-_WHOLE = (plain, parts, muon, simclr, hybrid, dino, lost, half, compiled, together)
+_WHOLE = (plain, halves, parts, muon, simclr, hybrid, dino, lost, half, compiled, together)
 _SHARDED = (sizes, sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled, sharded_together)
 RECIPES = {recipe.__name__: recipe for recipe in (*_WHOLE, *_SHARDED)}
 
