@@ -108,6 +108,16 @@ def test_docstring_tells_command_cost_score_and_section(recipe, tmp_path):
         assert isinstance(finetune_recipe(start, "DATA", changes), Recipe)
 
 
+@pytest.mark.parametrize("name", ["camvid_mask2former", "camvid_eomt"])
+def test_camvid_from_scratch_is_the_segmenter_with_another_decoder(name):
+    """So that the three can be compared from either start, and on another family of models."""
+    theirs, ours = find_recipe("camvid_segmenter", {}), find_recipe(name, {"start": "none"})
+    assert theirs.start is None
+    training = replace(ours.training, clip=theirs.training.clip, epochs=theirs.training.epochs)
+    assert replace(training, evaluate_every_epochs=theirs.training.evaluate_every_epochs) == theirs.training
+    assert replace(ours, name=theirs.name, objective=theirs.objective, training=theirs.training) == theirs
+
+
 # ---- the paper's numbers
 
 PRETRAINING = [

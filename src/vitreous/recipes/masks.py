@@ -83,7 +83,7 @@ def rendered_mask2former(
     )
 
 
-def camvid_mask2former(start: str = "vitreous-s", epochs: float = 100.0) -> Recipe:
+def camvid_mask2former(start: str | None = "vitreous-s", epochs: float = 100.0) -> Recipe:
     """CamVid's street scenes, 11 classes at 320 x 240: Mask2Former on an encoder that ships.
 
     Command:  vitreous train camvid_mask2former
@@ -94,7 +94,7 @@ def camvid_mask2former(start: str = "vitreous-s", epochs: float = 100.0) -> Reci
     return _as_segmenter(camvid_segmenter(start, epochs), "camvid_mask2former", MASK2FORMER)
 
 
-def camvid_eomt(start: str = "vitreous-s", epochs: float = 100.0) -> Recipe:
+def camvid_eomt(start: str | None = "vitreous-s", epochs: float = 100.0) -> Recipe:
     """CamVid's street scenes, 11 classes at 320 x 240: queries in the last blocks of an encoder that ships.
 
     Command:  vitreous train camvid_eomt
