@@ -72,7 +72,9 @@ def predict(
     `model` is a run, weights, an exported .onnx file, or a Predictor that is already loaded. A picture is a file, a
     folder of them, bytes, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W).
     """
-    if classes and not isinstance(model, Predictor):
+    if classes:
+        if isinstance(model, Predictor):
+            raise UserError("classes are for a model of pictures and words by its path; a loaded Predictor has its own")
         model = TorchPredictor(zero_shot(Trained.load(model), classes), device)
     return predicted(_predictor(model, device), pictures, batch_size)
 

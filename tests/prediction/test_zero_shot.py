@@ -97,6 +97,8 @@ def test_names_and_templates_as_they_are_typed(tmp_path):
         (["a", "b", "a"], TEMPLATES, "twice"),
         (["a", "b"], ["no"], "needs {}"),
         (["a", "b"], [], "an empty list"),
+        ("cat", TEMPLATES, "'cat' is one text; a list"),
+        (["a", "b"], "a {}", "'a {}' is one text; a list"),
     ],
 )
 def test_what_makes_no_classifier_is_refused(run, classes, templates, words):
@@ -109,6 +111,9 @@ def test_a_model_without_words_says_so(run, tmp_path):
         zero_shot(Trained.load("vitreous-xs"), COLOURS)
     with pytest.raises(UserError, match="--classes"):
         TorchPredictor.load(run)
+    loaded = TorchPredictor(zero_shot(Trained.load(run), COLOURS), "cpu")
+    with pytest.raises(UserError, match="has its own"):
+        predict(loaded, np.zeros((8, 8, 3), np.uint8), classes=("x", "y"))
 
 
 def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):

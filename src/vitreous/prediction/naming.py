@@ -35,6 +35,9 @@ def sentences(name: str, templates: Sequence[str]) -> list[str]:
 
 
 def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> None:
+    for name, given in (("classes", classes), ("templates", templates)):
+        if isinstance(given, str):
+            raise UserError(f"{name}: {shown(given)} is one text; a list of them is needed")
     if len(classes) < least:
         raise UserError(
             f"classes: {len(classes)} of them; at least {least} must be given, with commas between them or one per "
