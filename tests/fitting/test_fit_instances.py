@@ -1,6 +1,8 @@
 """Pictures with shapes of objects from end to end: fit, its report, evaluate, predict, export with its certificate."""
 
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 from PIL import Image
@@ -51,10 +53,23 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def fitted(folder, tmp_path_factory):
-    result = fit(str(folder), tmp_path_factory.mktemp("runs") / "fit", start="none", changes=TINY)
+def ran(folder, tmp_path_factory):
+    """The fit, and what it said."""
+    with redirect_stdout(io.StringIO()) as said:
+        result = fit(str(folder), tmp_path_factory.mktemp("runs") / "fit", start="none", changes=TINY)
     account_for(result)
-    return result
+    return result, said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def fitted(ran):
+    return ran[0]
+
+
+def test_no_first_model_is_promised_and_not_made(ran):
+    result, said = ran
+    assert result.first_models == ()
+    assert "from frozen features\nnone: the whole model has to learn" in said
 
 
 def test_shapes_are_fitted_as_asked_and_measured(fitted):

@@ -164,6 +164,8 @@ def _planned(task: TaskFit[Any]) -> Begun:
             draft.model.build()  # an error if the settings make no model
         first = None if encoder is None else task.first(encoder, draft, floor)
     first_models = tuple(one for one in (floor, first) if one is not None)
+    if not first_models:
+        print("none: the whole model has to learn", flush=True)
     job.clock.begin("plan", "Choosing model and recipe")
     start = task.reconsidered(start, first_models)
 
