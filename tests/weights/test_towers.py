@@ -1,7 +1,9 @@
 """Both towers of CLIP and SigLIP, with their temperature and tokenizer, against transformers and open_clip."""
 
 import json
+import re
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import torch.nn.functional as F
 from peers import assert_close_relative, randomise
 from safetensors.torch import load_file, save_file
 
+from vitreous import settings
 from vitreous.conversion.convert import convert
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
+from vitreous.recipes.words import flickr8k_clip, flickr8k_siglip
 from vitreous.tasks import ImageTextSettings
+from vitreous.weights.card import Card
 from vitreous.weights.peers import imported, quiet
 from vitreous.weights.text_towers import some_rows
 from vitreous.weights.trained import Trained
@@ -278,3 +283,25 @@ def test_what_a_format_has_no_place_for_is_refused_in_one_line(library, tokenize
         with pytest.raises(UserError, match=words) as raised:
             convert(str(tmp_path / name), tmp_path / "out", to)
         assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "formats"),
+    [(flickr8k_clip, ["clip", "transformers-clip"]), (flickr8k_siglip, ["transformers-siglip"])],
+)
+def test_what_the_page_says_makes_towers_for_others(library, tokenizer, tmp_path, recipe, formats):
+    page = (Path(__file__).parents[2] / "docs" / "WORDS.md").read_text()
+    clip, siglip = (found.split() for found in re.findall(r"with\s+`--start none ([^`]+)`", page))
+    said = clip if recipe is flickr8k_clip else siglip
+    changes = {name.removeprefix("--"): value for name, value in zip(said[::2], said[1::2], strict=True)}
+    small = {"picture_px": "16,16", "width": "64", "depth": "1", "heads": "2"}
+    text = {"width": "32", "depth": "1", "heads": "2", "vocabulary": str(len(tokenizer)), "end": str(tokenizer.end)}
+    changes |= {f"model.{name}": value for name, value in small.items()}
+    changes |= {f"objective.text.{name}": value for name, value in text.items()}
+    made = settings.changed(recipe(start=None), changes)
+    words = replace(tokenizer, context=made.objective.text.context)
+    card = Card(model=made.model, task=made.objective, preprocessing=replace(made.normalise, size_px=(16, 16)))
+    weights = made.objective.build(made.model.build(), ()).state_dict()
+    Trained(card, weights, "here", words=lambda: words).save(tmp_path / "ours")
+    for name in formats:
+        assert "read back bit for bit" in convert(str(tmp_path / "ours"), tmp_path / name, name)
