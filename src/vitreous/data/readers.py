@@ -156,6 +156,10 @@ def _unchanged(item: Any) -> Any:
     return item
 
 
+def _begin_reading(number: int) -> None:
+    platforms.keep_freed_memory()
+
+
 def workers(
     steps: Dataset[Any], numbers: range, num_workers: int, device: torch.device, stay: bool = False
 ) -> DataLoader[Any]:
@@ -169,6 +173,7 @@ def workers(
         # They use neither CUDA nor threads, and leave when their parent is gone, however it went.
         multiprocessing_context=platforms.READERS_START if num_workers else None,
         persistent_workers=stay and num_workers > 0,
+        worker_init_fn=_begin_reading,
         generator=torch.Generator(),  # its own: the global one must not be drawn from, or a resumed run would differ
     )
 
