@@ -6,7 +6,8 @@
 
 Speed: a ViT-S/16, or the model that is named, with random weights, one picture of 224 px at a time, in one process, all
 in turn, so that whatever else the machine does slows all alike. `times` is the median over the rounds of timm's eager
-fp32 divided by each. `timm, onnxruntime int8` is what one gets off the shelf: torch.onnx.export, then quantize_dynamic.
+fp32 divided by each. "As predict takes it": levels of 0 to 255 go in, and a CPU that is made for bfloat16 computes in
+it. "timm, onnxruntime int8" is what one gets off the shelf: torch.onnx.export, then quantize_dynamic.
 
 Agreement, of each run: the certificates of tensors in and pictures in, on 200 pictures of its test part; and the
 accuracy of int8 on all of that part.
@@ -29,6 +30,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.export.job import export
 from vitreous.export.runtime import ExportedPredictor, open_session
 from vitreous.models import model_settings
+from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.tasks import ClassifySettings
 from vitreous.training.environment import environment
 from vitreous.weights.card import Card
@@ -77,10 +79,12 @@ def contenders(name: str, folder: Path, threads: int) -> dict[str, Callable[[], 
     trained.save(folder / "random")
     ours = trained.task()
     images = torch.randn(1, 3, 224, 224)
-    array = images.numpy()
+    array, levels = images.numpy(), torch.randint(256, images.shape, dtype=torch.uint8)
+    predicting = TorchPredictor(trained)
     found: dict[str, Callable[[], Any]] = {
         BASE: lambda: theirs(images),
         "ours, eager fp32": lambda: ours.predict(images).logits,
+        "ours, as predict takes it": lambda: predicting.predict(levels),
     }
     for precision in ("fp32", "int8"):
         path = folder / f"{precision}.onnx"
