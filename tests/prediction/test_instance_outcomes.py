@@ -12,10 +12,14 @@ from instances import blobs
 from vitreous.batch import Batch
 from vitreous.data.names import Layout
 from vitreous.data.outlines import polygon_mask, run_mask
+from vitreous.data.panoptic import Panoptic, Segment, merged
 from vitreous.data.placement import Placement, placed
 from vitreous.data.polygons import one_ring
 from vitreous.data.runs import Runs
 from vitreous.data.sources import open_sources
+from vitreous.errors import UserError
+from vitreous.evaluation.panoptic import panoptic_quality
+from vitreous.prediction import pixels
 from vitreous.prediction.files import files
 from vitreous.prediction.instance_outcomes import InstanceOutcome
 from vitreous.prediction.instances import instance_scores, shape_of
@@ -123,6 +127,104 @@ def test_an_outcome_says_what_it_shows():
     assert drawn.shape == (400, 800, 3)
     touched = (drawn != 128).any(axis=2).reshape(100, 4, 200, 4).any(axis=(1, 3))
     assert touched[numbers > 0].all() and (one.drawn(picture, 0.999) == 128).all()
+
+
+def overlapping():
+    """A sure cat, a dog over its right edge, a second cat that lies nearly whole under the first, a third of which
+    nobody is sure; in a canvas of which a wide picture takes the upper half."""
+    logits, masks = np.full((1, 4, 3), -9, np.float32), np.full((1, 4, 16, 24), -6, np.float32)
+    for query, (label, sure, columns) in enumerate(
+        [(0, 5, (4, 12)), (1, 3, (10, 20)), (0, 1, (2, 12)), (0, -8, (0, 24))]
+    ):
+        logits[0, query, label], masks[0, query, 2:6, slice(*columns)] = sure - 5, 6
+        logits[0, query, 2] = -5
+    return outcomes({"logits": logits, "masks": masks}, reading(), [(120, 240)])[0]
+
+
+def test_one_segment_per_pixel_in_the_picture_as_given():
+    one = overlapping()
+    merging = one.panoptic()
+    assert merging.numbers.shape == (120, 240)
+    assert [(s.number, one.classes[s.category]) for s in merging.segments] == [(1, "cat"), (2, "dog")]
+    row = merging.numbers[40]  # 10 px per column of cells
+    assert row[[30, 60, 110, 130, 190, 220]].tolist() == [0, 1, 1, 2, 2, 0]
+    assert not merging.numbers[100].any()
+    assert [s.score for s in merging.segments] == [found.score for found in one.objects()[:2]]
+    only = one.panoptic(one.scores[0])
+    assert np.array_equal(only.numbers == 1, one.shapes[0].mask()) and len(only.segments) == 1
+    nothing = one.panoptic(1.1)
+    assert nothing.segments == () and not nothing.numbers.any()
+
+
+def test_stuff_is_one_segment():
+    logits, masks = np.full((1, 3, 3), -9, np.float32), np.full((1, 3, 16, 24), -6, np.float32)
+    for query, label in enumerate((0, 1, 0)):
+        logits[0, query, label], masks[0, query, :, 8 * query : 8 * query + 7] = 0, 6
+    (one,) = outcomes({"logits": logits, "masks": masks}, reading(), [(64, 96)])
+    assert len(one.panoptic().segments) == 3
+    merging = one.panoptic(stuff=["cat"])
+    number = merging.numbers[30, 10]
+    assert len(merging.segments) == 2 and number == merging.numbers[30, 80] != merging.numbers[30, 45]
+    with pytest.raises(UserError, match="no class is called sky; there are cat, dog"):
+        one.panoptic(stuff=["sky"])
+
+
+@pytest.mark.parametrize("size", [(100, 200), (333, 241), (64, 96)])
+def test_the_map_is_that_of_masks_enlarged_as_for_the_metric(size, monkeypatch):
+    logits, masks = raw()
+    for query in range(9):  # beside each other, nearly
+        row, column = query % 3 * 5, query // 3 * 8
+        apart = torch.full((16, 24), 6.0)
+        apart[row : row + 6, column : column + 9] = 0
+        masks[:, query] -= apart
+    one = outcomes({"logits": logits.numpy(), "masks": masks.numpy()}, reading(), [size, size])[0]
+    shown, place = one.objects(0.1), placed((64, 96), "letterbox", 1.0, size)
+    masks = masks[0][[each.query for each in shown]]
+    for axis in (0, 1):
+        masks = instance_metric.enlarged(masks, axis - 2, size[axis], place.extent[axis] / 4)
+    numbers, scores = [each.number for each in shown], [each.score for each in shown]
+    expected = merged(numbers, scores, [masks.numpy()], size)
+    merging = one.panoptic(0.1)
+    assert len(merging.segments) > 1 and merging.segments == expected.segments
+    assert (merging.numbers != expected.numbers).mean() < 1e-3  # the last digit of 32 bits decides
+    assert panoptic_quality([merging], [expected], 2)[0].pq > 0.99
+    monkeypatch.setattr(pixels, "STRIP_VALUES", 3000)
+    assert np.array_equal(one.panoptic(0.1).numbers, merging.numbers)
+
+
+def test_what_is_hardly_likely_is_not_merged():
+    one = found((100, 200))[0]
+    assert len(one.masks.logits) == (one.scores >= 0.1).sum() < len(one.scores)
+    assert np.array_equal(one.panoptic(0.0).numbers, one.panoptic(0.1).numbers)
+
+
+def test_panoptic_files_are_read_again(tmp_path):
+    pictures, out = tmp_path / "pictures", tmp_path / "pictures" / "out"
+    pictures.mkdir()
+    written, said = files(out, reading(), Wanted(score=0.2)), [*found((100, 200)), overlapping()]
+    for name, one in zip("abc", said, strict=True):
+        Image.new("RGB", one.size[::-1]).save(pictures / f"{name}.png")
+        written.add(str(pictures / f"{name}.png"), one)
+    written.finish()
+    document = json.loads((out / "panoptic.json").read_text())
+    assert document["categories"] == [
+        {"id": 1, "name": "cat", "isthing": 1},
+        {"id": 2, "name": "dog", "isthing": 1},
+    ]
+    names = {image["id"]: image["file_name"] for image in document["images"]}
+    assert [names[one["image_id"]] for one in document["annotations"]] == ["a.png", "b.png", "c.png"]
+    for annotation, one in zip(document["annotations"], said, strict=True):
+        with Image.open(out / "panoptic" / annotation["file_name"]) as image:
+            numbers = np.asarray(image).astype(np.int32) @ [1, 256, 256**2]
+        segments = annotation["segments_info"]
+        areas = {each["id"]: each["area"] for each in segments}
+        assert areas == {number: (numbers == number).sum() for number in np.unique(numbers).tolist() if number}
+        read = Panoptic(numbers, tuple(Segment(s["id"], s["category_id"] - 1, s["score"]) for s in segments))
+        assert np.array_equal(numbers, one.panoptic(0.2).numbers) and segments
+        assert panoptic_quality([read], [one.panoptic(0.2)], 2)[0].pq == 1
+    # The maps have the names of their pictures, and are not taken for them.
+    (coco,) = open_sources(str(out / "coco.json"), Layout(targets="instances")).values()
+    assert coco.read(0).max() == 0 and len(coco) == 3
 
 
 def test_records():

@@ -29,6 +29,7 @@ PEEK_BYTES = 2**16
 PROBED = 5  # pictures, about, to look for when searching for their folder
 KEYS = ("images", "annotations", "categories")
 OTHERS = ("captions", "person_keypoints", "stuff", "panoptic", "image_info")  # what COCO has beside its instances
+MAPS = "panoptic"  # a folder of pictures that are no photos, with the same names
 
 
 @dataclass
@@ -279,7 +280,7 @@ def _folder(file: CocoFile, root: Path) -> Path:
     some = file.images[:: max(1, len(file.images) // PROBED)]
     names = [one["file_name"] for one in some if isinstance(one.get("file_name"), str)]
     split = _split_of(file.path, root)
-    inside = subfolders(root, Skipped(""))
+    inside = [path for path in subfolders(root, Skipped("")) if not path.name.startswith(MAPS)]
     alike = [path for path in inside if split is not None and _split_in(path.name) == split]
     within = [path for path in inside if path.name.lower() in IMAGES]
     deeper = [path for one in within for path in subfolders(one, Skipped("")) if _split_in(path.name) in (split, None)]

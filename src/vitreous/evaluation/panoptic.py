@@ -1,77 +1,14 @@
-"""Panoptic segmentation: the masks of queries merged so that every pixel belongs to one segment; and its quality
-(Kirillov et al. 2019).
+"""Panoptic quality: how well a map of segments agrees with the true one (Kirillov et al. 2019)."""
 
-Classes are things, of which every object is a separate segment, or stuff (sky, road), which is one segment.
-"""
-
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-NOTHING = 0  # in a map of segments: no segment
+from vitreous.data.panoptic import NOTHING, Panoptic
+
 MATCHING = 0.5  # two segments are the same from this IoU on: no segment can then match two
-
-
-@dataclass(frozen=True)
-class Segment:
-    number: int  # in the map; from 1
-    category: int
-    score: float = 1.0
-
-
-@dataclass(frozen=True)
-class Panoptic:
-    """The segments of one picture."""
-
-    numbers: NDArray[np.int32]  # (H, W): the segment of every pixel, or NOTHING
-    segments: tuple[Segment, ...]
-
-
-def merged(
-    logits: NDArray[np.floating],
-    masks: NDArray[np.floating],
-    stuff: Collection[int] = (),
-    *,
-    least_score: float = 0.8,
-    least_left: float = 0.8,
-) -> Panoptic:
-    """logits: (Q, K + 1), the last for none; masks: (Q, H, W), logits; of one picture, as in `InstanceMasks`.
-
-    Queries that are confident of a class compete for the pixels, each of which goes to the most confident (Cheng et al.
-    2021, MaskFormer, section 3.4). A mask of which the others leave too little is dropped."""
-    shares = _softmax(logits.astype(np.float64))
-    categories, scores = shares.argmax(axis=1), shares.max(axis=1)
-    kept = np.flatnonzero((categories != shares.shape[1] - 1) & (scores > least_score))
-    numbers, segments = np.zeros(masks.shape[1:], np.int32), list[Segment]()
-    if not len(kept):
-        return Panoptic(numbers, ())
-    drawn = 1 / (1 + np.exp(-masks[kept].astype(np.float64)))
-    owners = (scores[kept, None, None] * drawn).argmax(axis=0)
-    surfaces: dict[int, int] = {}  # of stuff: the segment
-    for place, query in enumerate(kept.tolist()):
-        inside, owned = drawn[place] >= 0.5, owners == place
-        taken = inside & owned
-        if not taken.any() or owned.sum() / inside.sum() < least_left:
-            continue
-        category = int(categories[query])
-        number = surfaces.get(category, len(segments) + 1)
-        if number > len(segments):
-            segments.append(Segment(number, category, float(scores[query])))
-        if category in stuff:
-            surfaces[category] = number
-        numbers[taken] = number
-    return Panoptic(numbers, tuple(segments))
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return shares
-
-
-# ---- How well
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,11 @@ class BoxFiles(Written):
             writer.writerows(self.rows)
         names = in_their_folder([one.name for one in self.pictures])
         pictures = [replace(one, name=name) for one, name in zip(self.pictures, names, strict=True)]
-        atomic.write_json(coco_document(pictures, self.classes), self.folder / "coco.json")
+        self.write_coco(coco_document(pictures, self.classes))
         self.write_classes()
+
+    def write_coco(self, document: dict[str, Any]) -> None:
+        atomic.write_json(document, self.folder / "coco.json")
 
 
 def in_their_folder(paths: Sequence[str]) -> list[str]:

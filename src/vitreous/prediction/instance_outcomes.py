@@ -1,8 +1,8 @@
 """InstanceOutcome: the objects of a picture, each with a class, a score and its exact shape. Knows no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,13 @@ from PIL import Image
 
 from vitreous.data import polygons
 from vitreous.data.images import Picture
+from vitreous.data.panoptic import Panoptic, merged
+from vitreous.data.placement import Placement
 from vitreous.data.runs import Runs
 from vitreous.display.html import Html
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture as thumbnail
+from vitreous.errors import UserError
 from vitreous.prediction.box_outcomes import BoxOutcome, FoundIn, FoundObject
 from vitreous.prediction.boxes import Surest, surest
 from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
@@ -21,8 +24,18 @@ from vitreous.prediction.instances import instance_scores, shape_of
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.painted import as_png
 from vitreous.prediction.pixel_outcomes import whole
+from vitreous.prediction.pixels import strips
 from vitreous.prediction.reading import Reading
 from vitreous.weights.calibration import BoxCalibration
+
+LEAST_MERGED = 0.1  # score; the masks of what is less sure (most queries) would only take memory
+
+
+class Masks(NamedTuple):
+    """Before it is decided which pixels they contain."""
+
+    logits: NDArray[np.float32]  # (n, h, w), the surest first, over the model's canvas
+    placement: Placement  # of the picture on it
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,7 @@ class InstanceOutcome(BoxOutcome):
     """Its boxes are those around the shapes."""
 
     shapes: tuple[Runs, ...] = ()  # one per box
+    masks: Masks | None = None  # of the objects that `panoptic` can merge
 
     def _listed(self, least: float) -> Iterator[FoundObject]:
         for one, shape in zip(super()._listed(least), self.shapes, strict=False):  # the surest come first
@@ -52,6 +66,22 @@ class InstanceOutcome(BoxOutcome):
             for one in shown
             if one.shape is not None
         ]
+
+    def panoptic(self, least: float | None = None, stuff: Collection[str] = ()) -> Panoptic:
+        """One map of what `objects` lists: where they overlap, the masks decide. Objects below LEAST_MERGED, and below
+        the threshold, are left out. `stuff`: classes whose objects are one segment together (sky, road)."""
+        if unknown := set(stuff) - set(self.classes):
+            raise UserError(f"no class is called {', '.join(sorted(unknown))}; there are {', '.join(self.classes)}")
+        assert self.masks is not None
+        logits, placement = self.masks
+        shown = self.objects(least)[: len(logits)]
+        return merged(
+            [one.number for one in shown],
+            [one.score for one in shown],
+            strips(logits[: len(shown)], placement),
+            self.size,
+            {self.classes.index(name) for name in stuff},
+        )
 
     # ---- as files
 
@@ -111,12 +141,18 @@ def calibrated_instances(outputs: Outputs, reading: Reading) -> Outputs:
 
 def instance_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
     threshold = reading.calibration.threshold if isinstance(reading.calibration, BoxCalibration) else 0.5
-    return [
-        InstanceOutcome(
-            *(reading.classes, size, boxes, found.classes, found.scores, found.queries, threshold), shapes=shapes or ()
+    found = []
+    for size, one, masks in zip(sizes, found_shapes(outputs, reading, sizes), outputs["masks"], strict=True):
+        scores, classes, queries = one.surest
+        merging = queries[scores >= min(threshold, LEAST_MERGED)]
+        found.append(
+            InstanceOutcome(
+                *(reading.classes, size, one.boxes, classes, scores, queries, threshold),
+                shapes=one.shapes or (),
+                masks=Masks(masks[merging], whole(size, reading)),
+            )
         )
-        for size, (found, boxes, shapes) in zip(sizes, found_shapes(outputs, reading, sizes), strict=True)
-    ]
+    return list[Outcome](found)
 
 
 def found_shapes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[FoundIn]:

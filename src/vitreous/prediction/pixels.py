@@ -30,24 +30,30 @@ class Pixels:
 
 
 def classified(logits: Array, placement: Placement, temperature: float = 1.0) -> Pixels:
-    """(K, h, w) logits over the model's canvas -> the likeliest class of every pixel of the picture that lies on it.
-
-    Strip by strip: all logits of a large picture with many classes would not fit into memory.
-    """
+    """(K, h, w) logits over the model's canvas -> the likeliest class of every pixel of the picture that lies on it."""
     num_classes, (height, width) = len(logits), placement.source
     labels = np.empty((height, width), np.uint8 if num_classes <= 256 else np.uint16)
     confidence = np.empty((height, width), np.float32)
-    rows, columns = places(placement, logits.shape[1:])
-    wide = between(np.asarray(logits, np.float32), columns, axis=2)  # (K, h, W)
-    step = max(1, STRIP_VALUES // (num_classes * width))
-    for start in range(0, height, step):
-        part = slice(start, start + step)
-        strip = between(wide, rows[part], axis=1)  # (K, rows, W)
+    start = 0
+    for strip in strips(logits, placement):
+        part = slice(start, start + strip.shape[1])
         best = strip.argmax(axis=0)
         top = np.take_along_axis(strip, best[None], axis=0)
         labels[part] = best
         confidence[part] = 1 / np.exp((strip - top) / temperature).sum(axis=0)
+        start = part.stop
     return Pixels(labels, confidence)
+
+
+def strips(logits: Array, placement: Placement) -> Iterator[Array]:
+    """(K, h, w) over the model's canvas -> (K, rows, W) of the picture that lies on it, from the top: all logits of a
+    large picture would not fit into memory."""
+    height, width = placement.source
+    rows, columns = places(placement, logits.shape[1:])
+    wide = between(np.asarray(logits, np.float32), columns, axis=2)  # (K, h, W)
+    step = max(1, STRIP_VALUES // (max(1, len(logits)) * width))
+    for start in range(0, height, step):
+        yield between(wide, rows[start : start + step], axis=1)
 
 
 def places(placement: Placement, grid: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
