@@ -160,3 +160,12 @@ def test_small_pictures_get_finer_patches():
     assert [swin.for_side(side).patch for side in (224, 128, 96, 64, 32, 28)] == [4, 4, 2, 2, 1, 1]
     assert swin.for_side(100).picture_px == (96, 96)  # in whole places of the last map: nothing is padded
     assert swin.for_side(32, places=2).patch == 2
+
+
+def test_windows_fill_the_maps_of_other_pictures():
+    swin = model_settings("swin_t")
+    windows = {side: swin.for_side(side).window for side in (32, 96, 160, 224, 256)}
+    assert windows == {32: 8, 96: 6, 160: 5, 224: 7, 256: 8}
+    assert swin.for_side(288).window == 7  # of 4 to 8 places none fills maps of 72, 36, 18 and 9
+    for side, window in windows.items():
+        assert all(Windows(grid, window, shifted=True).padding == (0, 0) for grid in swin.for_side(side).maps)

@@ -13,6 +13,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings, model_settings
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.recipes import RECIPES, find_recipe, finetune_recipe, parameters
+from vitreous.recipes.cifar10 import cifar10_convnext
 from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
@@ -203,6 +204,9 @@ def test_pictures_of_whole_patches(tmp_path):
         (model_settings("r50_vit_b16"), (384, 384)),
         (model_settings("bit_r50x1"), (384, 384)),
         (ViTSettings(picture_px=(28, 56), patch=7), (49, 98)),
+        (model_settings("swin_t"), (384, 384)),
+        (cifar10_convnext().model, (56, 56)),  # of 55 px, seven would be dropped
+        (model_settings("convnext_atto", picture_px=32), (64, 64)),
     ],
 )
 def test_a_larger_picture_by_default(model, picture_px):
@@ -218,6 +222,15 @@ def test_a_function_s_own_parameters_come_before_the_fields():
     assert found.name == "pretrain_jft-vit_l16"
     assert found.training.epochs == 14
     assert (found.optimizer.lr, found.model.dropout) == (0.1, 0.3)
+
+
+def test_a_model_by_its_name_is_for_the_recipe_s_pictures():
+    found = find_recipe("cifar10_simclr", {"model.stochastic_depth": "0.2", "model": "convnext_atto"})
+    assert found.model == model_settings("convnext_atto", picture_px=32, patch=1, stochastic_depth=0.2)
+    camvid = find_recipe("camvid_segmenter", {"model": "swin_t"}).model
+    assert (camvid.name, camvid.picture_px) == ("Swin-T with windows of 8", (240, 320))
+    with pytest.raises(UserError, match="Did you mean convnext_atto"):
+        find_recipe("cifar10_simclr", {"model": "convnext_ato"})
 
 
 def test_what_is_missing_or_unknown_is_named():

@@ -323,6 +323,14 @@ class SwinSettings(PyramidSettings):
         """The size of each stage's map, the last of which is the smallest."""
         return tuple(Grid(*(math.ceil(side / px) for side in self.picture_px)) for px in self.strides)
 
+    def for_side(self, side_px: int, places: int = 4) -> Self:
+        """With windows that fill its maps, where some of about their size do: padding costs as much as pixels."""
+        made = super().for_side(side_px, places)
+        near = range(math.ceil(made.window / 2), made.window + 2)
+        fill = [window for window in near if all(grid.h <= window or grid.h % window == 0 for grid in made.maps)]
+        window = min(fill, key=lambda window: abs(window - made.window), default=made.window)
+        return dataclasses.replace(made, window=window)
+
     def as_trained(self, trained: EncoderSettings) -> Self:
         window = trained.value("window") if "window" in trained.field_names() else self.window
         return dataclasses.replace(super().as_trained(trained), window=window)

@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous import settings
 from vitreous.errors import UserError, did_you_mean
+from vitreous.models import model_settings
 from vitreous.recipes.beit import beit_imagenet, cifar10_beit, cifar10_tokeniser, tokeniser_imagenet
 from vitreous.recipes.cifar10 import (
     cifar10_convnext,
@@ -126,7 +128,7 @@ def find_recipe(name: str, changes: dict[str, str]) -> Recipe:
     if name in RECIPES:
         return assembled(RECIPES[name], {}, changes)
     if name.endswith(".json"):
-        return settings.changed(read_recipe(Path(name)), changes)
+        return changed(read_recipe(Path(name)), changes)
     raise UserError(
         f"there is no recipe {name!r}.{did_you_mean(name, list(RECIPES))} `vitreous list recipes` shows them"
     )
@@ -160,7 +162,16 @@ def assembled(recipe: Callable[..., Recipe], given: dict[str, Any], changes: dic
     if missing:
         raise UserError(f"{recipe.__name__} needs --{missing[0]}; `vitreous train {recipe.__name__} --help` says more")
     rest = {name: text for name, text in changes.items() if name not in own}
-    return settings.changed(recipe(**given, **own), rest)
+    return changed(recipe(**given, **own), rest)
+
+
+def changed(recipe: Recipe, changes: dict[str, str]) -> Recipe:
+    """Field by field. `model` may be a model's name: one for the same pictures, finer where those are small."""
+    if "model" in changes:
+        named, like = model_settings(changes["model"]), recipe.model
+        model = named.for_side(min(like.picture_px)).changed(picture_px=like.picture_px, channels=like.channels)
+        recipe = replace(recipe, model=model)
+    return settings.changed(recipe, {name: text for name, text in changes.items() if name != "model"})
 
 
 __all__ = ["RECIPES", "Recipe", "find_recipe", "finetune_recipe", "parameters"]

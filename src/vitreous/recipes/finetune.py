@@ -103,10 +103,12 @@ def paper_finetune(
 
 
 def larger(model: ModelSettings, picture_px: int | None = None) -> ModelSettings:
-    """The same model for pictures of `picture_px`; by default larger by the ratio of 384 to 224, in whole patches."""
+    """The same model for pictures of `picture_px`; by default larger by the ratio of 384 to 224, in whole places of its
+    coarsest map."""
     if picture_px is not None:
         return replace(model, picture_px=(picture_px, picture_px))
     if not model.finetuning.enlarges:
         return model
-    height, width = (round(side / px * 12 / 7) * px for side, px in zip(model.picture_px, model.cell_px, strict=True))
+    places = zip(model.picture_px, model.coarsest_px, strict=True)
+    height, width = (max(1, round(side / px * 12 / 7)) * px for side, px in places)
     return replace(model, picture_px=(height, width))

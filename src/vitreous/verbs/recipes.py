@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 SETTINGS_HELP = (
     "Every field of the recipe can be set by its dotted name, such as --optimizer.lr 0.001 or "
-    "--training.epochs 20; `vitreous train RECIPE --help` lists them with their values."
+    "--training.epochs 20; `vitreous train RECIPE --help` lists them with their values. "
+    "--model also takes a name of `vitreous list models`."
 )
 
 
