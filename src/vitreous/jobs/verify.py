@@ -174,7 +174,7 @@ def _from_where(directory: RunDirectory, recipe: Recipe, splits: Splits) -> tupl
 def _copy(directory: RunDirectory, recipe: Recipe, path: Path, start: int) -> Path:
     """A copy of the run that can resume from that step, and logs every step."""
     training = replace(recipe.training, log_every_steps=1, checkpoint_every_s=float("inf"))
-    settings.save(replace(recipe, training=training), path / "recipe.json")
+    settings.save(words.beginning_as(directory.path, replace(recipe, training=training)), path / "recipe.json")
     for name in ("run.json", "pictures.json", words.KEPT):
         if (directory.path / name).exists():
             shutil.copy(directory.path / name, path / name)

@@ -50,6 +50,14 @@ def begun_with(folder: Path) -> Tokenizer:
     return Tokenizer.of_document(atomic.read_json(folder / KEPT), str(folder / KEPT))
 
 
+def beginning_as(folder: Path, recipe: Recipe) -> Recipe:
+    """With the tokenizer of the run in that folder, if it has one: the file that it came from may be gone."""
+    objective = recipe.objective
+    if not isinstance(objective, ImageTextSettings) or not (folder / KEPT).is_file():
+        return recipe
+    return replace(recipe, objective=replace(objective, tokenizer=str(folder / KEPT)))
+
+
 def _kept(
     recipe: Recipe, objective: ImageTextSettings, train: Source, world: World, directory: RunDirectory | None
 ) -> Tokenizer:
