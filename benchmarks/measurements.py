@@ -13,10 +13,15 @@ class Entry:
     command: str  # a script of benchmarks/, `vitreous`, or `tests` and folders of tests
     tiny: str = ""  # added to the command, to try it
     data: tuple[str, ...] = ()  # sets in the folder that VITREOUS_DATA names
-    group: str = ""  # run side by side: how long they take is not what is measured
+    group: str = ""  # run side by side, or in several processes: how long they take is not what is measured
     goes_on: bool = False  # the same command goes on where it was stopped
     after: str = ""  # the entry whose results it takes
     ending: str = ".json"  # of its results
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the GPU is shared by MPS. Not by tests: a fault in one ends all that it serves."""
+        return bool(self.group) and not self.command.startswith("tests")
 
 
 # Of data that a command names, what stands in for it where a command is only tried.
@@ -81,7 +86,7 @@ WORDS = (
     Entry("clip_step", "speed", 380, "CLIP against open_clip: 1.2, texts 0.9", "clip_step.py", PLAIN),
     Entry("flickr8k", "../WORDS", 500, "recall both ways from four starts; CIFAR-10 by its names",
           "words.py --runs lit clip siglip scratch --at_once --data {flickr8k} --folder {runs}/words", "--steps 2",
-          data=("flickr8k",), goes_on=True),
+          data=("flickr8k",), group="words", goes_on=True),
 )
 MASKS = (
     training("rendered_masks", "segmentation", 330, "AP of masks >= 0.85 in 5 minutes",

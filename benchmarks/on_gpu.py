@@ -8,14 +8,15 @@
 GPUs are lent by the minute. An entry begins where its expected time is left, and gets a SIGTERM where it takes half as
 long again, or as the time ends: what it has written stays. The same command again skips what is done, and goes on with
 what goes on where it was; what failed, or began in vain, runs again where --only names it. Entries of a group run side
-by side. One that fails leaves the others as they are. SIGTERM ends all of it in the same way, within 15 seconds.
+by side, under NVIDIA's MPS where that is installed and works (benchmarks/mps.py). One that fails leaves the others as
+they are. SIGTERM ends all of it in the same way, within 15 seconds.
 
---out has the results and the log of every entry, summary.json (state, seconds, commit, hardware, versions), and runs/,
-where trainings lie. With --to, an archive of it is written there whenever an entry ends: all that is small, and of
-weights what fits into two files of 15 MB. Where there is no --out yet, --from begins with such an archive: so the same
-command goes on after a kill, or on another machine. Data is looked for in the folder that VITREOUS_DATA names
-(tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in seconds or a minute
-each, to see that they work. Where vitreous is not installed, PYTHONPATH=src finds it.
+--out has the results and the log of every entry, summary.json (state, seconds, commit, hardware, versions, whether MPS
+was used), and runs/, where trainings lie. With --to, an archive of it is written there whenever an entry ends: all that
+is small, and of weights what fits into two files of 15 MB. Where there is no --out yet, --from begins with such an
+archive: so the same command goes on after a kill, or on another machine. Data is looked for in the folder that
+VITREOUS_DATA names (tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in
+seconds or a minute each, to see that they work. Where vitreous is not installed, PYTHONPATH=src finds it.
 """
 
 import argparse
@@ -32,14 +33,16 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from measurements import ENTRIES, STAND_INS, Entry
+from mps import Mps
 from vitreous.cli import one_line_errors
 from vitreous.errors import UserError, did_you_mean
 from vitreous.storage import atomic
@@ -51,6 +54,7 @@ GRACE_S = 15.0  # from SIGTERM to SIGKILL: saving takes a second or two
 LEAST_S = 60.0  # of what goes on where it was: in less it would only compile
 LATE = 1.5  # times the expected seconds, and an entry is stopped
 TINY_S = 400.0
+PROBE_S = 60.0  # most of it for importing torch
 TOLD = ("results.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
 ARCHIVE, PART = "measured.tar.gz", 15_000_000  # bytes of one of its files at most
 LEAVES = 29_000_000  # bytes that it has before it is compressed, at most
@@ -100,12 +104,17 @@ class Call:
         self.where = {key: where[key] for key in ("commit", "uncommitted_changes", "gpus", "cpu", "versions")}
         self.late: list[str] = []  # there was no time for
         self.lock = threading.Lock()
+        self.mps = Mps(self._succeeds)
 
     def run(self, entries: Sequence[Entry]) -> None:
         for _, group in groupby(entries, lambda entry: entry.group or entry.name):
             some = list(group)
-            with ThreadPoolExecutor(1 if self.options.tiny else len(some)) as pool:
-                list(pool.map(self._measure, some))
+            is_shared = some[0].is_shared and not self.options.tiny and any(map(self._begins, some))
+            with (
+                self.mps.serving() if is_shared else nullcontext() as served,
+                ThreadPoolExecutor(1 if self.options.tiny else len(some)) as pool,
+            ):
+                list(pool.map(partial(self._measure, served=served), some))
         if self.late:
             print(f"not run, for want of time: {', '.join(self.late)}", flush=True)
 
@@ -133,17 +142,31 @@ class Call:
             return f"not run: {entry.after} comes first"
         return ""
 
-    def _measure(self, entry: Entry) -> None:
-        why_not = self._settled(entry) or self._lacks(entry)
-        if why_not:
+    def _why_not(self, entry: Entry) -> str:
+        return self._settled(entry) or self._lacks(entry)
+
+    def _needs_s(self, entry: Entry) -> float:
+        return min(LEAST_S, entry.seconds) if entry.goes_on or self.options.tiny else entry.seconds
+
+    def _begins(self, entry: Entry) -> bool:
+        return not self._why_not(entry) and self._left() >= self._needs_s(entry)
+
+    def _succeeds(self, command: list[str], environment: Mapping[str, str]) -> bool:
+        until = time.monotonic() + PROBE_S
+        with (self.options.out / "mps.log").open("ab") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            return ended(process, lambda: min(self._left(), until - time.monotonic())) == "done"
+
+    def _measure(self, entry: Entry, served: Mapping[str, str] | None) -> None:
+        """served: what MPS wants in the environment; None if nobody asked for it."""
+        if why_not := self._why_not(entry):
             print(f"{entry.name}: {why_not}", flush=True)
             return
-        needed = min(LEAST_S, entry.seconds) if entry.goes_on or self.options.tiny else entry.seconds
-        if self._left() < needed:
-            self.late.append(f"{entry.name} ({needed:.0f} s)")
+        if not self._begins(entry):
+            self.late.append(f"{entry.name} ({self._needs_s(entry):.0f} s)")
             return
         began, log = time.monotonic(), self.options.out / f"{entry.name}.log"
-        command, env = command_of(entry, self.options), environment_of(self.options)
+        command, env = command_of(entry, self.options), {**environment_of(self.options), **(served or {})}
         limit = TINY_S if self.options.tiny else LATE * entry.seconds
         with log.open("ab") as file:
             process = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
@@ -153,6 +176,8 @@ class Call:
         with self.lock:
             spent = self.summary.get(entry.name, {}).get("seconds", 0.0) + time.monotonic() - began
             found = {"state": state, "seconds": round(spent, 1), "command": shlex.join(command[1:]), **self.where}
+            if served is not None:
+                found["mps"] = "used" if served else f"not used: {self.mps.why_not}"
             self.summary[entry.name] = found
             atomic.write_json(self.summary, self.path)
             if self.options.to is not None:

@@ -1,9 +1,14 @@
 """What benchmarks/on_gpu.py takes from machine to machine, and how it ends what runs."""
 
 import importlib.util
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
+import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -93,3 +98,92 @@ def test_what_an_entry_has_begun_may_save_when_it_is_stopped(on_gpu, tmp_path):
     is_ready = tmp_path / "saved.ready"
     assert on_gpu.ended(process, lambda: 0.0 if is_ready.exists() else 1.0) == "stopped"
     assert saved.read_text() == "saved"
+
+
+# ---- MPS
+
+CONTROL = """#!/bin/sh
+test -d "$CUDA_MPS_LOG_DIRECTORY" || exit 1
+if [ "$1" = -d ]; then echo started >> {told}; exit {starts}; fi
+read command
+echo "$command" >> {told}
+if [ "$command" = get_server_list ]; then echo {server}; fi
+"""
+SHOWS = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', ''))"
+
+
+@pytest.fixture
+def call(on_gpu, tmp_path, monkeypatch):
+    """Entries that each run some Python; what the daemon was told is in `told`."""
+
+    def make(programs, *, starts=0, server="4711", probe="pass", group="side by side"):
+        control, told = tmp_path / "bin" / "nvidia-cuda-mps-control", tmp_path / "told"
+        control.parent.mkdir(exist_ok=True)
+        control.write_text(CONTROL.format(told=told, starts=starts, server=server))
+        control.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{control.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr("mps.PROBE", probe)
+        monkeypatch.setattr(on_gpu, "command_of", lambda entry, options: [sys.executable, "-c", programs[entry.name]])
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        made = on_gpu.Call(Namespace(out=out, runs=out, seconds=600.0, tiny=False, only=None, to=None))
+        made.told = told
+        entries = [on_gpu.Entry(name, "", 1.0, "", "a_script.py", group=group) for name in programs]
+        return made, entries
+
+    return make
+
+
+def shows(path):
+    return f"import sys; sys.argv = ['', {str(path)!r}]; {SHOWS}"
+
+
+def test_a_group_is_served_by_a_daemon_of_its_own(call, tmp_path):
+    made, entries = call({name: shows(tmp_path / name) for name in ("one", "other")})
+    made.run(entries)
+    one, other = ((tmp_path / name).read_text() for name in ("one", "other"))
+    assert one == other != "" and not Path(one).exists()
+    assert [made.summary[name]["mps"] for name in ("one", "other")] == ["used", "used"]
+    made.summary.clear()
+    made.run(entries)  # as another group; what worked once is not probed again
+    assert (tmp_path / "one").read_text() != one
+    assert made.told.read_text().split("\n")[:-1] == ["started", "get_server_list", "quit -t 5", "started", "quit -t 5"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"starts": 1}, "nvidia-cuda-mps-control -d failed"),
+        ({"probe": "raise SystemExit(1)"}, "a product of two matrices failed under it"),
+        ({"server": "''"}, "it served nobody"),
+    ],
+)
+def test_where_it_does_not_work_entries_take_turns(call, tmp_path, how, said):
+    made, entries = call({"one": shows(tmp_path / "one")}, **how)
+    made.run(entries)
+    made.summary.clear()
+    made.run(entries)
+    assert (tmp_path / "one").read_text() == "" and made.summary["one"]["mps"] == f"not used: {said}"
+    assert made.told.read_text().count("started") == made.told.read_text().count("quit") == 1
+
+
+@pytest.mark.parametrize("group", ["", "tests"])
+def test_an_entry_alone_and_tests_are_not_served(call, on_gpu, tmp_path, group):
+    made, _ = call({"one": shows(tmp_path / "one")})
+    made.run([on_gpu.Entry("one", "", 1.0, "", "tests nn" if group else "a_script.py", group=group)])
+    assert "mps" not in made.summary["one"] and not made.told.exists()
+
+
+def test_the_daemon_ends_after_a_sigterm(call, on_gpu, tmp_path):
+    made, entries = call({"one": f"open({str(tmp_path / 'ready')!r}, 'w'); import time; time.sleep(60)"})
+
+    def stop():
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with on_gpu.signals_stop(made):
+        threading.Thread(target=stop).start()
+        made.run([*entries, on_gpu.Entry("later", "", 1.0, "", "a_script.py", group="another")])
+    assert made.summary["one"]["state"] == "stopped" and "later" not in made.summary
+    assert made.told.read_text().split() == ["started", "get_server_list", "quit", "-t", "5"]
