@@ -1,6 +1,7 @@
 """Set-up shared by all tests."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 # The models here are so small that threads would wait for each other longer than they work; torch reads this once.
@@ -14,10 +15,12 @@ import torch
 pytest_plugins = ("browser", "hub_server")  # chromium_page, play
 os.environ["HF_HUB_OFFLINE"] = "1"  # tests that play the hub start processes with an environment of their own
 
-# torchvision from PyPI does not import beside a CPU build of torch, because its compiled operators are missing. It
+# torchvision from PyPI does not import beside a CPU build of torch, because its compiled operators cannot be loaded. It
 # serves here as an oracle only; declaring the two operators its Python code names at import is enough for that.
 _OPERATORS = None
-if not torch.cuda.is_available():
+try:
+    torch.ops.load_library(next(Path(find_spec("torchvision").origin).parent.glob("_C*")))
+except (AttributeError, StopIteration, OSError):
     _OPERATORS = torch.library.Library("torchvision", "DEF")
     for _name in ("nms", "qnms"):
         _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
