@@ -204,6 +204,12 @@ def test_a_given_length_decides_what_depends_on_it(given):
     assert long.augmentation.mix.mixup > 0 and long.training.evaluate_every_epochs == 1
 
 
+def test_a_named_model_and_trained_weights_contradict():
+    with pytest.raises(UserError, match="--model swin_t and --from vitreous-s contradict"):
+        ClassDrafts.check(Wishes(start="vitreous-s", changes={"model": "swin_t"}), CPU)
+    ClassDrafts.check(Wishes(start="none", changes={"model": "swin_t"}), CPU)
+
+
 # ---- Balance
 
 

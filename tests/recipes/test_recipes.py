@@ -231,6 +231,8 @@ def test_a_model_by_its_name_is_for_the_recipe_s_pictures():
     assert (camvid.name, camvid.picture_px) == ("Swin-T with windows of 8", (240, 320))
     with pytest.raises(UserError, match="Did you mean convnext_atto"):
         find_recipe("cifar10_simclr", {"model": "convnext_ato"})
+    with pytest.raises(UserError, match="--model swin_t: the weights of vitreous-s are for one model"):
+        finetune_recipe("vitreous-s", "fashion", {"model": "swin_t"})
 
 
 def test_what_is_missing_or_unknown_is_named():

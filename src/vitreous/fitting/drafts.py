@@ -8,9 +8,10 @@ from typing import ClassVar
 from vitreous import settings
 from vitreous.data.check import DataReport, Part
 from vitreous.data.sources import DataSettings, parse_numbers, written_numbers
+from vitreous.errors import UserError
 from vitreous.fitting.budget import FIGURES_S, NUM_VALIDATIONS, SCORED_SHARE, Budget, Pace
 from vitreous.fitting.choices import Choice, usual_steps
-from vitreous.fitting.transfer import Found, Start
+from vitreous.fitting.transfer import NONE, Found, Start
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.averages import AverageSettings
@@ -39,6 +40,11 @@ class Drafts(ABC):
     @classmethod
     def check(cls, wishes: Wishes, hardware: Hardware) -> None:
         """Reports settings that no data would suit before any is read, by drafting for made-up data that suits all."""
+        if wishes.start not in (None, NONE) and "model" in wishes.changes:
+            raise UserError(
+                f"--model {wishes.changes['model']} and --from {wishes.start} contradict each other, since weights are for "
+                "one model: leave one of them out"
+            )
         num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
         any_data = DataReport(
             where="",
