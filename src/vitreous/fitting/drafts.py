@@ -42,8 +42,8 @@ class Drafts(ABC):
         """Reports settings that no data would suit before any is read, by drafting for made-up data that suits all."""
         if wishes.start not in (None, NONE) and "model" in wishes.changes:
             raise UserError(
-                f"--model {wishes.changes['model']} and --from {wishes.start} contradict each other, since weights are for "
-                "one model: leave one of them out"
+                f"--model {wishes.changes['model']} and --from {wishes.start} contradict each other, since weights "
+                "are for one model: leave one of them out"
             )
         num, side, channels = 1_000_000, (224, 224, 224), (0.5, 0.5, 0.5)
         any_data = DataReport(

@@ -137,8 +137,8 @@ def find_recipe(name: str, changes: dict[str, str]) -> Recipe:
 def finetune_recipe(start: str, data: str, changes: dict[str, str]) -> Recipe:
     if "model" in changes:
         raise UserError(
-            f"--model {changes['model']}: the weights of {start} are for one model, which is fine-tuned; `vitreous train` "
-            "and `vitreous fit` train others from scratch"
+            f"--model {changes['model']}: the weights of {start} are for one model, which is fine-tuned; `vitreous "
+            "train` and `vitreous fit` train others from scratch"
         )
     return assembled(finetune, {"start": start, "data": data}, changes)
 
