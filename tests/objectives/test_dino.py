@@ -53,7 +53,7 @@ def few_crops(recipe, **objective):
 def test_promises(tmp_path):
     recipe = few_crops(shrunk(cifar10_dino(), steps=50))
     # The centre makes the targets softer as it settles, so the loss may rise: what must fall is the divergence.
-    rows = keep_promises(recipe, tmp_path, falls_to=1.2)
+    rows = keep_promises(recipe, tmp_path, falls_to=1.5)
     assert rows[-1]["teacher_kl"] < 0.5 * rows[0]["teacher_kl"]
 
 
@@ -172,10 +172,11 @@ def test_even_answers_are_told():
 def test_one_answer_for_all_is_told():
     objective = built(centre_momentum=1.0)  # without centring
     with torch.no_grad():
-        last = objective.teacher.module.head.layers[-1]
+        last, prototypes = objective.teacher.module.head.layers[-1], objective.teacher.module.head.prototypes.weight
         last.weight.zero_()
-        last.bias.copy_(objective.teacher.module.head.prototypes.weight[3])
-        objective.teacher.module.head.prototypes.weight[:3] *= -1
+        last.bias.copy_(prototypes[3])
+        prototypes.copy_(-last.bias.expand_as(prototypes))
+        prototypes[3] *= -1
     found = objective(some_batch(), at(0.5))
     assert float(found["teacher_entropy"]) < 0.1
     assert float(found["prototypes_used"]) == pytest.approx(1, abs=0.1)
