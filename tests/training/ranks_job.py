@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitreous
 from vitreous.data.augmentation import MixSettings
+from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.stems import ConvStem
 from vitreous.nn.shards import fitted
@@ -50,6 +51,11 @@ def small(recipe, **training):
 def plain():
     recipe = small(fashion_vit())
     return replace(recipe, augmentation=replace(recipe.augmentation, mix=MixSettings(mixup=0.8)))
+
+
+def thirds():
+    """Three may share its batch; a logged line is the mean of eight steps."""
+    return small(fashion_vit(), batch_size=12, log_every_steps=8, steps=26)
 
 
 def halves():
@@ -143,7 +149,7 @@ def together():
     return replace(recipe, training=replace(recipe.training, precision="bf16"))
 
 
-_WHOLE = (plain, halves, parts, muon, simclr, hybrid, dino, lost, half, compiled, together)
+_WHOLE = (plain, thirds, halves, parts, muon, simclr, hybrid, dino, lost, half, compiled, together)
 _SHARDED = (sizes, sharded, sharded_parts, sharded_dino, sharded_half, sharded_compiled, sharded_together)
 RECIPES = {recipe.__name__: recipe for recipe in (*_WHOLE, *_SHARDED)}
 
@@ -303,7 +309,21 @@ def diverged(out):
             (out / f"said-{world.rank}.txt").write_text(str(error))
 
 
-JOBS = {job.__name__: job for job in (partly, early, scaled, uneven, diverged)}
+def apart(out):
+    """What each rank says where the second does not see what the first has saved."""
+    world = World.join("cpu")
+    with RunDirectory(out, owner=world.is_first, tensorboard=False) as directory:
+        make_loop(data=Half(), world=world).run(directory, None, until=6)
+    world.wait()
+    seen = out if world.is_first else out / "elsewhere"
+    with RunDirectory(seen, owner=world.is_first, tensorboard=False) as directory:
+        try:
+            make_loop(data=Half(), world=world).run(directory, None)
+        except UserError as error:
+            (out / f"said-{world.rank}.txt").write_text(str(error))
+
+
+JOBS = {job.__name__: job for job in (partly, early, scaled, uneven, diverged, apart)}
 
 
 def main(out, names):
@@ -311,9 +331,9 @@ def main(out, names):
         if name in JOBS:
             JOBS[name](out / name)
         elif name.endswith("resumed"):
-            recipe = sharded() if name == "sharded_resumed" else plain()
-            vitreous.train(recipe, out / name, read_test=False, until=20)
-            vitreous.train(recipe, out / name, read_test=False)
+            recipe = RECIPES[name.removesuffix("resumed").removesuffix("_") or "plain"]
+            vitreous.train(recipe(), out / name, read_test=False, until=20)
+            vitreous.train(recipe(), out / name, read_test=False)
         elif name == "lost_in_shards":
             vitreous.train(in_shards(lost()), out / "lost", read_test=False)
         else:

@@ -10,6 +10,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.averages import AverageSettings
+from vitreous.training.devices import World
 from vitreous.training.loop import MemorySettings, TrainingSettings
 from vitreous.training.meter import Meter
 from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
@@ -252,6 +253,19 @@ def test_meter():
     assert list(other.read()) == ["loss", "b"]
     other.add({"b": torch.tensor(5.0), "loss": torch.tensor(1.0)})
     assert other.read() == {"loss": 1.0, "b": 5.0}  # reading forgets
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "own"), [(0, 3, (0.3, 1)), (2, 3, (0.7, 1)), (1, 2, (0.5, 1)), (0, 1, (0.5, 1))]
+)
+def test_of_what_ranks_measured_each_goes_on_with_its_own(rank, size, own):
+    """Where there are as many as there were; the mean is rounded, and what is added to it rounds differently."""
+    saved = torch.tensor([[0.3, 1], [0.5, 1], [0.7, 1]], dtype=torch.float64)
+    meter = Meter(World(rank, size, torch.device("cpu")))
+    meter.load_state({"loss": saved})
+    assert meter.sums["loss"].tolist() == pytest.approx(own, abs=1e-15)
+    meter.load_state({"loss": torch.tensor([0.25, 1.0], dtype=torch.float64)})  # as earlier versions saved it
+    assert meter.sums["loss"].tolist() == [0.25, 1.0]
 
 
 def test_checkpointing_changes_nothing_but_memory(tmp_path):

@@ -60,7 +60,7 @@ def runs(tmp_path_factory):
     """<size>/<name>, of one and of two processes."""
     out = tmp_path_factory.mktemp("ranks")
     save_in_three_shares(out / "2" / "three")
-    two = start(2, out, (*NAMES, *SHARDED, "early"))
+    two = start(2, out, (*NAMES, *SHARDED, "early", "apart"))
     ranks_job.main(out / "1", (*NAMES, "halves"))
     finish(two)
     return out
@@ -162,10 +162,11 @@ def test_every_rank_saves_its_rows(runs):
         RunDirectory(runs / "2" / "sharded").latest_checkpoint(),
         RunDirectory(runs / "1" / "plain").latest_checkpoint(),
     )
-    for stem, named in plain.tensors.items():
+    for stem in ("objective", "optimizer", "average"):
         assert {name: tensor.shape for name, tensor in saved.tensors[stem].items()} == {
-            name: tensor.shape for name, tensor in named.items()
+            name: tensor.shape for name, tensor in plain.tensors[stem].items()
         }
+    assert {tensor.shape for tensor in saved.tensors["meter"].values()} == {(2, 2)}, "a row per rank"
 
 
 def test_what_cannot_be_shared_evenly_is_saved_and_read(runs):
@@ -251,6 +252,22 @@ def test_every_rank_sees_what_went_wrong_on_one(runs):
     assert len(list((runs / "2" / "diverged").glob("said-*.txt"))) == 2
     assert len(said) == 1
     assert "at step 4;" in said.pop()
+
+
+def test_ranks_that_find_different_checkpoints_do_not_go_on(runs):
+    """They would exchange gradients of different steps."""
+    one, two = (runs / "2" / "apart" / f"said-{rank}.txt" for rank in range(2))
+    assert "find different checkpoints in it, of the steps 6, 0; it must be one folder" in one.read_text()
+    assert "of the steps 6, 0;" in two.read_text()
+
+
+@pytest.mark.slow
+def test_three_ranks_resume_exactly(tmp_path):
+    """Between two logged lines, each the mean of some steps: a third is rounded."""
+    finish(start(3, tmp_path, ["thirds", "thirds_resumed"]))
+    through, resumed = (RunDirectory(tmp_path / "3" / name) for name in ("thirds", "thirds_resumed"))
+    assert resumed.rows() == through.rows() and len(through.rows()) == 4
+    assert weights(resumed.path) == weights(through.path)
 
 
 @pytest.mark.slow

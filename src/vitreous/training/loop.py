@@ -343,6 +343,7 @@ class Loop:
         checkpoint = directory.latest_checkpoint()
         for note in checkpoint.notes if checkpoint is not None and self.world.is_first else ():
             print(f"skipped: {note}", file=sys.stderr)
+        self._check_agreed(directory, 0 if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             directory.truncate_log(0)
             return 0
@@ -353,6 +354,15 @@ class Loop:
         self.step_count.fill_(checkpoint.step)
         directory.truncate_log(checkpoint.step)
         return checkpoint.step
+
+    def _check_agreed(self, directory: RunDirectory, step: int) -> None:
+        """Ranks at different steps would spoil each other's weights, and no number would show it."""
+        steps = self.world.collect(f"{step:,}")
+        if len(set(steps)) > 1:
+            raise UserError(
+                f"{directory.path}: the ranks find different checkpoints in it, of the steps {', '.join(steps)}; it "
+                "must be one folder that all hosts share"
+            )
 
     def _load_weights(self, checkpoint: Checkpoint, directory: RunDirectory) -> None:
         try:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vitreous import platforms
+from vitreous.nn.gather import gather
 from vitreous.training.devices import World
 
 
@@ -23,20 +24,28 @@ class Meter:
             self.sums[name] += torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
 
     def read(self) -> dict[str, float]:
-        """The means by name, the loss first; then the sums start again."""
-        totals = self.state()
-        for total in self.sums.values():
-            total.zero_()
-        # In an order of its own: a file returns the names in a different order than they were added.
-        names = sorted(totals, key=lambda name: (name != "loss", name))
-        return {name: float(totals[name][0] / totals[name][1]) for name in names}
-
-    def state(self) -> dict[str, Tensor]:
-        """The sum and count of each, over all ranks, which must all call this together."""
+        """The means over all ranks by name, the loss first; then the sums start again."""
         if not self.sums:
             return {}
         totals = self.world.mean(torch.stack(list(self.sums.values())))  # in one exchange
-        return {name: total.clone() for name, total in zip(self.sums, totals, strict=True)}
+        for own in self.sums.values():
+            own.zero_()
+        found = {name: float(total[0] / total[1]) for name, total in zip(self.sums, totals, strict=True)}
+        # In an order of its own: a file returns the names in a different order than they were added.
+        return {name: found[name] for name in sorted(found, key=lambda name: (name != "loss", name))}
+
+    def state(self) -> dict[str, Tensor]:
+        """Of each number, a row per rank. All ranks must call this together."""
+        if not self.sums:
+            return {}
+        rows = gather(torch.stack(list(self.sums.values()))[None])
+        return {name: rows[:, index].clone() for index, name in enumerate(self.sums)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.sums = {name: total.to(self.world.device, self.wide) for name, total in state.items()}
+        """Every rank takes its own row, so that what is added later rounds as if it had never stopped; of another
+        number of ranks, the mean."""
+        self.sums = {}
+        for name, saved in state.items():
+            rows = saved.view(-1, 2)  # earlier versions saved the mean alone
+            own = rows[self.world.rank] if len(rows) == self.world.size else rows.mean(0)
+            self.sums[name] = own.to(self.world.device, self.wide, copy=True)
