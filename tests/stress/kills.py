@@ -39,9 +39,8 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     left = sorted(path.name for path in out.rglob(".*.vitreous-*")) if out.exists() else []
     wrong = half_written(out)
     assert not wrong, wrong
-    if not (
-        name == "convert" and (out / "converted").exists()
-    ):  # which was whole by then, and nothing is ever written over
+    is_there = name == "convert" and (out / "converted").exists()  # whole by then, and convert never writes over it
+    if not is_there:
         again = [command.wait() for command in together(scenario.words(shared, out), folder / "resumed", ranks)]
         assert all(one.code == 0 for one in again), again
     found = scenario.outcome(out)

@@ -10,9 +10,8 @@ from torch import Tensor
 from vitreous import platforms
 
 Tensors = tuple[Tensor, ...]
-MOST_AHEAD = (
-    3  # steps that are launched and not done: more would only hold memory, on the device and pinned on the host
-)
+# Steps that are launched and not done: more would only hold memory, on the device and pinned on the host.
+MOST_AHEAD = 3
 
 
 class Copied(NamedTuple):
@@ -24,10 +23,8 @@ class Copied(NamedTuple):
         if self.done is not None:
             here = torch.cuda.current_stream(self.tensors[0].device)
             here.wait_event(self.done)
-            for tensor in self.tensors:
-                tensor.record_stream(
-                    here
-                )  # its memory came from the other stream, and is needed until this one is done
+            for tensor in self.tensors:  # whose memory came from the other stream, and is needed until this one is done
+                tensor.record_stream(here)
         return self.tensors
 
 

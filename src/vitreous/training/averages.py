@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.nn import shards
+from vitreous.training.checkpoint import restore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +116,4 @@ class Average:
         return {"updates": self._updates, **averaged, **dict(zip(self._buffer_names, self._copies, strict=True))}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy in place exactly what `state` returned."""
-        own = self.state()
-        for name in sorted(own.keys() ^ state.keys()):
-            side = "lacks" if name in own else "has an unknown"
-            raise UserError(f"average: the saved state {side} {name!r}; it belongs to another model or setting")
-        for name, tensor in own.items():
-            if tensor.shape != state[name].shape:
-                raise UserError(f"average: the saved {name!r} has another shape; it belongs to another model")
-            tensor.copy_(state[name])
+        restore(self.state(), state, of="average")

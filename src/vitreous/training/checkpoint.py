@@ -23,6 +23,18 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # newer ones that were skipped, and why
 
 
+def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], of: str) -> None:
+    """Copy saved tensors into the live ones of their names, in place. They must be of the same names and shapes."""
+    for name in sorted(live.keys() ^ saved.keys()):
+        side = "lacks" if name in live else "has an unknown"
+        raise UserError(f"{of}: the saved state {side} {name!r}; it belongs to another model or other settings")
+    for name, tensor in live.items():
+        if tensor.shape != saved[name].shape:
+            shapes = f"{tuple(saved[name].shape)}, not {tuple(tensor.shape)}"
+            raise UserError(f"{of}: the saved {name!r} has the shape {shapes}; it belongs to another model")
+        tensor.copy_(saved[name])
+
+
 class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         if keep < 2:

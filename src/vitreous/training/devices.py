@@ -20,6 +20,7 @@ from vitreous.errors import UserError
 from vitreous.nn import gather
 from vitreous.nn.blocks import Repeated
 from vitreous.nn.fp8 import use_8_bits
+from vitreous.nn.shards import is_sharded
 
 Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
@@ -207,11 +208,11 @@ def multiply_in_8_bits(network: nn.Module, device: torch.device) -> None:
         raise UserError(
             "training.precision fp8 needs an NVIDIA GPU that multiplies 8-bit floats (Hopper or later); give bf16"
         )
-    blocks = [part for part in network.modules() if isinstance(part, Repeated)]
-    if any(hasattr(block, "set_requires_gradient_sync") for block in blocks):
+    if any(map(is_sharded, network.parameters())):
         raise UserError("training.precision fp8 does not work with sharded weights; give bf16, or more memory")
-    for block in blocks:
-        use_8_bits(block)
+    for block in network.modules():
+        if isinstance(block, Repeated):
+            use_8_bits(block)
 
 
 def compiles(device: torch.device, wanted: Compile) -> bool:

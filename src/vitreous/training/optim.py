@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.nn import shards
 from vitreous.objectives.base import Objective
+from vitreous.training.checkpoint import restore
 from vitreous.training.muon import Matrix, Muon
 
 
@@ -141,16 +142,7 @@ class Optimizer:
         return tensors
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy in place exactly what `state` returned."""
-        own = self.state()
-        for name in sorted(own.keys() ^ state.keys()):
-            side = "lacks" if name in own else "has an unknown"
-            raise UserError(f"optimizer: the saved state {side} {name!r}; it belongs to another model or optimizer")
-        for name, tensor in own.items():
-            if tensor.shape != state[name].shape:
-                shapes = f"{tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-                raise UserError(f"optimizer: the saved {name!r} has the shape {shapes}; it belongs to another model")
-            tensor.copy_(state[name])
+        restore(self.state(), state, of="optimizer")
 
     def describe(self) -> list[str]:
         """One line per group, for logs."""
