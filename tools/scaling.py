@@ -4,8 +4,9 @@
     python tools/scaling.py            # writes its tables into docs/SCALING.md, docs/results/scaling.json and .png
 
 Speed is what benchmarks/large.py measured (docs/results/large.json). Where that is not there, it is an estimate, and
-the tables say so: as many FLOP/s as ViT-L/16 reached in docs/results/train_step.json. Every other input stands below,
-with where it comes from; the formulae are the functions after it.
+the tables say so: as many FLOP/s as ViT-L/16 reached in docs/results/train_step.json. Decoding is what
+benchmarks/files.py measured (docs/results/files.json). Every other input stands below, with where it comes from; the
+formulae are the functions after it.
 """
 
 import json
@@ -28,7 +29,6 @@ GB, MB, DAY_S = 1e9, 1e6, 86_400.0
 
 PICTURES, EPOCHS = 300e6, 14  # Dosovitskiy et al. 2021, table 3: ViT-H/14 on JFT-300M
 BYTES_A_PICTURE = 110e3  # a JPEG of ImageNet, on average
-DECODED_A_CORE = 1086  # pictures/s of 500 x 375 px, decoded and brought to 224 px: measured
 GPUS_A_NODE = 8
 NVLINK = 450 * GB  # bytes/s of a GPU in one direction inside a node of H200s: data sheet
 NETWORK = 8 * 400e9 / 8  # bytes/s of a node in one direction, by eight ports of 400 Gb/s: data sheet
@@ -36,7 +36,8 @@ SLOW_NETWORK = 100e9 / 8  # by one port of 100 Gb/s
 REACHED = 0.8  # share of a link's bytes/s that NCCL gets out of it: assumed
 BACKWARD = 2 / 3  # of a step, in which gradients can be exchanged meanwhile
 MEMORY = 141 * GB  # of an H200
-HASHED, WRITTEN = 1.8 * GB, 2.0 * GB  # bytes/s of sha256: measured; of one NVMe disk or a parallel file system: assumed
+HASHED = 1.8 * GB  # bytes/s of sha256 by a core of an AMD EPYC: openssl speed -bytes 1048576 sha256
+WRITTEN = 2.0 * GB  # bytes/s of one NVMe disk or a parallel file system: assumed
 COPIED = 20 * GB  # bytes/s from a GPU to the host's memory, which is all that an asynchronous save waits for: assumed
 # 419 unexpected interruptions in 54 days of 16,384 GPUs (Grattafiori et al. 2024, The Llama 3 Herd of Models, 3.3.4).
 GPU_HOURS_A_FAILURE = 16_384 * 54 * 24 / 419
@@ -216,6 +217,7 @@ def network_table(model: Model) -> list[list[str]]:
 
 def storage_table(model: Model) -> list[list[str]]:
     rows = [["GPUs", "nodes", "read by all", "by a node", "a node's share of the pictures", "cores to decode, per GPU"]]
+    decoded_a_core = _read("files.json")["pipelines"]["ours"]["pictures_per_s"]
     for cluster in CLUSTERS:
         pictures_s = cluster.batch_size / step_s(model, cluster, NETWORK)
         rows.append(
@@ -225,7 +227,7 @@ def storage_table(model: Model) -> list[list[str]]:
                 f"{pictures_s * BYTES_A_PICTURE / GB:.2f} GB/s",
                 f"{pictures_s * BYTES_A_PICTURE / cluster.nodes / GB:.2f} GB/s",
                 f"{PICTURES * BYTES_A_PICTURE / cluster.nodes / 1e12:.2f} TB",
-                f"{pictures_s / cluster.gpus / DECODED_A_CORE:.2f}",
+                f"{pictures_s / cluster.gpus / decoded_a_core:.2f}",
             ]
         )
     return rows
