@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stress.__main__ import Result, main, read, summary
+from stress.__main__ import Result, commit_of, main, read, summary
 from stress.campaign import Campaign, Unable
 from stress.campaigns import CAMPAIGNS
 
@@ -53,6 +53,8 @@ def test_the_runner_goes_on_and_repeats_what_did_not_hold(tmp_path, monkeypatch)
     }
     assert found["facts"] == {"kind": {"even": 1, "odd": 2}, "took": {"sum": 4, "largest": 3}}
     assert read(tmp_path / "log")["made", 2].why == "no such disk"
+    assert commit_of({"commit": "0f", "uncommitted_changes": True}) == "0f and uncommitted changes"
+    assert commit_of({"commit": "0f", "uncommitted_changes": False}) == "0f"
     left = Result("made", 4, "broken", 0.0, None, why="fell")
     machine = {"platform": "", "cpu": "", "cores": 2, "versions": {}}
     both = summary({("made", 4): left}, machine, {"kills": {"held": 200}})["campaigns"]

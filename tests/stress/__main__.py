@@ -51,7 +51,7 @@ def main() -> None:
     machine = environment()
     with tempfile.TemporaryDirectory(prefix="vitreous-stress-", dir=options.folder) as folder:
         for name in options.names or CAMPAIGNS:
-            run(CAMPAIGNS[name], Path(folder), options.log, options.count, _commit(machine))
+            run(CAMPAIGNS[name], Path(folder), options.log, options.count, commit_of(machine))
     results = read(options.log)
     before = atomic.read_json(options.out)["campaigns"] if options.out.exists() else {}
     atomic.write_json(summary(results, machine, before), options.out)
@@ -61,7 +61,7 @@ def main() -> None:
     raise SystemExit(1 if broken else 0)
 
 
-def _commit(machine: dict[str, Any]) -> str | None:
+def commit_of(machine: dict[str, Any]) -> str | None:
     """What is tried is not the commit where there are uncommitted changes, and the results must say so."""
     commit: str | None = machine["commit"]
     return f"{commit} and uncommitted changes" if machine["uncommitted_changes"] else commit
