@@ -211,7 +211,10 @@ def test_a_network_without_attention_and_without_validation_part(reported):
     )
     page = read(report(bare).markup)
     assert page.by_id("attention").text.endswith("Nothing to show: it has none.")
-    assert "Nothing to show: no slope." in page.by_id("figure7").text and "It has none" in page.by_id("figure7").text
+    figure7 = page.by_id("figure7").text
+    assert "Not drawn: it has none." in figure7 and "Nothing to show: no slope." in figure7
+    assert "Mean attention distance" not in figure7  # no empty axes
+    assert "Mean attention distance" in read(reported.markup).by_id("figure7").text
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
     assert "regression on the pixels" not in page.text

@@ -1,7 +1,10 @@
 """A look inside: attention (the paper's Figure 6), filters, positions and distances (Figure 7), receptive fields."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from vitreous.data.base import Subset
 from vitreous.data.images import Picture
@@ -111,11 +114,13 @@ def figure7(result: Fitted[Any]) -> Html:
 
 def drawn(found: Findings) -> Html:
     """The paper's Figure 7 of any model, and what its maps depend on."""
-    positions = (
-        inline(partial(positions_figure, found.positions), "Similarity of position embeddings")
+    parts: list[tuple[Any, Callable[[Any], Figure], str]] = [
+        (found.filters, filters_figure, "Principal components of the first layer's filters"),
+        (found.positions, positions_figure, "Similarity of position embeddings")
         if found.biases is None
-        else inline(partial(biases_figure, found.biases), "Position biases of each head")
-    )
+        else (found.biases, biases_figure, "Position biases of each head"),
+        (found.distances, distances_figure, "Mean attention distance by layer"),
+    ]
     return together(
         paragraph(
             "What the first layer looks for in the picture, which places the model takes to be near each other, and "
@@ -123,11 +128,10 @@ def drawn(found: Findings) -> Html:
             "heads of the first layers differ in reach."
         ),
         tag.div(
-            inline(partial(filters_figure, found.filters), "Principal components of the first layer's filters"),
-            positions,
-            inline(partial(distances_figure, found.distances), "Mean attention distance by layer"),
+            [inline(partial(draw, part), words) for part, draw, words in parts if not isinstance(part, str)],
             class_="figures",
         ),
+        [paragraph(f"Not drawn: {part}.") for part, _, _ in parts if isinstance(part, str)],
         tag.h3("Receptive field"),
         _receptive(found),
     )
