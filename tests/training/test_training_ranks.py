@@ -23,7 +23,7 @@ from vitreous.conversion.convert import convert
 from vitreous.jobs.verify import verify
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.devices import World
-from vitreous.training.ranks import shards
+from vitreous.training.ranks import wants_shards
 from vitreous.training.run import RunDirectory
 from vitreous.weights import own
 from vitreous.weights.trained import Trained
@@ -85,12 +85,12 @@ def weights(run: Path):
 
 def test_weights_are_shared_where_their_state_would_fill_more_than_half_a_device(monkeypatch):
     objective, (one, two) = Regress(), (World(0, size, torch.device("cpu")) for size in (1, 2))
-    assert not shards(objective, "auto", two, averaged=True)  # the memory of a CPU is not one rank's
+    assert not wants_shards(objective, "auto", two, averaged=True)  # the memory of a CPU is not one rank's
     state = 16 * sum(p.numel() for p in objective.parameters())
     monkeypatch.setattr(platforms, "device_memory", lambda device: 2 * state)
-    found = [shards(objective, "auto", world, averaged) for world in (one, two) for averaged in (False, True)]
+    found = [wants_shards(objective, "auto", world, averaged) for world in (one, two) for averaged in (False, True)]
     assert found == [False, False, False, True]
-    assert shards(objective, True, one, averaged=False) and not shards(objective, False, two, averaged=True)
+    assert wants_shards(objective, True, one, averaged=False) and not wants_shards(objective, False, two, averaged=True)
 
 
 @pytest.mark.parametrize("name", ["plain", "parts", "simclr", "hybrid", "dino"])

@@ -18,7 +18,7 @@ from vitreous.teaching.lessons import find_teacher, with_predictions
 from vitreous.training.devices import World, compiles, is_half
 from vitreous.training.loop import Loop
 from vitreous.training.optim import MuonSettings
-from vitreous.training.ranks import shard, shards
+from vitreous.training.ranks import shard, wants_shards
 from vitreous.weights.trained import Trained
 
 
@@ -108,7 +108,7 @@ def _place(objective: Objective, recipe: Recipe, world: World) -> None:
             )
         is_sharded = False
     else:
-        is_sharded = shards(objective, training.memory.shard, world, averaged=recipe.average.kind != "none")
+        is_sharded = wants_shards(objective, training.memory.shard, world, averaged=recipe.average.kind != "none")
     if is_sharded:
         half = is_half(world.device, training.precision)
         shard(objective, world, half=half, compiled=compiles(world.device, training.compile))

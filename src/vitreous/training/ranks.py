@@ -29,7 +29,7 @@ ROOM = 0.5  # share of a device's memory; the rest is for activations
 # ---- sharded
 
 
-def shards(objective: Objective, wanted: Shard, world: World, averaged: bool) -> bool:
+def wants_shards(objective: Objective, wanted: Shard, world: World, averaged: bool) -> bool:
     """auto: if what stays on a device between steps would leave too little memory for a step."""
     if wanted != "auto":
         return wanted
