@@ -213,14 +213,19 @@ def test_padding_is_not_looked_at():
     torch.manual_seed(0)
     for changes in ({"decoder": "detr"}, {}, {"two_stage": True}):
         task = replace(SMALL, **changes).build(ENCODERS["vit"].build(), ("a", "b", "c")).eval()
+        for parameter in task.parameters():  # boxes begin where they are proposed, whatever is seen
+            parameter.detach().add_(torch.randn_like(parameter) * 0.1)
         maps = [torch.randn(1, task.head.project.in_channels if changes.get("decoder") else 16, 4, 6)]
         maps = maps if changes.get("decoder") else [torch.randn(1, 16, 4 * 2 // 2**i, 6 * 2 // 2**i) for i in range(3)]
         other = [one.clone() for one in maps]
         for one in other:
-            one[..., one.shape[-1] // 2 :] += 1.0
+            one[..., (one.shape[-1] + 1) // 2 :] += 1.0  # of three columns the second shows the picture, too
         extent, canvas = torch.tensor([[64, 48]]), PX
-        found, again = (_without_extra_level(task)(some, extent, canvas).boxes[-1] for some in (maps, other))
+        head = _without_extra_level(task)
+        found, again = (head(some, extent, canvas).boxes[-1] for some in (maps, other))
         assert torch.equal(found, again)
+        found, again = (head(some, None, canvas).boxes[-1] for some in (maps, other))
+        assert not torch.equal(found, again)
 
 
 def _without_extra_level(task):
