@@ -200,8 +200,9 @@ def test_what_is_written_beside_the_tensors_builds_the_same_peer(name, tmp_path)
         assert torch.equal(getattr(found, "logits", found), peer.logits(images))
 
 
-def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier():
-    peer = timm("swin_tiny_patch4_window7_224", (64, 64), img_size=64, **SWIN)
+@pytest.mark.parametrize("px", [(64, 64), (64, 96)])
+def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier(px):
+    peer = timm("swin_tiny_patch4_window7_224", px, img_size=px, **SWIN)
     format = formats.named("swin")
     theirs = {re.sub(r"layers\.1\.downsample", "layers.0.downsample", name): t for name, t in peer.tensors.items()}
     theirs = {f"model.{name.replace('head.fc', 'head')}": tensor for name, tensor in theirs.items()}
@@ -213,9 +214,9 @@ def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier():
     beside = {"model.layers.0.blocks.1.attn_mask": torch.zeros(16, 16, 16), "epoch": torch.tensor(299)}
     given = Given(theirs | beside, {}, "file")
     assert formats.recognised(given).name == "swin"
-    card, weights, report = formats.read(given, format, (64, 64), strict=True)
+    card, weights, report = formats.read(given, format, px, strict=True)
     assert sorted(report.aside) == sorted(beside)
-    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    images = torch.randn(1, 3, *px, dtype=torch.float64)
     with torch.no_grad():
         assert_close_relative(ours_of(card, weights).predict(images).logits, peer.logits(images), 1e-9)
     assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
@@ -225,13 +226,14 @@ def test_the_original_swin_is_timm_with_its_merging_a_stage_earlier():
     beside = {"model.encoder.mask_token": torch.zeros(1, 1, 8), "model.decoder.0.weight": torch.zeros(192, 16, 1, 1)}
     given = Given(painter | beside, {}, "file")
     assert formats.recognised(given).name == "swin"
-    card, again, report = formats.read(given, format, (64, 64), strict=True)
+    card, again, report = formats.read(given, format, px, strict=True)
     assert card.task is None and sorted(report.aside) == sorted(beside)
     assert_bit_equal(again, {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")})
 
 
-def test_the_original_convnext_is_timm_by_other_names():
-    peer = timm("convnext_tiny", (64, 64), depths=DEPTHS, dims=WIDTHS)
+@pytest.mark.parametrize("px", [(64, 64), (45, 70)])
+def test_the_original_convnext_is_timm_by_other_names(px):
+    peer = timm("convnext_tiny", px, depths=DEPTHS, dims=WIDTHS)
     format = formats.named("convnext")
     spelled = (
         (r"^stem", "downsample_layers.0"),
@@ -250,8 +252,8 @@ def test_the_original_convnext_is_timm_by_other_names():
         theirs[f"model.{other}"] = tensor
     given = Given(theirs, {}, "file")
     assert formats.recognised(given).name == "convnext"
-    card, weights, _ = formats.read(given, format, (64, 64), strict=True)
-    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    card, weights, _ = formats.read(given, format, px, strict=True)
+    images = torch.randn(1, 3, *px, dtype=torch.float64)
     with torch.no_grad():
         assert_close_relative(ours_of(card, weights).predict(images).logits, peer.logits(images), 1e-9)
     assert_bit_equal(formats.write(card, weights, format).tensors, theirs)
