@@ -11,12 +11,13 @@ what goes on where it was; what failed, or began in vain, runs again where --onl
 by side, under NVIDIA's MPS where that is installed and works (benchmarks/mps.py). One that fails leaves the others as
 they are. SIGTERM ends all of it in the same way, within 15 seconds.
 
---out has the results and the log of every entry, summary.json (state, seconds, commit, hardware, versions, whether MPS
-was used), and runs/, where trainings lie. With --to, an archive of it is written there whenever an entry ends: all that
-is small, and of weights what fits into two files of 15 MB. Where there is no --out yet, --from begins with such an
-archive: so the same command goes on after a kill, or on another machine. Data is looked for in the folder that
-VITREOUS_DATA names (tools/pieces.py takes it there in pieces). --tiny runs the same commands on a CPU without data, in
-seconds or a minute each, to see that they work. Where vitreous is not installed, PYTHONPATH=src finds it.
+--out has the results and the log of every entry, summary.json (state, seconds, commit, hardware, versions, what failed
+while the rest went on, whether MPS was used), and runs/, where trainings lie. With --to, an archive of it is written
+there whenever an entry ends: all that is small, and of weights what fits into two files of 15 MB. Where there is no
+--out yet, --from begins with such an archive: so the same command goes on after a kill, or on another machine. Data is
+looked for in the folder that VITREOUS_DATA names (tools/pieces.py takes it there in pieces). --tiny runs the same
+commands on a CPU without data, in seconds or a minute each, to see that they work. Where vitreous is not installed,
+PYTHONPATH=src finds it.
 """
 
 import argparse
@@ -55,6 +56,7 @@ LEAST_S = 60.0  # of what goes on where it was: in less it would only compile
 LATE = 1.5  # times the expected seconds, and an entry is stopped
 TINY_S = 400.0
 PROBE_S = 60.0  # most of it for importing torch
+NOTED = ("failed", "unequal", "without theirs", "errors")  # in results: what failed while the rest went on
 TOLD = ("results.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
 ARCHIVE, PART = "measured.tar.gz", 15_000_000  # bytes of one of its files at most
 LEAVES = 29_000_000  # bytes that it has before it is compressed, at most
@@ -176,13 +178,15 @@ class Call:
         with self.lock:
             spent = self.summary.get(entry.name, {}).get("seconds", 0.0) + time.monotonic() - began
             found = {"state": state, "seconds": round(spent, 1), "command": shlex.join(command[1:]), **self.where}
+            found["noted"] = noted = noted_in(self.options.out / f"{entry.name}.json")
             if served is not None:
                 found["mps"] = "used" if served else f"not used: {self.mps.why_not}"
             self.summary[entry.name] = found
             atomic.write_json(self.summary, self.path)
             if self.options.to is not None:
                 send(self.options.out, self.options.to)
-        print(f"{entry.name}: {state} after {spent:.0f} s: {last_line(log)}", flush=True)
+        told = f"{len(noted)} failed, the first: {noted[0][:200]}" if noted else last_line(log)
+        print(f"{entry.name}: {state} after {spent:.0f} s: {told}", flush=True)
 
 
 def ended(process: "subprocess.Popen[bytes]", left: Callable[[], float]) -> str:
@@ -215,6 +219,22 @@ def take(run: Path, out: Path, name: str) -> None:
     for told in TOLD:
         if (run / told).is_file():
             shutil.copy(run / told, out / f"{name}.{told}")
+
+
+def noted_in(results: Path) -> list[str]:
+    """An entry that is done may have a row that is not: a peer that is missing, a lever that does not compile."""
+
+    def within(found: Any) -> list[str]:
+        if isinstance(found, list):
+            return [one for part in found for one in within(part)]
+        if not isinstance(found, dict):
+            return []
+        own = [f"{name}: {found[name]}" for name in NOTED if found.get(name)]
+        return own + [one for name, part in found.items() if name not in NOTED for one in within(part)]
+
+    with suppress(OSError, ValueError, UserError):  # there are none, or it was stopped as it wrote them
+        return within(atomic.read_json(results))
+    return []
 
 
 def last_line(log: Path) -> str:

@@ -1,6 +1,7 @@
 """What benchmarks/on_gpu.py takes from machine to machine, and how it ends what runs."""
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -98,6 +99,18 @@ def test_what_an_entry_has_begun_may_save_when_it_is_stopped(on_gpu, tmp_path):
     is_ready = tmp_path / "saved.ready"
     assert on_gpu.ended(process, lambda: 0.0 if is_ready.exists() else 1.0) == "stopped"
     assert saved.read_text() == "saved"
+
+
+def test_what_failed_in_its_place_is_told(on_gpu, tmp_path, call, capsys):
+    row = {"ms": {"ours": 1.0}, "errors": {}, "ways": {"fp8": {"failed": "RuntimeError: no"}}}
+    results = {"environment": {}, "rows": [row, {"errors": {"theirs": "ImportError: SciPy"}}, {"unequal": ""}]}
+    made, entries = call({"one": f"open({str(tmp_path / 'out' / 'one.json')!r}, 'w').write({json.dumps(results)!r})"})
+    made.run(entries)
+    expected = ["failed: RuntimeError: no", "errors: {'theirs': 'ImportError: SciPy'}"]
+    assert made.summary["one"]["state"] == "done" and made.summary["one"]["noted"] == expected
+    assert "2 failed, the first: failed: RuntimeError: no" in capsys.readouterr().out
+    (tmp_path / "half.json").write_text('{"rows": [')
+    assert on_gpu.noted_in(tmp_path / "half.json") == on_gpu.noted_in(tmp_path / "none.json") == []
 
 
 # ---- MPS
