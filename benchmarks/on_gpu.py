@@ -232,7 +232,7 @@ def noted_in(results: Path) -> list[str]:
         own = [f"{name}: {found[name]}" for name in NOTED if found.get(name)]
         return own + [one for name, part in found.items() if name not in NOTED for one in within(part)]
 
-    with suppress(OSError, ValueError, UserError):  # there are none, or it was stopped as it wrote them
+    with suppress(UserError):  # there are none, or it was stopped as it wrote them
         return within(atomic.read_json(results))
     return []
 
