@@ -60,6 +60,14 @@ def test_it_learns(family, objective):
     assert objective == "classify" or any(parameter.grad.any() for parameter in moved)
 
 
+@pytest.mark.parametrize("family", ["convnext", "pvt-v1", "pvt-v2"])
+def test_crops_that_are_too_small_are_one_clear_line(family):
+    torch.manual_seed(0)
+    built = TAKES["dino"].build(replace(MODELS[family], picture_px=(32, 32), patch=16).build(), ())
+    with pytest.raises(UserError, match=r"a picture of 16 x 16 is too small: .* choose larger pictures"):
+        built(batch(), torch.tensor(0.1))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "settings", [DistillSettings(student=ClassifySettings()), FunctionMatchingSettings()], ids=["distill", "matching"]

@@ -76,6 +76,7 @@ class ConvNeXt(PatchEncoder):
         small_weights(self)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        self._check_size((images.shape[-2], images.shape[-1]))  # small crops come here too
         first = self._stages()[0].downsampling
         x = run(first, images.permute(0, 2, 3, 1), checkpointing=self.checkpointing)
         return x.flatten(1, 2), Grid(x.shape[1], x.shape[2])
@@ -103,12 +104,16 @@ class ConvNeXt(PatchEncoder):
         return self._stages()[0].downsampling.conv.weight
 
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
+        self._check_size(picture_px)
+        super().resize(picture_px, mode)
+
+    def _check_size(self, picture_px: tuple[int, int]) -> None:
         least = self.outputs[-1].stride[0]
         if min(picture_px) < least:
             raise UserError(
-                f"a picture of {picture_px[0]} x {picture_px[1]} is too small: each side needs at least {least} px"
+                f"a picture of {picture_px[0]} x {picture_px[1]} is too small: each side needs at least {least} px; "
+                "choose larger pictures or a smaller patch"
             )
-        super().resize(picture_px, mode)
 
 
 @dataclass(frozen=True, kw_only=True)

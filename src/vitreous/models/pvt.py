@@ -199,6 +199,7 @@ class PVT(PatchEncoder):
         self.resize(settings.picture_px)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        self._grids((images.shape[-2], images.shape[-1]))  # small crops come here too
         return self._stages()[0].embed(images)
 
     def features_of(self, tokens: Tensor, grid: Grid) -> Features:
@@ -228,10 +229,8 @@ class PVT(PatchEncoder):
         return found
 
     def attention_layers(self) -> list[AttentionLayer]:
-        grid: tuple[int, int] = self.picture_px
-        found = []
-        for number, (level, output) in enumerate(zip(self._stages(), self.outputs, strict=True), start=1):
-            grid = level.grid(grid)
+        found, places = [], zip(self._stages(), self.outputs, self._grids(self.picture_px), strict=True)
+        for number, (level, output, grid) in enumerate(places, start=1):
             place = Layout(
                 grid=grid,
                 num_prefix=0 if level.prefix is None else 1,
@@ -261,17 +260,22 @@ class PVT(PatchEncoder):
     def resize(self, picture_px: tuple[int, int], mode: str = "bilinear") -> None:
         if mode not in get_args(Resizing):
             raise UserError(f"unknown resizing of positions {mode!r}: {', '.join(get_args(Resizing))}")
-        grid: tuple[int, int] = picture_px
-        for level in self._stages():
-            grid = level.grid(grid)
-            if min(grid) < level.least:
-                raise UserError(
-                    f"a picture of {picture_px[0]} x {picture_px[1]} is too small: a stage's map of {grid[0]} x "
-                    f"{grid[1]} is reduced by {level.least}; choose larger pictures or a smaller patch"
-                )
+        for level, grid in zip(self._stages(), self._grids(picture_px), strict=True):
             if level.positions is not None:
                 level.positions.resize(grid, cast(Resizing, mode))
         self.picture_px = picture_px
+
+    def _grids(self, picture_px: tuple[int, int]) -> list[Grid]:
+        """Of the stages' maps, for pictures of a size that all of them can reduce."""
+        found: list[Grid] = []
+        for level in self._stages():
+            found.append(level.grid(found[-1] if found else picture_px))
+            if min(found[-1]) < level.least:
+                raise UserError(
+                    f"a picture of {picture_px[0]} x {picture_px[1]} is too small: a stage's map of {found[-1].h} x "
+                    f"{found[-1].w} is reduced by {level.least}; choose larger pictures or a smaller patch"
+                )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
