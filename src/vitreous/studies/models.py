@@ -58,6 +58,7 @@ CONVNEXTS = {
 HEAD_WIDTH = 32
 WINDOW = 4  # of Swin: a quarter of the first map's side
 RATE = 0.1  # of stochastic depth
+LAYER_SCALE = 0.1  # start of ConvNeXt's: from the published 1e-6, blocks take hundreds of steps to count for anything
 CELLS = 8  # patches per side, about, by default
 
 
@@ -147,6 +148,7 @@ def _convnext(size: tuple[int, int], patch: int, width: int, depths: tuple[int, 
         patch=_first_step(patch),
         widths=_widths(width, depths),
         depths=depths,
+        layer_scale=LAYER_SCALE,
         stochastic_depth=RATE,
     )
 
