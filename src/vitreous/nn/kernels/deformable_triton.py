@@ -7,7 +7,7 @@ gradients to the last bit.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -52,9 +52,10 @@ def _launch(
     )
 
 
-@lru_cache(maxsize=64)
+@cache
 def _levels(sides: tuple[int, ...], device: torch.device) -> Tensor:
-    """(levels, 3) int32: height, width and first token. Kept, because a CUDA graph could not copy it from the host."""
+    """(levels, 3) int32: height, width and first token. Kept, all of them: a CUDA graph could not copy it from the host,
+    and reads it for as long as it lives."""
     shapes = list(zip(sides[::2], sides[1::2], strict=True))
     starts = [sum(h * w for h, w in shapes[:level]) for level in range(len(shapes))]
     rows = [(h, w, start) for (h, w), start in zip(shapes, starts, strict=True)]
