@@ -54,8 +54,8 @@ def _launch(
 
 @cache
 def _levels(sides: tuple[int, ...], device: torch.device) -> Tensor:
-    """(levels, 3) int32: height, width and first token. Kept, all of them: a CUDA graph could not copy it from the host,
-    and reads it for as long as it lives."""
+    """(levels, 3) int32: height, width and first token. All are kept: a CUDA graph could not copy them from the host,
+    and reads them for as long as it lives."""
     shapes = list(zip(sides[::2], sides[1::2], strict=True))
     starts = [sum(h * w for h, w in shapes[:level]) for level in range(len(shapes))]
     rows = [(h, w, start) for (h, w), start in zip(shapes, starts, strict=True)]
