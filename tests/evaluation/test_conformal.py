@@ -21,34 +21,31 @@ def test_the_threshold_has_the_correction_for_few_pictures():
     assert fit_threshold(val, 0.9) == pytest.approx(0.2, rel=1e-5)
     assert fit_threshold(val, 0.8) == pytest.approx(0.3, rel=1e-5)
     assert fit_threshold(val, 0.91) == 0
-    assert fit_threshold(val, 0.91, kind="adaptive") == 1
     assert prediction_sets(val, fit_threshold(val, 0.8)).tolist()[:2] == [[True, False], [True, False]]
     assert prediction_sets(val, fit_threshold(val, 0.8)).tolist()[5:] == [[True, True]] * 3 + [[False, True]]
     assert prediction_sets(val, 0.0).all()
 
 
-@pytest.mark.parametrize("kind", ["threshold", "adaptive"])
 @pytest.mark.parametrize("coverage", [0.8, 0.95])
-def test_the_promise_holds_on_average(kind, coverage):
+def test_the_promise_holds_on_average(coverage):
     """Many validation sets of 60 pictures, the temperature fitted on them too: the mean coverage is within three
     standard errors of what is promised, for a model that is far too sure of itself."""
     covered = []
     for repeat in range(150):
         both = simulated(560, seed=repeat, sharpness=3.0)
         val, test = both.only(both.ids < 60), both.only(both.ids >= 60)
-        covered.append(measure_sets(val, test, coverage, fit_temperature(val), kind).measured.value)
+        covered.append(measure_sets(val, test, coverage, fit_temperature(val)).measured.value)
     found = torch.tensor(covered)
     error = float(found.std()) / 150**0.5
     promised = -(-61 * coverage // 1) / 61  # exactly: rank / (n + 1)
     assert abs(float(found.mean()) - promised) < 3 * error + 0.005
 
 
-@pytest.mark.parametrize("kind", ["threshold", "adaptive"])
-def test_measured_coverage_lies_in_the_expected_range(kind):
+def test_measured_coverage_lies_in_the_expected_range():
     inside = 0
     for repeat in range(100):
         both = simulated(700, seed=1000 + repeat)
-        found = measure_sets(both.only(both.ids < 200), both.only(both.ids >= 200), 0.9, kind=kind)
+        found = measure_sets(both.only(both.ids < 200), both.only(both.ids >= 200), 0.9)
         inside += found.expected_low <= found.measured.value <= found.expected_high
         assert found.holds == (found.measured.value >= found.expected_low)
     assert 89 <= inside <= 100
@@ -59,26 +56,6 @@ def test_a_broken_promise_is_noticed():
     val, test = simulated(500, seed=1), simulated(500, seed=2)
     assert measure_sets(val, test).holds
     assert not measure_sets(val, replace(test, labels=test.labels.flip(0))).holds
-
-
-def test_adaptive_sets_are_more_even_and_threshold_sets_smaller():
-    """Easy and hard pictures mixed: of the hard ones, adaptive sets cover more nearly what was asked for."""
-    easy, hard = simulated(6000, seed=1, noise=6.0), simulated(6000, seed=2, noise=1.0)
-    both = LabelledLogits(
-        torch.cat([easy.logits, hard.logits]), torch.cat([easy.labels, hard.labels]), torch.arange(12000), easy.classes
-    )
-    odd = both.ids % 2 == 1
-    val, test = both.only(odd), both.only(~odd)
-    is_hard = test.ids >= 6000
-    gaps, sizes = {}, {}
-    for kind in ("threshold", "adaptive"):
-        sets = prediction_sets(test, fit_threshold(val, 0.9, kind=kind), kind=kind)
-        held = sets.gather(1, test.labels[:, None])[:, 0].double()
-        assert float(held.mean()) == pytest.approx(0.9, abs=0.02)
-        gaps[kind] = abs(float(held[is_hard].mean()) - 0.9)
-        sizes[kind] = float(sets.sum(1).double().mean())
-    assert gaps["adaptive"] < 0.02 < gaps["threshold"]
-    assert sizes["threshold"] < sizes["adaptive"]
 
 
 @pytest.mark.parametrize(("num_val", "num_test", "coverage"), [(50, 200, 0.9), (1000, 10_000, 0.95), (9, 20, 0.9)])

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from vitreous.errors import UserError
 from vitreous.evaluation import baseline
 from vitreous.evaluation.features import FeatureSet
-from vitreous.evaluation.probes import LINEAR_PENALTIES, few_shot, few_shot_fit, knn, knn_votes, linear_probe, probes
+from vitreous.evaluation.probes import LINEAR_PENALTIES, few_shot, few_shot_fit, knn, knn_votes, linear_probe
 
 
 @pytest.mark.parametrize("temperature", [None, 0.07])
@@ -130,7 +129,8 @@ def test_classes_with_few_pictures_or_none():
     assert [point.short_classes for point in found] == [0, 1]
     without = few_shot(train.only(train.labels != 3), test, shots=(5,), seeds=2)
     assert without[0].mean <= 0.75
-    probes(train.only(train.labels != 3), test, seeds=2)
+    knn(train.only(train.labels != 3), test)
+    linear_probe(train.only(train.labels != 3), test)
 
 
 def test_bad_features():
@@ -139,10 +139,3 @@ def test_bad_features():
         knn(many, many)
     with pytest.raises(UserError, match="needs training and test"):
         knn(blobs(8), blobs(8).only(torch.zeros(8, dtype=torch.bool)))
-
-
-def test_all_probes_as_json():
-    found = probes(blobs(120, seed=1), blobs(120, seed=2), seeds=2)
-    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert [one["weights"] for one in document["knn"]] == ["similarity", "plain"]
-    assert [one["shots"] for one in document["few_shot"]] == [1, 5, 10, 25]

@@ -1,13 +1,9 @@
 """Sets of classes that contain the right one with a chosen probability, for any model (split conformal prediction).
 
-Two kinds, both with the guarantee P(right class in set) >= coverage for pictures like the validation pictures:
-
-- "threshold" (LAC; Sadinle, Lei and Wasserman 2019): all classes of at least some probability. The default: its sets
-  are the smallest on average, it needs no random numbers, and `predict` applies it with one comparison. If the model is
-  right more often than the coverage requires, sets of uncertain pictures are empty, which means "none is likely".
-- "adaptive" (APS; Romano, Sesia and Candes 2020): the most likely classes, until their probabilities add up to a level;
-  whether the last one stays is drawn at random, by the picture's key. Hard pictures get larger sets, which brings each
-  of them nearer to the coverage, but sets are larger on the whole.
+A set holds all classes of at least some probability (LAC; Sadinle, Lei and Wasserman 2019): of all sets with the
+guarantee P(right class in set) >= coverage, for pictures like the validation pictures, these are the smallest on
+average. They need no random numbers, and `predict` applies them with one comparison. If the model is right more often
+than the coverage requires, sets of uncertain pictures are empty, which means "none is likely".
 
 The temperature, one number, is usually fitted on the same validation pictures, which weakens the guarantee by about one
 picture.
@@ -15,18 +11,16 @@ picture.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous import keys as K
 from vitreous import settings
 from vitreous.errors import UserError
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.metrics import Estimate, mean_estimate, wilson
 
-Kind = Literal["threshold", "adaptive"]
 COVERAGES = (0.9, 0.95, 0.99)
 SLACK = 1e-6  # share by which a threshold is relaxed, so that float32 on another device gives the same sets
 
@@ -35,9 +29,8 @@ SLACK = 1e-6  # share by which a threshold is relaxed, so that float32 on anothe
 class Sets:
     """Measured on test pictures."""
 
-    kind: Kind
     coverage: float  # as requested
-    threshold: float  # least probability of a class in the set; for "adaptive", the level of the sum
+    threshold: float  # least probability of a class in the set
     measured: Estimate  # share of the sets that contain the right class; Wilson's interval
     expected_low: float  # 95 % of such measurements are between these, given the numbers of pictures
     expected_high: float
@@ -60,54 +53,34 @@ def check_coverage(coverage: float) -> None:
         raise UserError(f"coverage is {coverage}: it must be between 0 and 1, such as 0.9")
 
 
-def fit_threshold(val: LabelledLogits, coverage: float, temperature: float = 1.0, kind: Kind = "threshold") -> float:
+def fit_threshold(val: LabelledLogits, coverage: float, temperature: float = 1.0) -> float:
     """The threshold for sets of this coverage, with the correction for n pictures: the ceil((n + 1) coverage)-th best.
 
     If there are too few validation pictures for the coverage, every class belongs to the set.
     """
     check_coverage(coverage)
-    scores = _scores(val, temperature, kind).gather(1, val.one_label()[:, None])[:, 0]
+    right = val.probabilities(temperature).gather(1, val.one_label()[:, None])[:, 0]
     rank = math.ceil((len(val) + 1) * coverage - 1e-9)  # 10 * 0.9 is 9, which floating point exceeds by a hair
     if rank > len(val):
-        return 0.0 if kind == "threshold" else 1.0
-    worst = float(scores.sort().values[rank - 1])
-    return max(1 - worst, 0.0) * (1 - SLACK) if kind == "threshold" else min(worst * (1 + SLACK), 1.0)
+        return 0.0
+    return float(right.sort(descending=True).values[rank - 1]) * (1 - SLACK)
 
 
-def prediction_sets(
-    found: LabelledLogits, threshold: float, temperature: float = 1.0, kind: Kind = "threshold"
-) -> Tensor:
+def prediction_sets(found: LabelledLogits, threshold: float, temperature: float = 1.0) -> Tensor:
     """(N, K) bool: the classes in the set of every picture."""
-    if kind == "threshold":
-        return found.probabilities(temperature) >= threshold
-    return _scores(found, temperature, kind) <= threshold
+    return found.probabilities(temperature) >= threshold
 
 
-def _scores(found: LabelledLogits, temperature: float, kind: Kind) -> Tensor:
-    """(N, K): the nonconformity of every class for every picture."""
-    probabilities = found.probabilities(temperature)
-    if kind == "threshold":
-        return 1 - probabilities
-    # The probability of all more likely classes, and a random part of its own (Romano et al., equation 5).
-    ordered, order = probabilities.sort(dim=1, descending=True, stable=True)
-    part = K.uniform(K.sample_keys(0, 0, found.ids), "conformal", 1).double()  # (N, 1)
-    reached = ordered.cumsum(dim=1) - ordered * part
-    return torch.empty_like(reached).scatter_(1, order, reached)
-
-
-def measure_sets(
-    val: LabelledLogits, test: LabelledLogits, coverage: float = 0.9, temperature: float = 1.0, kind: Kind = "threshold"
-) -> Sets:
+def measure_sets(val: LabelledLogits, test: LabelledLogits, coverage: float = 0.9, temperature: float = 1.0) -> Sets:
     """The threshold from validation pictures, and its result on test pictures."""
     labels = test.one_label()
     if not len(test):
         raise UserError("there are no pictures to score")
-    threshold = fit_threshold(val, coverage, temperature, kind)
-    chosen = prediction_sets(test, threshold, temperature, kind)
+    threshold = fit_threshold(val, coverage, temperature)
+    chosen = prediction_sets(test, threshold, temperature)
     sizes = chosen.sum(dim=1)
     low, high = expected_range(len(val), len(test), coverage)
     return Sets(
-        kind=kind,
         coverage=coverage,
         threshold=threshold,
         measured=wilson(int(chosen.gather(1, labels[:, None]).sum()), len(test)),

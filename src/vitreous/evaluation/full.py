@@ -11,7 +11,7 @@ from vitreous.evaluation.abstention import Abstention, Silence, abstention, sile
 from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.evaluation.calibration import Calibration, fit_temperature
 from vitreous.evaluation.calibration import calibration as measured_calibration
-from vitreous.evaluation.conformal import COVERAGES, Kind, Sets, fit_threshold, measure_sets
+from vitreous.evaluation.conformal import COVERAGES, Sets, fit_threshold, measure_sets
 from vitreous.evaluation.logits import LabelledLogits
 from vitreous.evaluation.many import ManyEvaluation, choose_thresholds, decisions, evaluate_many
 from vitreous.evaluation.metrics import Estimate, Scores, scores
@@ -47,7 +47,7 @@ class ClassEvaluation:
     @property
     def calibration(self) -> ClassCalibration:
         """What `predict` needs to know, for the model's card."""
-        sets = tuple((one.coverage, one.threshold) for one in self.sets if one.kind == "threshold")
+        sets = tuple((one.coverage, one.threshold) for one in self.sets)
         return ClassCalibration(temperature=self.temperature, sets=sets)
 
     def tables(self) -> list[Table]:
@@ -109,8 +109,6 @@ def evaluate_classes(
     *,
     temperature: float | None = None,  # None: fitted on val, or 1 without it
     coverages: tuple[float, ...] = COVERAGES,
-    kind: Kind = "threshold",
-    wishes: tuple[float, ...] = WISHES,
 ) -> ClassEvaluation:
     """Val fits temperature and thresholds, and may be absent; test is measured."""
     if temperature is None:
@@ -121,9 +119,9 @@ def evaluate_classes(
         validation_pictures=0 if val is None else len(val),
         before=measured_calibration(test),
         after=measured_calibration(test, temperature),
-        sets=() if val is None else tuple(measure_sets(val, test, wanted, temperature, kind) for wanted in coverages),
+        sets=() if val is None else tuple(measure_sets(val, test, wanted, temperature) for wanted in coverages),
         abstention=abstention(test, temperature),
-        silences=() if val is None else tuple(silence(val, test, wish, temperature) for wish in wishes),
+        silences=() if val is None else tuple(silence(val, test, wish, temperature) for wish in WISHES),
     )
 
 

@@ -100,12 +100,13 @@ def wilson(right: int, num: int) -> Estimate:
     return Estimate(share, 0.0 if right == 0 else centre - half, 1.0 if right == num else centre + half)
 
 
-def mean_estimate(values: Tensor, lowest: float = 0.0, highest: float = math.inf) -> Estimate:
-    """The mean of independent values, by the normal approximation, within the possible range."""
+def mean_estimate(values: Tensor, highest: float = math.inf) -> Estimate:
+    """The mean of independent values, by the normal approximation, within the possible range,
+    from 0 up."""
     values = values.double()
     mean = float(values.mean())
     half = Z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Estimate(mean, max(mean - half, lowest), min(mean + half, highest))
+    return Estimate(mean, max(mean - half, 0.0), min(mean + half, highest))
 
 
 def mean_of_shares(shares: list[Estimate]) -> Estimate:

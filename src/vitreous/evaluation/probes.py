@@ -1,6 +1,6 @@
 """What frozen features know: neighbours, a linear layer, and the paper's few-shot protocol.
 
-Every choice (penalty, neighbours' weights) is made on training features; test features are only scored, once.
+A penalty is chosen on training features; test features are only scored, once.
 """
 
 import math
@@ -26,6 +26,8 @@ from vitreous.terminal import track
 
 # ---- Neighbours
 
+TEMPERATURE = 0.07  # of similarities (Wu et al. 2018; DINO)
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -39,13 +41,12 @@ def knn(
     test: FeatureSet,
     num: int = 20,
     weights: Literal["similarity", "plain"] = "similarity",
-    temperature: float = 0.07,
 ) -> Neighbours:
-    """Votes of the nearest by cosine, each weighted by exp(similarity / temperature) (Wu et al. 2018; DINO), or one."""
+    """Votes of the nearest by cosine, each weighted by exp(similarity / TEMPERATURE), or one."""
     num_classes = _num_classes(train, test)
     num = min(num, len(train))
-    sharpness = temperature if weights == "similarity" else None
-    votes = knn_votes(train, test.values, num_classes, num=num, temperature=sharpness)
+    temperature = TEMPERATURE if weights == "similarity" else None
+    votes = knn_votes(train, test.values, num_classes, num=num, temperature=temperature)
     return Neighbours(num, weights, _accuracy(votes, test.labels))
 
 
@@ -68,6 +69,7 @@ def knn_votes(
 # ---- A linear layer
 
 LINEAR_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the mean loss, on standardised features
+HELD_OUT = 0.2  # share of train on which the penalty is chosen
 LINEAR_TOLERANCE = 1e-4  # largest entry of the gradient; predictions stop changing long before
 
 
@@ -86,13 +88,11 @@ def linear_probe(
     train: FeatureSet,
     test: FeatureSet,
     penalties: tuple[float, ...] = LINEAR_PENALTIES,
-    held_out: float = 0.2,
-    seed: int = 0,
 ) -> LinearProbe:
     """Logistic regression by L-BFGS, run until its gradient vanishes. The weaker the penalty, the longer that takes:
     the first that does not converge, and all weaker ones, are left out of the choice."""
     num_classes = _num_classes(train, test)
-    chosen = _held_out(train, held_out, seed)
+    chosen = _held_out(train)
     part, rest = train.only(~chosen), train.only(chosen)
     fits: dict[float, Tensor] = {}
     start = None
@@ -140,13 +140,13 @@ def standardised(train: FeatureSet) -> tuple[Pixels, tuple[Tensor, Tensor]]:
     return Pixels((values - centre) / size, train.labels), (centre, size)
 
 
-def _held_out(train: FeatureSet, share: float, seed: int) -> Tensor:
-    """(N,) bool: this share of every class, drawn by the pictures' keys; a class of one picture keeps it."""
+def _held_out(train: FeatureSet) -> Tensor:
+    """(N,) bool: HELD_OUT of every class, drawn by the pictures' keys; a class of one picture keeps it."""
     chosen = torch.zeros(len(train), dtype=torch.bool, device=train.ids.device)
-    for places in by_class(train, seed):
-        chosen[places[: round(share * len(places))]] = True
+    for places in by_class(train, seed=0):
+        chosen[places[: round(HELD_OUT * len(places))]] = True
     if not chosen.any() or chosen.all():
-        raise UserError(f"{len(train)} pictures are too few to hold out {share:.0%} of them and choose a penalty")
+        raise UserError(f"{len(train)} pictures are too few to hold out {HELD_OUT:.0%} of them and choose a penalty")
     return chosen
 
 
@@ -235,27 +235,6 @@ def _left_out_loss(problem: LeastSquares, penalty: float, few: FeatureSet) -> fl
     found = LabelledLogits(logits, few.labels, few.ids, tuple(map(str, range(logits.shape[1]))))
     loss = float(log_losses(found, fit_temperature(found)).mean())
     return loss if math.isfinite(loss) else math.inf
-
-
-# ---- All of them
-
-
-@dataclass(frozen=True)
-class Probes:
-    knn: tuple[Neighbours, ...]
-    linear: LinearProbe
-    few_shot: tuple[FewShot, ...]
-
-    def to_json(self) -> Any:
-        return settings.to_json(self)
-
-
-def probes(train: FeatureSet, test: FeatureSet, seeds: int = 5) -> Probes:
-    return Probes(
-        knn=(knn(train, test), knn(train, test, weights="plain")),
-        linear=linear_probe(train, test),
-        few_shot=few_shot(train, test, seeds=seeds),
-    )
 
 
 def _num_classes(train: FeatureSet, test: FeatureSet) -> int:
