@@ -14,18 +14,15 @@ from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.probes import LINEAR_PENALTIES, few_shot, few_shot_fit, knn, knn_votes, linear_probe
 
 
-@pytest.mark.parametrize("temperature", [None, 0.07])
-def test_neighbours_equal_scikit_learn(temperature):
+def test_neighbours_equal_scikit_learn():
     train, test = blobs(300, seed=1, spread=2.0), blobs(150, seed=2, spread=2.0)
-    weights = "uniform" if temperature is None else lambda distances: np.exp((1 - distances) / temperature)
-    theirs = KNeighborsClassifier(15, metric="cosine", algorithm="brute", weights=weights).fit(
-        train.values, train.labels
-    )
-    votes = knn_votes(train, test.values, 4, num=15, temperature=temperature, chunk=64)
+    theirs = KNeighborsClassifier(
+        15, metric="cosine", algorithm="brute", weights=lambda distances: np.exp((1 - distances) / 0.07)
+    ).fit(train.values, train.labels)
+    votes = knn_votes(train, test.values, 4, num=15, chunk=64)
     shares = votes / votes.sum(dim=1, keepdim=True)
     torch.testing.assert_close(shares, torch.from_numpy(theirs.predict_proba(test.values)).double(), atol=1e-4, rtol=0)
-    kind = "plain" if temperature is None else "similarity"
-    found = knn(train, test, num=15, weights=kind)
+    found = knn(train, test, num=15)
     assert found.accuracy.value == pytest.approx(theirs.score(test.values, test.labels))
     assert 0.4 < found.accuracy.value < 0.99
 

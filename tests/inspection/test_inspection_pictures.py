@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitreous.inspection.pictures import brightness, enlarged, in_squares, lit, overlay, scale, side_by_side, upsampled
+from vitreous.inspection.pictures import brightness, enlarged, in_squares, lit, overlay, scale, upsampled
 
 
 def test_bilinear_between_the_centres_of_patches():
@@ -35,8 +35,6 @@ def test_the_picture_times_the_map():
     assert shaded.dtype == np.uint8 and shaded.shape == (2, 4, 3)
     assert shaded[0, :, 0].tolist() == [100, 125, 175, 200]
     assert overlay(picture, torch.tensor([[0.1, 0.2]]), stretch=True)[1, :, 2].tolist() == [0, 50, 150, 200]
-    both = side_by_side(picture, torch.tensor([[0.1, 0.2]]))
-    assert np.array_equal(both[:, :4], picture) and np.array_equal(both[:, 4:], shaded)
 
 
 def test_maps_without_a_highest_place():

@@ -58,10 +58,6 @@ def saturation(images: Tensor, factor: Tensor) -> Tensor:
     return blend(images, grey(images), factor)
 
 
-def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    return blend(images, blurred(images), factor)
-
-
 def hue(images: Tensor, turn: Tensor) -> Tensor:
     """Turns the colour circle by `turn` (B,) in -0.5 .. 0.5."""
     red, green, blue = images.to(torch.float32).unbind(1)

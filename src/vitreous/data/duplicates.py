@@ -80,10 +80,9 @@ def _shrunk(pixels: Picture, side: int) -> Floats:
     return resize(batch, (side, side), "bilinear")[0].permute(1, 2, 0).numpy().astype(np.float32)
 
 
-def fingerprints(source: Source, what: str = "") -> tuple[Fingerprints, Numbers]:
+def fingerprints(source: Source) -> tuple[Fingerprints, Numbers]:
     """Of every picture that can be read, and which those are."""
-    what = what or f"looking for duplicates in {source.name}"
-    found = list(worked(source, lambda sample: fingerprint(sample.picture), what))
+    found = list(worked(source, lambda sample: fingerprint(sample.picture), f"looking for duplicates in {source.name}"))
     return Fingerprints.of([one for _, one in found]), np.array([index for index, _ in found], dtype=np.int64)
 
 

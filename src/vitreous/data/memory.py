@@ -89,10 +89,13 @@ def unread(source: Source, readable: Sequence[int]) -> tuple[str, ...]:
     return tuple(source.where(int(index)) for index in np.setdiff1d(np.arange(len(source)), readable))
 
 
-def estimated_bytes(source: Source, num_probes: int = 24) -> float:
+PROBES = 24  # pictures that are read to judge all
+
+
+def estimated_bytes(source: Source) -> float:
     """What a source would take when decoded, judged by pictures spread evenly over it."""
     sizes = []
-    for index in np.unique(np.linspace(0, len(source) - 1, num_probes).astype(int)):
+    for index in np.unique(np.linspace(0, len(source) - 1, PROBES).astype(int)):
         try:
             picture, large = source.sample(int(index))
             sizes.append(picture.nbytes + sum(target.nbytes for target in large.values()))

@@ -165,12 +165,8 @@ class ParquetMasks(Masks):
         """Nothing: masks are in the same file as the pictures, whose name and size are told."""
 
 
-def read_cell(cell: Any, folder: Path) -> Picture:
-    """The picture in a cell: {bytes, path}, or the bytes alone."""
-    return read_picture(stored_in(cell, folder))
-
-
 def stored_in(cell: Any, folder: Path) -> bytes | Path:
+    """The picture in a cell: {bytes, path}, or the bytes alone."""
     data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
     if data is not None:
         return bytes(data)

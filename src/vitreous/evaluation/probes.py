@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,36 +32,26 @@ TEMPERATURE = 0.07  # of similarities (Wu et al. 2018; DINO)
 @dataclass(frozen=True)
 class Neighbours:
     num: int
-    weights: Literal["similarity", "plain"]
     accuracy: Estimate  # Wilson's interval
 
 
-def knn(
-    train: FeatureSet,
-    test: FeatureSet,
-    num: int = 20,
-    weights: Literal["similarity", "plain"] = "similarity",
-) -> Neighbours:
-    """Votes of the nearest by cosine, each weighted by exp(similarity / TEMPERATURE), or one."""
+def knn(train: FeatureSet, test: FeatureSet, num: int = 20) -> Neighbours:
+    """Votes of the nearest by cosine, each weighted by exp(similarity / TEMPERATURE)."""
     num_classes = _num_classes(train, test)
     num = min(num, len(train))
-    temperature = TEMPERATURE if weights == "similarity" else None
-    votes = knn_votes(train, test.values, num_classes, num=num, temperature=temperature)
-    return Neighbours(num, weights, _accuracy(votes, test.labels))
+    votes = knn_votes(train, test.values, num_classes, num=num)
+    return Neighbours(num, _accuracy(votes, test.labels))
 
 
-def knn_votes(
-    train: FeatureSet, values: Tensor, num_classes: int, *, num: int, temperature: float | None, chunk: int = 1024
-) -> Tensor:
-    """(N, K): the summed votes for every class; without a temperature each neighbour has one."""
+def knn_votes(train: FeatureSet, values: Tensor, num_classes: int, *, num: int, chunk: int = 1024) -> Tensor:
+    """(N, K): the summed votes for every class."""
     known = F.normalize(train.values, dim=1)
     votes = torch.zeros(len(values), num_classes, dtype=torch.float64, device=values.device)
     for start in track(range(0, len(values), chunk), "neighbours"):
         part = slice(start, start + chunk)
         near = (F.normalize(values[part], dim=1) @ known.T).topk(num, dim=1)
         # The nearest counts 1, so that no exponential overflows.
-        worth = (near.values - near.values[:, :1]).double()
-        worth = torch.ones_like(worth) if temperature is None else (worth / temperature).exp()
+        worth = ((near.values - near.values[:, :1]).double() / TEMPERATURE).exp()
         votes[part].scatter_add_(1, train.labels[near.indices], worth)
     return votes
 

@@ -23,12 +23,11 @@ class Linear:
 class LeastSquares:
     """A decomposed problem: `fit` and `left_out` are then cheap for any penalty."""
 
-    def __init__(self, values: Tensor, targets: Tensor, intercept: bool = True) -> None:
+    def __init__(self, values: Tensor, targets: Tensor) -> None:
         """values (N, D), targets (N, K)."""
         values, self.targets = values.double(), targets.double()
-        self.intercept = intercept
-        self.centre = values.mean(dim=0) if intercept else values.new_zeros(values.shape[1])
-        self.level = self.targets.mean(dim=0) if intercept else self.targets.new_zeros(self.targets.shape[1])
+        self.centre = values.mean(dim=0)
+        self.level = self.targets.mean(dim=0)
         values, wanted = values - self.centre, self.targets - self.level
         # Both ways give X = U S V^T. For many pictures X^T X is far cheaper to decompose, and exact enough: rounding
         # loses about 1e-16 of its largest square, well below any sensible penalty.
@@ -54,9 +53,7 @@ class LeastSquares:
     def left_out(self, penalty: float) -> Tensor:
         """(N, K): the prediction for each picture by the fit to all others."""
         residuals = self.targets - self.level - self.rotated @ self._shrunk(penalty)
-        leverage = self.squared @ (1 / (self.squares + penalty))
-        if self.intercept:
-            leverage = leverage + 1 / len(self.targets)
+        leverage = self.squared @ (1 / (self.squares + penalty)) + 1 / len(self.targets)  # the bias is fitted too
         found: Tensor = self.targets - residuals / (1 - leverage)[:, None]
         return found
 

@@ -33,14 +33,13 @@ class Seen:
         found: Tensor = self.layer.module.weights(self.x, rows, *self.others)  # type: ignore[operator]
         return found.view(len(found), len(self.layer.queries), self.layer.heads, *found.shape[2:])
 
-    def row_blocks(self, rows: range | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """The same of many rows, few at a time, so that memory stays bounded however large the picture."""
-        num_groups, per_group = self.layer.queries.shape
-        rows = range(per_group) if rows is None else rows
+    def row_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The same of all rows, few at a time, so that memory stays bounded however large the picture."""
+        num_groups, num_rows = self.layer.queries.shape
         a_row = len(self.x) * num_groups * self.layer.heads * self.layer.keys.shape[1]
         size = max(1, BLOCK_VALUES // a_row)
-        for start in range(rows.start, rows.stop, size):
-            block = slice(start, min(start + size, rows.stop))
+        for start in range(0, num_rows, size):
+            block = slice(start, min(start + size, num_rows))
             yield block, self.weights(block)
 
     def of_tokens(self, tokens: Sequence[int]) -> Tensor:

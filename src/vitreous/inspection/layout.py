@@ -14,7 +14,6 @@ __all__ = [
     "Layout",
     "Token",
     "attention_layers",
-    "has_attention",
     "layout",
     "numbered",
     "plain",
@@ -32,10 +31,6 @@ def attention_layers(encoder: nn.Module) -> list[AttentionLayer]:
     if not layers:
         raise UserError("this model has no attention over patches: its receptive field shows what it depends on")
     return layers
-
-
-def has_attention(encoder: nn.Module) -> bool:
-    return bool(plain(encoder).attention_layers())
 
 
 def layout(encoder: nn.Module, layer: int = -1) -> Layout:

@@ -84,8 +84,3 @@ def scale(attention_map: Tensor) -> str:
     """A bright place need not be a decisive one: an even look at n patches gives each the same."""
     highest, even = float(attention_map.max()), float(attention_map.mean())
     return f"at most {100 * highest:.1f} % on a patch, evenly {100 * even:.1f} %"
-
-
-def side_by_side(picture: Pixels, attention_map: Tensor, *, stretch: bool = False) -> Pixels:
-    """(H, 2 W, 3): the picture, and beside it what is looked at."""
-    return np.concatenate([picture, overlay(picture, attention_map, stretch=stretch)], axis=1)

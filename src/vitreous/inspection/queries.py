@@ -78,9 +78,9 @@ def _given(part: nn.Module, forward: Callable[[], T]) -> tuple[T, tuple[Any, ...
         hook.remove()
 
 
-def cells_of(canvas: tuple[int, int], most: int = CELLS) -> tuple[int, int]:
+def cells_of(canvas: tuple[int, int]) -> tuple[int, int]:
     """Square ones, as far as whole numbers allow."""
-    rows, columns = (max(1, round(most * side / max(canvas))) for side in canvas)
+    rows, columns = (max(1, round(CELLS * side / max(canvas))) for side in canvas)
     return rows, columns
 
 

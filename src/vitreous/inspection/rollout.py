@@ -1,6 +1,6 @@
 """Attention rollout (Abnar and Zuidema 2020): what a token sees of the picture through all layers (paper, Figure 6)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,18 +51,8 @@ def check_rolls(encoder: nn.Module) -> None:
         )
 
 
-def rolled(matrices: Iterable[Tensor], residual: bool = True) -> Tensor:
-    """(..., N, N): the product of the layers' matrices, the first layer rightmost, as they are applied."""
-    product = Product(residual)
-    for matrix in matrices:
-        product.add(matrix)
-    if product.value is None:
-        raise ValueError("a rollout needs at least one layer")
-    return product.value
-
-
 class Product:
-    """A running product: one matrix is held, however many layers there are."""
+    """(..., N, N): the running product of the layers' matrices, the first layer rightmost, as they are applied."""
 
     def __init__(self, residual: bool) -> None:
         self.residual = residual

@@ -42,7 +42,7 @@ class Probed:
     few_shot: tuple[FewShot, ...] = ()
 
     def rows(self) -> list[tuple[str, str, str]]:
-        rows = [(self.features, f"{one.num}-NN ({one.weights})", one.accuracy.percent()) for one in self.knn]
+        rows = [(self.features, f"{one.num}-NN", one.accuracy.percent()) for one in self.knn]
         if self.linear is not None:
             rows.append((self.features, f"linear, penalty {self.linear.penalty:g}", self.linear.accuracy.percent()))
         for one in self.few_shot:

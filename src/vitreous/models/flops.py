@@ -21,9 +21,9 @@ def flops(encoder: Encoder, picture_px: tuple[int, int] | None = None) -> int:
     return int(counter.get_total_flops())
 
 
-def training_flops(encoder: Encoder, picture_px: tuple[int, int] | None = None) -> int:
+def training_flops(encoder: Encoder) -> int:
     """FLOPs of one picture's training step."""
-    return TRAINING_FACTOR * flops(encoder, picture_px)
+    return TRAINING_FACTOR * flops(encoder)
 
 
 def num_parameters(encoder: torch.nn.Module) -> int:

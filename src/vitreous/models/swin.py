@@ -25,7 +25,6 @@ from vitreous.nn.attend import attend
 from vitreous.nn.attention import Attention
 from vitreous.nn.blocks import Block, Mlp, depth_rates, small_weights
 from vitreous.nn.relative import BiasTable
-from vitreous.nn.resizing import Resizing
 from vitreous.nn.tokens import PatchEmbedding
 
 # If a side of a map is no larger than a window. shrink: the window shrinks to it, and does not shift along it (timm).
@@ -277,12 +276,12 @@ class Swin(PatchEncoder):
     def first_filters(self) -> Tensor:
         return self.patches.filters()
 
-    def resize_windows(self, window: int, mode: Resizing = "bicubic") -> None:
+    def resize_windows(self, window: int) -> None:
         """Prepare, in place, for windows of another size: the biases of offsets are interpolated, bicubically as the
         released code does."""
         for module in self.modules():
             if isinstance(module, WindowAttention):
-                module.bias_table.resize(0, (window, window), mode)
+                module.bias_table.resize(0, (window, window), "bicubic")
 
     def fit_to(self, settings: EncoderSettings) -> None:
         super().fit_to(settings)

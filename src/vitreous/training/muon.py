@@ -20,7 +20,7 @@ class Matrix(NamedTuple):
     scale: float = 1.0  # of the learning rate
 
 
-def orthogonal(stack: Tensor, rounds: int = ROUNDS) -> Tensor:
+def orthogonal(stack: Tensor) -> Tensor:
     """(K, r, c) -> (K, r, c) bf16: each U S V' becomes about U V', by Newton-Schulz iterations on all at once."""
     a, b, c = QUINTIC
     norm = torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True).clamp(min=1e-7)
@@ -28,7 +28,7 @@ def orthogonal(stack: Tensor, rounds: int = ROUNDS) -> Tensor:
     tall = stack.shape[1] > stack.shape[2]
     if tall:  # the Gram matrix of the shorter side is the smaller one
         x = x.mT
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x

@@ -42,10 +42,6 @@ class SilenceError(Exception):
     """The hub accepted a request and sent nothing, or wants us to wait."""
 
 
-def is_of_hub(where: str) -> bool:
-    return where.startswith(("hf:", "timm:"))
-
-
 def is_installed() -> bool:
     """The hub's own library, which the extra `hub` brings."""
     try:
