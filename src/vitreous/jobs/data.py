@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from vitreous import settings
+from vitreous.data.loader import EvalLoader
 from vitreous.data.names import LayoutSettings
 from vitreous.data.sources import SPLITS, DataSettings, Source, Splits, same_data
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import read_recipe
 from vitreous.settings import typed
 from vitreous.terminal import note
+from vitreous.training.devices import World
+from vitreous.weights.trained import Trained
 
 OpenData = Callable[[DataSettings], Splits]
 
@@ -90,3 +93,8 @@ def _within_data(name: str) -> str:
     if not name.startswith("data."):
         raise UserError(f"--{name}: only data settings can be given here, such as --data.layout.label_column")
     return name.removeprefix("data.")
+
+
+def batches_for(model: Trained, source: Source, world: World) -> EvalLoader:
+    """All pictures, as the model reads them."""
+    return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from vitreous import settings
-from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings, Source, Splits, check_classes, with_classes
 from vitreous.display.html import together
 from vitreous.display.tables import Table
@@ -21,7 +20,7 @@ from vitreous.evaluation.probes import FewShot, LinearProbe, Neighbours, few_sho
 from vitreous.evaluation.relabel import ClassMapping, SetAccuracy, mapped, places_of, read_label_sets, set_accuracy
 from vitreous.evaluation.retrieval import RetrievalEvaluation
 from vitreous.jobs.by_picture import BY_PICTURE, ByPicture
-from vitreous.jobs.data import AskedData, OpenData
+from vitreous.jobs.data import AskedData, OpenData, batches_for
 from vitreous.jobs.matching import evaluate_retrieval, evaluate_zero_shot
 from vitreous.nn.half import half_where_native
 from vitreous.prediction.torch_predictor import TorchPredictor
@@ -146,7 +145,7 @@ def _by_class(
 
     def predicted(source: Source) -> LabelledLogits:
         with half_where_native(world.device):
-            return collect_logits(task, _batches(source, model, world), classes)
+            return collect_logits(task, batches_for(model, source, world), classes)
 
     if mapping is not None:
         renamed = mapped(predicted(test), test.classes, ClassMapping.read(Path(mapping)))
@@ -196,17 +195,13 @@ def _other_classes(source: Source, classes: Sequence[str]) -> str | None:
     return f"The model does not know {unknown[0]!r}{others}, so its own predictions were not measured."
 
 
-def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
-    return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)
-
-
 def _probed(model: Trained, splits: Splits, split: str, *, world: World, probes: Sequence[str]) -> tuple[Probed, ...]:
     test: Source | None = getattr(splits, split)
     if test is None or split == "train":
         raise UserError(f"probes are fitted on train and must be scored on another part, not {split}")
     check_classes(splits.train)  # a run without labels has not checked them
     kinds: dict[str, tuple[FeatureSet, FeatureSet]] = {}
-    parts = [_batches(part, model, world) for part in (splits.train, test)]
+    parts = [batches_for(model, part, world) for part in (splits.train, test)]
     encoder = model.encoder()
     with half_where_native(world.device):
         kinds["pooled"] = (

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 
 from vitreous.data.base import Source, Subset, with_classes
-from vitreous.data.loader import EvalLoader
 from vitreous.data.sources import DataSettings
 from vitreous.data.splits import limited, strata
 from vitreous.data.targets import ClassLabels
@@ -14,7 +13,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.full import ClassEvaluation, evaluate_classes, fitted_calibration
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.retrieval import RetrievalEvaluation, evaluate_ranks
-from vitreous.jobs.data import AskedData
+from vitreous.jobs.data import AskedData, batches_for
 from vitreous.jobs.words import encoded
 from vitreous.nn.graphed import Graphed
 from vitreous.nn.half import half_where_native
@@ -32,7 +31,7 @@ def evaluate_retrieval(model: Trained, source: Source, world: World) -> Retrieva
     task = model.task().to(world.device)
     assert isinstance(task, ImageText)
     metric, predict = RetrievalMetric(task.embed_texts), Graphed(task, lambda task, images: task.predict(images))
-    for batch in _batches(encoded(source, model.tokenizer(), task.settings.text), model, world):
+    for batch in batches_for(model, encoded(source, model.tokenizer(), task.settings.text), world):
         with half_where_native(world.device):
             metric.update(predict(batch.images), batch)
     if not metric.num:
@@ -56,7 +55,7 @@ def evaluate_zero_shot(
 
     def predicted(part: Source) -> LabelledLogits:
         with half_where_native(world.device):
-            return collect_logits(task, _batches(part, classifier, world), classifier.card.classes)
+            return collect_logits(task, batches_for(classifier, part, world), classifier.card.classes)
 
     other = _other_part(asked, split, source)
     val = None if other is None else predicted(other)
@@ -79,7 +78,7 @@ def calibrated(classifier: Trained, data: str, world: World) -> Trained:
     some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
     task = classifier.task().to(world.device)
     with half_where_native(world.device):
-        found = collect_logits(task, _batches(some, classifier, world), classifier.card.classes)
+        found = collect_logits(task, batches_for(classifier, some, world), classifier.card.classes)
     return replace(classifier, card=replace(classifier.card, calibration=fitted_calibration(found)))
 
 
@@ -95,7 +94,3 @@ def _labelled(source: Source) -> Source:
     if not isinstance(source.targets, ClassLabels):
         raise UserError(f"{source.name}: zero-shot needs pictures with one class each, and these have other labels")
     return source
-
-
-def _batches(source: Source, model: Trained, world: World) -> EvalLoader:
-    return EvalLoader(source, model.card.preprocessing, batch_size=256, device=world.device, workers=2)

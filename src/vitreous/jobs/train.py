@@ -38,6 +38,8 @@ from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
 from vitreous.words.tokenizer import Tokenizer
 
+BEST = "best"  # folder of the weights that scored best on the validation part, if these are kept
+
 
 def train(
     recipe: Recipe,
@@ -72,14 +74,14 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
         raise UserError(
             f"{recipe.name} learns without labels, so it has no score to choose a rate by: leave out --rates"
         )
-    with RunDirectory(path, owner=World.join(recipe.training.device).is_first):
+    world, scores = World.join(recipe.training.device), {}
+    with RunDirectory(path, owner=world.is_first):
         pass  # claims the folder of the trials as a run's
-    scores = {}
     for rate in recipe.rates:
         trial = replace(recipe, rates=(), optimizer=replace(recipe.optimizer, lr=rate))
         found = _train(trial, path / f"rate-{rate:g}", False, open_data)
         scores[rate] = found["val"][found["headline"]]
-        if World.join(recipe.training.device).is_first:
+        if world.is_first:
             print(f"learning rate {rate:g}: {found['headline']} {scores[rate]:.2%} on the held-out part", flush=True)
     best = max(scores, key=lambda rate: scores[rate])
     final = replace(
@@ -125,7 +127,7 @@ def _train(
         splits = numbered(splits, class_order(recipe, splits.train.classes))
         recipe, splits, tokenizer = with_words(recipe, splits, world, directory)
         objective = build_objective(recipe, splits.train.classes)
-        _check_scored(recipe, objective, splits.train)
+        _check_scored(recipe, splits.train)
         loop = build_loop(recipe, splits, objective, world)
         if not directory.checkpoints.paths():
             objective.look(eval_batches(splits.train, recipe, world))
@@ -146,7 +148,7 @@ def _train(
     return results
 
 
-def _check_scored(recipe: Recipe, objective: Objective, train: Source) -> None:
+def _check_scored(recipe: Recipe, train: Source) -> None:
     """A task needs targets of its kind; an objective without a task has no score to choose by."""
     task = task_settings(recipe.objective)
     if task is not None:
@@ -187,9 +189,6 @@ def _validation(recipe: Recipe, splits: Splits, directory: RunDirectory, world: 
         return scores
 
     return evaluate
-
-
-BEST = "best"  # folder of the weights that scored best on the validation part, if these are kept
 
 
 def _keep_if_best(folder: Path, state: dict[str, Tensor], scores: dict[str, float], headline: str) -> None:
