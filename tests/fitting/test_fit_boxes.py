@@ -10,6 +10,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.drafts import Problem
 from vitreous.fitting.fit import ending, fit
+from vitreous.fitting.transfer import Start
 from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.evaluate import evaluate
 from vitreous.models import ViTSettings
@@ -45,6 +46,20 @@ def test_maps_of_large_pictures_are_fine_enough_as_they_are(fitted):
     model = ViTSettings(patch=8, width=24, depth=1, heads=2)
     small, large = (BoxDrafts(problem).objective(replace(model, picture_px=(px, px))) for px in (256, 384))
     assert (small.finest, large.finest) == (2, 1)
+
+
+def test_a_first_model_leaves_time_for_what_comes_after(fitted):
+    """40 training pictures, 8 of validation, 12 of test."""
+    wishes, cpu = Wishes(seconds=60.0, changes={}), Hardware(kind="cpu", name="two cores")
+    large = replace(fitted.data, heights=(640,) * 3, widths=(640,) * 3)
+    drafts = BoxDrafts(Problem(large, DataSettings(where="made"), cpu, wishes))
+    start = Start(where="made", why="", digest="", picture_px=(128, 128), picture_s=0.5, is_chosen=True)
+    model = ViTSettings(patch=8, width=24, depth=1, heads=2)
+    smaller = drafts.first_size(model, start)
+    assert smaller < drafts.first_size(model, replace(start, picture_s=0.3)), "20 s to see pictures, 18 s to score them"
+    recipe = fitted.plan.recipe
+    slow_s, fast_s = (drafts.learning_s(recipe, picture_s, 40.0) for picture_s in (0.25, 0.05))
+    assert (slow_s, fast_s) == pytest.approx((40 - 14 - 36 * 0.25, 40 - 14 - 36 * 0.05)), "as fast as they were seen"
 
 
 def test_boxes_are_recognised_and_said(fitted):

@@ -1,7 +1,7 @@
 """Drafts of a detector for some data on some machine."""
 
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
 from vitreous.fitting.budget import FIGURES_S, Pace, pace_of
@@ -31,13 +31,6 @@ ENOUGH_SEEN = 500  # pictures: above, larger ones help a head more than further 
 LEARNING = {"cpu": 0.25, "cuda": 0.1}  # share of the time for its head, if enough remains for training
 ENOUGH_TRAINED = 3.0  # least epochs of training that are worth their time; with fewer, the head gets it
 CALIBRATED = 3  # passes over the validation part for the first model alone
-
-
-class Times(NamedTuple):
-    """The time for a first model, in seconds."""
-
-    looking_s: float
-    learning_s: float
 
 
 class BoxDrafts(PlacedDrafts):
@@ -108,30 +101,43 @@ class BoxDrafts(PlacedDrafts):
         """Large enough for the smaller objects, if time allows."""
         train = self.report.parts[0].boxes
         wanted = min(LARGEST * self.own_side, FINE_PX / max(train.side if train is not None else 0.0, 0.01))
-        seconds = LOOKING[self.hardware.kind] * (self.wishes.budget_s or DEFAULT_S)
-        pictures = min(self.report.num_train, ENOUGH_SEEN)
         sides = [side for side in FIRST_SIDES if side <= wanted] or FIRST_SIDES[:1]
-        affordable = [side for side in sides if pictures * _picture_s(start, (side, side)) <= seconds]
+        affordable = [side for side in sides if self._is_affordable(_picture_s(start, (side, side)))]
         return self.of_side((affordable or sides[:1])[-1], model)
 
-    def first(self, draft: Recipe, start: Start, left_s: float) -> tuple[Recipe, Times]:
-        """The recipe and times of the first model. `draft`: what will be trained after it."""
-        model, kind = draft.model, self.hardware.kind
+    def _is_affordable(self, picture_s: float) -> bool:
+        """Whether there is time to see the training pictures, to learn from them, and for what comes after."""
+        kind, total_s = self.hardware.kind, self._total_s
+        looking_s = picture_s * min(self.report.num_train, ENOUGH_SEEN)
+        needs_s = looking_s + LEARNING[kind] * total_s + self._after_s(picture_s)
+        return looking_s <= LOOKING[kind] * total_s and needs_s <= total_s
+
+    @property
+    def _total_s(self) -> float:
+        return self.wishes.budget_s or DEFAULT_S
+
+    def first(self, draft: Recipe, start: Start) -> Recipe:
+        """The recipe of the first model. `draft`: what will be trained after it."""
+        model = draft.model
         if not self.wishes.gives("model.picture_px"):
             model = replace(model, picture_px=self.first_size(model, start))
         objective = draft.objective if self.is_by_centres else self.centres(model)
-        recipe = replace(draft, model=model, objective=objective)
-        pace = pace_of(recipe, _picture_s(start, model.picture_px))
-        looking_s = LOOKING[kind] * left_s
-        rest_s = left_s - looking_s - self._after_s(pace)
-        epoch_s = pace.step_s * self.report.num_train / recipe.training.batch_size
-        learning_s = LEARNING[kind] * left_s
-        is_all = rest_s - learning_s < ENOUGH_TRAINED * epoch_s and not self.wishes.gives_a_length
-        return recipe, Times(looking_s, max(rest_s, learning_s) if is_all else learning_s)
+        return replace(draft, model=model, objective=objective)
 
-    def _after_s(self, pace: Pace) -> float:
+    def looking_s(self, left_s: float) -> float:
+        """The time to see training pictures for the first model."""
+        return LOOKING[self.hardware.kind] * left_s
+
+    def learning_s(self, recipe: Recipe, picture_s: float, left_s: float) -> float:
+        """The time for its head. `picture_s`: how long each of these pictures took; `left_s`: what is left then."""
+        learning_s, rest_s = LEARNING[self.hardware.kind] * self._total_s, left_s - self._after_s(picture_s)
+        epoch_s = pace_of(recipe, picture_s).step_s * self.report.num_train / recipe.training.batch_size
+        is_all = rest_s - learning_s < ENOUGH_TRAINED * epoch_s and not self.wishes.gives_a_length
+        return max(rest_s, learning_s) if is_all else learning_s
+
+    def _after_s(self, picture_s: float) -> float:
         """The time needed after a first model that is kept as it is."""
-        return 2 * FIGURES_S + pace.picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
+        return 2 * FIGURES_S + picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
         return pace_of(recipe, _picture_s(start, recipe.model.picture_px)) if self.is_by_centres else None

@@ -6,7 +6,7 @@ small head learns from them.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,15 +61,18 @@ class CentreHead:
     epochs: float
 
 
-def centre_head(recipe: Recipe, train: Source, out: Path, *, looking_s: float, learning_s: float) -> CentreHead | None:
-    """A detector whose head learned for this time. None if the pictures have no objects."""
+def centre_head(
+    recipe: Recipe, train: Source, out: Path, *, looking_s: float, learning_s: Callable[[float], float]
+) -> CentreHead | None:
+    """A detector whose head learned for this time, which may depend on the seconds that each picture took. None if the
+    pictures have no objects."""
     world = World.join(recipe.training.device)
     task = build_objective(replace(recipe, start_head=False), train.classes).to(world.device)
     assert isinstance(task, Detect) and isinstance(task.head, Centres)
     seen = looked_at(task, recipe, train, looking_s, world)
     if not seen.objects.valid.any():
         return None
-    epochs = learned(task, seen, learning_s, batch_size=recipe.training.batch_size)
+    epochs = learned(task, seen, learning_s(seen.picture_s), batch_size=recipe.training.batch_size)
     assert isinstance(recipe.objective, DetectSettings)
     card = Card(model=recipe.model, task=recipe.objective, classes=train.classes, preprocessing=recipe.preprocessing)
     weights = {name: value.detach().cpu() for name, value in task.state_dict().items()}

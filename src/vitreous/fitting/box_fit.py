@@ -20,9 +20,13 @@ class BoxFit(ByPictureFit):
 
     def made(self, start: Start, draft: Recipe) -> Made | None:
         drafts, out = self.drafts(self.job.problem), self.job.out
-        recipe, times = drafts.first(draft, start, self.job.seconds_left)
+        recipe = drafts.first(draft, start)
         found = centre_head(
-            recipe, self.job.parts.of(recipe).train, out, looking_s=times.looking_s, learning_s=times.learning_s
+            recipe,
+            self.job.parts.of(recipe).train,
+            out,
+            looking_s=drafts.looking_s(self.job.seconds_left),
+            learning_s=lambda picture_s: drafts.learning_s(recipe, picture_s, self.job.seconds_left),
         )
         if found is None:
             return None
