@@ -97,8 +97,10 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run, folder,
     assert again.plan == run.plan and again.data == run.data
     assert again.evaluation.to_json() == run.evaluation.to_json()
     assert (run.out / "model" / "model.safetensors").read_bytes() == before
-    with pytest.raises(UserError, match=r"holds a different fit \(minutes None there, 3 here\)"):
+    with pytest.raises(UserError, match=r"holds a different fit \(--minutes not given there, 3 here\)"):
         fit(str(folder), run.out, minutes=3, changes=TINY)
+    with pytest.raises(UserError, match=r"--minuts: there is no such setting"):  # rather than: a different fit
+        fit(str(folder), run.out, changes={**TINY, "minuts": "3"})
 
 
 def test_an_interrupted_run_goes_on_with_the_plan_it_had(run, folder, tmp_path):

@@ -121,9 +121,12 @@ def test_within_the_time(root, tmp_path, capsys):
     RunDirectory(tmp_path).check_ours()
 
 
-def test_mistakes_are_one_clear_line(root, tmp_path):
+def test_mistakes_are_one_clear_line(root, tmp_path, capsys):
     with pytest.raises(UserError, match="no such file or folder"):
         fit(str(root / "labelled"), tmp_path / "a", unlabelled=str(root / "nowhere"), changes=TINY)
+    with pytest.raises(UserError, match="nowhere: no such run, file or folder of weights"):
+        fit(str(root / "labelled"), tmp_path / "a", start="nowhere")
+    assert "classes" not in capsys.readouterr().out, "refused before the pictures are read"
     with pytest.raises(UserError, match="holds a different fit"):
         shutil.copytree(root, tmp_path / "root")
         out = tmp_path / "b"

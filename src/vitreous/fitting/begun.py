@@ -64,13 +64,30 @@ def begun_before(out: Path, request: Request) -> Begun | None:
         return None
     begun = Begun.load(out)
     if begun.request != request:
-        there, here = settings.to_json(begun.request), settings.to_json(request)
-        differing = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        there, here = _options(begun.request), _options(request)
+        differing = [
+            f"{name} {there.get(name, 'not given')} there, {here.get(name, 'not given')} here"
+            for name in dict.fromkeys((*there, *here))
+            if there.get(name) != here.get(name)
+        ]
         raise UserError(
             f"{out} holds a different fit ({'; '.join(differing)}). "
             "Choose another --out, or give the same options to resume it"
         )
     return begun
+
+
+def _options(request: Request) -> dict[str, str]:
+    """A request as it is given on the command line."""
+    found = {
+        "data": request.data,
+        "--from": request.start,
+        "--minutes": None if request.minutes is None else f"{request.minutes:g}",
+        "--unlabelled": request.unlabelled,
+        "--balance": request.balance,
+        **{f"--{name}": text for name, text in request.changes},
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def wishes_of(request: Request) -> Wishes:

@@ -30,7 +30,7 @@ from vitreous.fitting.ranks import Ranks
 from vitreous.fitting.stages import Stages, say
 from vitreous.fitting.student import STUDENT, Lesson, check_unlabelled, with_student
 from vitreous.fitting.threads import settled
-from vitreous.fitting.transfer import Found, Start, starting
+from vitreous.fitting.transfer import Found, Start, check_start, starting
 from vitreous.fitting.wishes import Balance
 from vitreous.jobs.train import train
 from vitreous.models.shapes import shapes_only
@@ -88,12 +88,15 @@ def fit(
 def _led(request: Request, out: Path, clock: Stages, ranks: Ranks) -> Fitted[Any]:
     clock.begin("data", f"Looking at {request.data}")
     RunDirectory(out).check_ours()  # before anything is read
-    kind, begun = fit_of(task_of(request), request.data), begun_before(out, request)
+    task = task_of(request)
+    kind = fit_of(task, request.data)
+    kind.drafts.check(wishes_of(request), hardware_of(request))
+    begun = begun_before(out, request)
     if begun is None:
-        kind.drafts.check(wishes_of(request), hardware_of(request))
-    job = Job.opened(request, out, begun, clock)
+        check_start(request.start)
     if request.unlabelled is not None:
-        check_unlabelled(job)
+        check_unlabelled(request, task)
+    job = Job.opened(request, out, begun, clock)
     return _fitted(kind(job), begun, ranks)
 
 

@@ -19,10 +19,11 @@ import numpy as np
 from vitreous import settings
 from vitreous.data.base import Source, Subset
 from vitreous.data.joined import read_joined
+from vitreous.data.kinds import TaskKind
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.fitting.base import TaskFit
-from vitreous.fitting.begun import Begun, data_settings, hardware_of, write
+from vitreous.fitting.begun import Begun, Request, data_settings, hardware_of, write
 from vitreous.fitting.budget import Budget
 from vitreous.fitting.candidates import AHEAD, Candidate, Kept, Said, Scored
 from vitreous.fitting.class_drafts import most_in_batch
@@ -75,12 +76,12 @@ class Lesson:
         return value, f"with them {score:.1%} on the validation part, without {before:.1%}{left_out}"
 
 
-def check_unlabelled(job: Job) -> None:
-    """Refuse unlabelled pictures for a task that cannot learn from them, before any time is spent."""
-    where = job.request.unlabelled
+def check_unlabelled(request: Request, task: TaskKind | None) -> None:
+    """Refuse unlabelled pictures that are not there, or that a task cannot learn from, before any time is spent."""
+    where = request.unlabelled
     assert where is not None
-    if job.report.task != "classify":
-        raise UserError(f"{job.report.where}: --unlabelled needs pictures with one class each")
+    if task not in (None, "classify"):
+        raise UserError(f"{request.data}: --unlabelled needs pictures with one class each")
     print(f"  {len(_opened(where).train):,} unlabelled pictures in {where}", flush=True)
 
 

@@ -51,6 +51,12 @@ class Scratch(NamedTuple):
 Found = Start | Scratch
 
 
+def check_start(where: str | None) -> None:
+    """An error, before any picture is read, if there are no such weights, or none that can be read."""
+    if where not in (None, NONE):
+        Trained.load(where)
+
+
 def starting(
     report: DataReport,
     hardware: Hardware,
