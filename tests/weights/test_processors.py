@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.data.images import Picture, read_picture
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
-from vitreous.weights.processors import read_preprocessing, write_preprocessing
+from vitreous.weights.processors import FILE, USUAL, read_preprocessing, with_statistics, write_preprocessing
 
 SIZES = [
     (97, 131),
@@ -186,6 +186,13 @@ def test_older_files_leave_things_out(name: str) -> None:
 def test_what_we_do_not_do_is_refused_by_its_field(field: str, changes: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"here: {field}"):
         read_preprocessing({"image_processor_type": "ViTImageProcessor", **changes}, "here")
+
+
+def test_a_detectors_statistics_are_checked_too() -> None:
+    found = with_statistics(USUAL, {FILE: {"image_mean": [0.1, 0.2, 0.3], "image_std": None}}, "here")
+    assert (found.mean, found.std) == ((0.1, 0.2, 0.3), USUAL.std)
+    with pytest.raises(UserError, match=f"here: {FILE}: image_mean is 'grey', where three numbers are expected"):
+        with_statistics(USUAL, {FILE: {"image_mean": "grey"}}, "here")
 
 
 def test_a_crop_that_is_no_square_cannot_be_written() -> None:

@@ -22,7 +22,7 @@ from vitreous.weights.card import Card
 from vitreous.weights.carrying import _small_maps, carry
 from vitreous.weights.formats import Given
 from vitreous.weights.peers import imported
-from vitreous.weights.pyramids import PREPROCESSING
+from vitreous.weights.processors import USUAL
 from vitreous.weights.trained import Trained
 
 DEPTHS, WIDTHS = [1, 2, 1, 1], [8, 12, 18, 24]
@@ -290,7 +290,7 @@ def test_converted_by_the_command_and_verified_by_the_library(model, to, tmp_pat
         model=settings,
         task=ClassifySettings(),
         classes=("cat", "dog"),
-        preprocessing=replace(PREPROCESSING, size_px=(64, 64)),
+        preprocessing=replace(USUAL, size_px=(64, 64)),
     )
     Trained(card, task.state_dict(), "here").save(tmp_path / "start")
     said = convert(str(tmp_path / "start"), tmp_path / "out", to)
@@ -302,7 +302,7 @@ def test_converted_by_the_command_and_verified_by_the_library(model, to, tmp_pat
 
 def test_windows_larger_than_the_maps_have_no_place_elsewhere():
     model = model_settings("swin_t", picture_px=64)
-    card = Card(model=model, task=None, classes=(), preprocessing=PREPROCESSING)
+    card = Card(model=model, task=None, classes=(), preprocessing=USUAL)
     for name in ("timm-swin", "transformers-swin", "swin"):  # their tables are as small as the maps, or break
         with pytest.raises(UserError, match=r"no place for windows of 7 in maps as small as 2 x 2.*--picture-px 224"):
             formats.named(name).run_as(card)

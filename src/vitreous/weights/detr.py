@@ -3,7 +3,6 @@
 The tensors tell all sizes but the number of heads; they do not tell the size of the pictures, which may be any.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from vitreous.weights import detr_rules, resnet_v1
 from vitreous.weights.card import Card
 from vitreous.weights.detr_rules import INSIDE, Names
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD, canvas_in, with_statistics
 from vitreous.weights.published import Shapes
 from vitreous.weights.resnet_v1 import Names as ResNetNames
 from vitreous.weights.resnet_v1 import read_resnet, resnet_config
@@ -97,16 +96,8 @@ class DetrFormat(Format):
             model=model.changed(picture_px=px, learned_norms=False, frozen_levels=FROZEN_LEVELS),
             task=task,
             classes=config.labels(classes) if document else tuple(str(number) for number in range(classes)),
-            preprocessing=self._preprocessing(given, px),
+            preprocessing=replace(with_statistics(PREPROCESSING, given.documents, given.where), size_px=px),
         )
-
-    def _preprocessing(self, given: Given, px: tuple[int, int]) -> Preprocessing:
-        document = given.documents.get(FILE)
-        found = document if isinstance(document, Mapping) else {}
-        mean, std = (
-            found.get(name) or usual for name, usual in (("image_mean", IMAGENET_MEAN), ("image_std", IMAGENET_STD))
-        )
-        return replace(PREPROCESSING, size_px=px, mean=tuple(mean), std=tuple(std))
 
     def _classes(self, shapes: Shapes, start: str) -> str:
         """The name of a class head's weight: in two stages it stands in the decoder."""
@@ -160,12 +151,7 @@ class DetrFormat(Format):
         return shapes(start + self.names.queries, 2)[0]
 
     def _canvas(self, given: Given) -> tuple[int, int] | None:
-        document = given.documents.get(FILE)
-        size = document.get("size") if isinstance(document, Mapping) else None
-        if not isinstance(size, Mapping) or "max_height" not in size:
-            return None
-        canvas = Config(size, {}, f"{given.where}: {FILE}: size")
-        return canvas.integer("max_height"), canvas.integer("max_width")
+        return canvas_in(given.documents, given.where, ("max_height", "max_width"))
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         if self._canvas(given) is not None:

@@ -1,7 +1,6 @@
 """What transformers' folders of Mask2Former and EoMT have in common: losses, points, pictures, what is not told."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from vitreous.tasks.mask_loss import MaskWeights, PointSettings
 from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.processors import FILE, IMAGENET_MEAN, IMAGENET_STD, canvas_in, with_statistics
 from vitreous.weights.published import Shapes
 from vitreous.weights.rules import Rule, carried
 from vitreous.weights.transformers_config import CONFIG, Config, class_names, config_in
@@ -98,7 +97,7 @@ class MaskQueryFormat(Format):
             model=model.changed(picture_px=fixed),
             task=task,
             classes=classes,
-            preprocessing=self._preprocessing(given, px),
+            preprocessing=replace(with_statistics(PREPROCESSING, given.documents, given.where), size_px=px),
         )
 
     def _is_of_objects(self, config: Config) -> bool:
@@ -110,20 +109,7 @@ class MaskQueryFormat(Format):
         return None
 
     def _canvas(self, given: Given) -> tuple[int, int] | None:
-        document = given.documents.get(FILE)
-        size = document.get("size") if isinstance(document, Mapping) else None
-        if not isinstance(size, Mapping) or "height" not in size:
-            return None
-        canvas = Config(size, {}, f"{given.where}: {FILE}: size")
-        return canvas.integer("height"), canvas.integer("width")
-
-    def _preprocessing(self, given: Given, px: tuple[int, int]) -> Preprocessing:
-        document = given.documents.get(FILE)
-        found = document if isinstance(document, Mapping) else {}
-        mean, std = (
-            found.get(name) or usual for name, usual in (("image_mean", IMAGENET_MEAN), ("image_std", IMAGENET_STD))
-        )
-        return replace(PREPROCESSING, size_px=px, mean=tuple(mean), std=tuple(std))
+        return canvas_in(given.documents, given.where, ("height", "width"))
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         notes, (height, width) = [], card.preprocessing.size_px

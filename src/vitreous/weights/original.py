@@ -13,28 +13,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.nn.relative import BiasTable
 from vitreous.weights.card import Card, nameless
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.processors import HALF, IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.processors import HALF, USUAL
 from vitreous.weights.rules import Rule, aside, carried, computed, prefixed
 from vitreous.weights.timm import TOKENS, as_timm_runs, is_vit, read_card, timm_rules
 from vitreous.weights.timm_config import NORM_EPSILON, is_beit, write_config
 
 # What a checkpoint of a training run holds besides the model: of no use here, and known.
 TRAINING = r"(optimizer|lr_scheduler|scaler|fp16_scaler|amp|loss_scaler|model_ema|epoch|args)\."
-# All but BEiT were trained and tested on ImageNet's statistics, with the centre 224 of 256.
-PREPROCESSING = Preprocessing(
-    interpolation="bicubic",
-    crop_fraction=0.875,
-    skip_fitting=False,
-    resizer="pillow",
-    mean=IMAGENET_MEAN,
-    std=IMAGENET_STD,
-)
 # What the classes of the original repositories build, of all that our settings describe.
 COMMON: dict[str, tuple[Any, ...]] = {
     "stem": (None,),
@@ -103,7 +93,7 @@ class Wrapped(Format):
         card = read_card(inside, picture_px, any_depth=True)  # in their code a head is always 64 wide
         if "config.json" in given.documents or is_beit(_vit(card)):
             return card
-        return replace(card, preprocessing=replace(PREPROCESSING, size_px=card.preprocessing.size_px))
+        return replace(card, preprocessing=replace(USUAL, size_px=card.preprocessing.size_px))
 
     def assumed(self, given: Given, card: Card) -> list[str]:
         if "config.json" in given.documents:
@@ -122,7 +112,7 @@ class Wrapped(Format):
                 raise UserError(f"{self.name} has no model whose {field} is {model.value(field)!r}")
         if card.classifier is not None and card.classifier.head not in self.heads:
             raise UserError(f"{self.name} cannot store a {card.classifier.head} head")
-        p = replace(PREPROCESSING, size_px=card.preprocessing.size_px)
+        p = replace(USUAL, size_px=card.preprocessing.size_px)
         if is_beit(model):
             p = replace(p, crop_fraction=0.9, mean=HALF, std=HALF)
         return replace(nameless(card), model=as_timm_runs(model, NORM_EPSILON).changed(gelu="erf"), preprocessing=p)

@@ -1,17 +1,28 @@
 """preprocessor_config.json, in which transformers keeps what is done to a picture, and our Preprocessing."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from vitreous.data.placement import enlarged
 from vitreous.data.resample import Interpolation
 from vitreous.data.transforms import MAX_SIDE, Preprocessing
 from vitreous.errors import UserError, shown
+from vitreous.weights.transformers_config import Config
 
 FILE = "preprocessor_config.json"
 HALF = (0.5, 0.5, 0.5)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+# Most published models were trained and tested on ImageNet's statistics, with the centre 224 of 256 px.
+USUAL = Preprocessing(
+    interpolation="bicubic",
+    crop_fraction=0.875,
+    skip_fitting=False,
+    resizer="pillow",
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+)
 
 RESAMPLING: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers; its nearest is not ours
 
@@ -70,6 +81,27 @@ def read_preprocessing(config: Mapping[str, Any], where: str) -> Preprocessing:
         mean=_triple(found, "image_mean", where) if normalised else (0.0, 0.0, 0.0),
         std=_triple(found, "image_std", where) if normalised else (1.0, 1.0, 1.0),
     )
+
+
+def canvas_in(documents: Mapping[str, Any], where: str, sides: tuple[str, str]) -> tuple[int, int] | None:
+    """What a detector's pictures are fitted into: the size's two numbers of these names; None where there are none."""
+    document = documents.get(FILE)
+    size = document.get("size") if isinstance(document, Mapping) else None
+    if not isinstance(size, Mapping) or sides[0] not in size:
+        return None
+    config = Config(size, {}, f"{where}: {FILE}: size")
+    return config.integer(sides[0]), config.integer(sides[1])
+
+
+def with_statistics(usual: Preprocessing, documents: Mapping[str, Any], where: str) -> Preprocessing:
+    """With the mean and the standard deviation that the file gives, if it does."""
+    document = documents.get(FILE)
+    found = document if isinstance(document, Mapping) else {}
+    mean, std = (
+        _triple(found, name, f"{where}: {FILE}") if found.get(name) else known
+        for name, known in (("image_mean", usual.mean), ("image_std", usual.std))
+    )
+    return replace(usual, mean=mean, std=std)
 
 
 def _size(

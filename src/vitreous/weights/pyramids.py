@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError, shown
 from vitreous.models import ModelSettings
 from vitreous.models.base import EncoderSettings
@@ -18,7 +17,7 @@ from vitreous.tasks import ClassifySettings
 from vitreous.weights import processors
 from vitreous.weights.card import Card, nameless
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.processors import IMAGENET_MEAN, IMAGENET_STD
+from vitreous.weights.processors import USUAL
 from vitreous.weights.published import Shapes
 from vitreous.weights.rules import Rule, aside, layer, prefixed
 from vitreous.weights.timm_config import Config as TimmConfig
@@ -26,14 +25,6 @@ from vitreous.weights.timm_config import timm_document
 from vitreous.weights.transformers_config import CONFIG, Config, config_in, labels
 
 Library = Literal["timm", "transformers", "torchvision", "original"]
-PREPROCESSING = Preprocessing(
-    interpolation="bicubic",
-    crop_fraction=0.875,
-    skip_fitting=False,
-    resizer="pillow",
-    mean=IMAGENET_MEAN,
-    std=IMAGENET_STD,
-)
 USUAL_PX = (224, 224)  # of published models, where nothing tells
 
 
@@ -96,7 +87,7 @@ class Pyramid(Format):
             model=model,
             task=ClassifySettings() if num else None,
             classes=tuple(str(number) for number in range(num)),
-            preprocessing=replace(PREPROCESSING, size_px=model.picture_px),
+            preprocessing=replace(USUAL, size_px=model.picture_px),
         )
         if self.library == "timm":
             about = TimmConfig(given)
@@ -149,7 +140,7 @@ class Pyramid(Format):
         if self.library == "timm":
             p = replace(p, skip_fitting=False, resizer="pillow", odd_margin="even")
             return replace(nameless(card), model=model, classes=card.classes, preprocessing=p)
-        return replace(nameless(card), model=model, preprocessing=replace(PREPROCESSING, size_px=p.size_px))
+        return replace(nameless(card), model=model, preprocessing=replace(USUAL, size_px=p.size_px))
 
     def documents(self, card: Card) -> dict[str, Any]:
         architecture, arguments = self.arguments(card.model)
