@@ -108,3 +108,12 @@ def test_table():
         "a    long cell",
         "bcd",
     ]
+
+
+def test_wide_characters_take_two_columns():
+    """Class names may be Chinese; a combining accent takes none."""
+    assert table([("教会", "1"), ("e\u0301t\u00e9", "2")], ("", "n")).splitlines()[1:] == [
+        "----  -",
+        "教会  1",
+        "e\u0301té   2",
+    ]

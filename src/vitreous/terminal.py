@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
+from unicodedata import combining, east_asian_width
 
 T = TypeVar("T")
 
@@ -83,6 +84,15 @@ class _Lasting:
 def printable(text: str) -> str:
     """Names of files and classes come from anywhere: a terminal should show them, not obey them."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes: two for each Chinese or Japanese character."""
+    return sum((east_asian_width(letter) in "WF") + 1 for letter in text if not combining(letter))
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - display_width(text))
 
 
 def duration(seconds: float) -> str:
@@ -166,8 +176,8 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 def table(rows: Sequence[tuple[str, ...]], header: tuple[str, ...]) -> str:
     """Left-aligned columns, for terminals and logs alike."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    widths = [max(display_width(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [header, tuple("-" * width for width in widths), *rows]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(padded(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )

@@ -88,6 +88,9 @@ def test_one_class_and_foreign_classes(tmp_path):
     write_folder(tmp_path / "one", {"a": 5})
     with pytest.raises(UserError, match=r"only one class \(a\)"):
         DataSettings(where=str(tmp_path / "one")).build()
+    (tmp_path / "one" / "labels.csv").touch()
+    with pytest.raises(UserError, match=r"If labels.csv beside it holds the labels, give .*one/labels.csv\."):
+        DataSettings(where=str(tmp_path / "one")).build()
     assert DataSettings(where=str(tmp_path / "one"), need_labels=False).build().train.classes == ("a",)
     write_folder(tmp_path / "two" / "train", {"a": 5, "b": 5})
     write_folder(tmp_path / "two" / "test", {"a": 5, "z": 5})

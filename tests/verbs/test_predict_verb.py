@@ -179,6 +179,7 @@ def test_what_cannot_be_done_is_one_line(folder, capsys, tmp_path):
         ([picture, "--top", 0], "at least one class"),
         ([picture, "--batch", 0], "at least one picture"),
         ([picture, "--abstain", 2], "between 0 and 1"),
+        ([picture, "--score", 0.5], "for models that find objects, and this one does not"),
         ([picture, "-"], "cannot be combined"),
         ([bad, bad], "none of the pictures could be read"),
         ([tmp_path], "no pictures to predict"),

@@ -76,7 +76,7 @@ class DataSettings:
             found = {name: Bare(one) if one.targets.has_places else one for name, one in found.items()}
         train, val, test = self._split({name: source for name, source in found.items() if len(source)})
         if self.need_labels:
-            check_classes(train)
+            check_classes(train, self.where)
         for part in (val, test):
             if part is not None:
                 _check_covered(part, train)
@@ -177,7 +177,8 @@ class DataSettings:
         )
 
 
-def check_classes(train: Source) -> None:
+def check_classes(train: Source, where: str = "") -> None:
+    """`where`: the folder, in which a table may hold the labels instead."""
     if isinstance(train.targets, NoTargets):
         raise UserError(f"{train.name}: its pictures have no labels, which are required here. Give others that do.")
     counts = train.targets.counts(len(train.classes))
@@ -186,7 +187,9 @@ def check_classes(train: Source) -> None:
         if not len(present):
             raise UserError(f"{train.name}: none of its pictures has an object to learn from.")
         name = train.classes[present[0]]
-        raise UserError(f"{train.name}: only one class ({name}). Learning from labels needs at least two.")
+        tables = sorted(path for path in Path(where).expanduser().glob("*.[ct]sv")) if where else []
+        instead = f" If {tables[0].name} beside it holds the labels, give {tables[0]}." if tables else ""
+        raise UserError(f"{train.name}: only one class ({name}). Learning from labels needs at least two.{instead}")
 
 
 def without(train: Source, numbers: Iterable[int]) -> Source:

@@ -13,6 +13,7 @@ from vitreous.prediction.box_outcomes import BoxOutcome, FoundObject
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.reading import Reading
+from vitreous.terminal import display_width, padded
 from vitreous.weights.calibration import BoxCalibration, ClassCalibration
 
 Record = dict[str, Any]
@@ -31,8 +32,12 @@ class Wanted:
 
 
 class Records(ABC):
+    FINDS_OBJECTS: ClassVar[bool] = False
+
     def __init__(self, reading: Reading, wanted: Wanted) -> None:
         self.reading, self.wanted = reading, wanted
+        if not self.FINDS_OBJECTS and (wanted.score, wanted.precision) != (None, None):
+            raise UserError("--score and --precision are for models that find objects, and this one does not")
 
     @abstractmethod
     def record(self, outcome: Any) -> Record:
@@ -91,11 +96,13 @@ class ClassRecords(Records):
         also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
         chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
         label = record["label"] or self.NOT_SURE
-        return f"{label:{self.width - 8}}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
+        return (
+            f"{padded(label, self.width - 8)}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
+        )
 
     @property
     def width(self) -> int:
-        return min(max(map(len, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH) + 8
+        return min(max(map(display_width, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH) + 8
 
 
 class ManyRecords(Records):
@@ -128,7 +135,7 @@ class ManyRecords(Records):
         chosen = ", ".join(f"{name} {probability:.1%}" for name, probability in record["labels"])
         names = {name for name, _ in record["labels"]}
         others = ", ".join(f"{name} {probability:.1%}" for name, probability in record["top"] if name not in names)
-        return f"{chosen or self.NONE:{self.width}}  {picture}{others and f'  (not: {others})'}"
+        return f"{padded(chosen or self.NONE, self.width)}  {picture}{others and f'  (not: {others})'}"
 
     @property
     def width(self) -> int:
@@ -174,6 +181,7 @@ class PixelRecords(Records):
 class BoxRecords(Records):
     """The objects of a picture, the surest first."""
 
+    FINDS_OBJECTS: ClassVar[bool] = True
     NONE: ClassVar[str] = "nothing found"
 
     def __init__(self, reading: Reading, wanted: Wanted) -> None:
