@@ -38,6 +38,8 @@ def test_tiny_pictures_are_enlarged_by_whole_pixels():
     assert large.shape == (24, 30, 3)
     np.testing.assert_array_equal(large[1::3, 1::3], tiny)
     assert enlarged(large, 20) is large
+    strip = np.zeros((3000, 2, 3), np.uint8)
+    assert enlarged(strip, 320) is strip, "it would be 480,000 px long"
 
 
 def test_what_cannot_be_read_is_passed_over():

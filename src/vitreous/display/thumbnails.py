@@ -11,6 +11,7 @@ from vitreous.display.html import Html, tag
 
 LOSSLESS_PX = 48  # pictures up to this size are kept as they are, larger ones as JPEG
 QUALITY = 80
+MOST_ENLARGED_PX = 2048  # of the longer side: a strip 2 px wide and 3,000 long would take 460 MB
 
 
 def picture(pixels: NDArray[np.uint8], alt: str, *, most_px: int, square: bool = False) -> Html:
@@ -38,6 +39,8 @@ def _uri(image: Image.Image) -> str:
 
 
 def enlarged(pixels: NDArray[np.uint8], least_px: int) -> NDArray[np.uint8]:
-    """Every pixel as a block, so that what is drawn over a tiny picture is finer than its pixels."""
-    times = -(-least_px // min(pixels.shape[:2]))
+    """Every pixel as a block, so that what is drawn over a tiny picture is finer than its pixels. `least_px`: of the
+    shorter side, unless the other becomes too long."""
+    shorter, longer = sorted(pixels.shape[:2])
+    times = min(-(-least_px // shorter), MOST_ENLARGED_PX // longer)
     return pixels if times <= 1 else np.repeat(np.repeat(pixels, times, axis=0), times, axis=1)
