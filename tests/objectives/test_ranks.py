@@ -1,4 +1,4 @@
-"""Objectives that compare the samples of a batch: two ranks, real processes, learn what one does."""
+"""Objectives that compare or count the samples of a batch: two ranks, real processes, learn what one does."""
 
 import os
 import socket
@@ -21,6 +21,7 @@ from vitreous.recipes.segment import rendered_segmenter
 from vitreous.settings import save
 from vitreous.tasks.mask_loss import PointSettings
 from vitreous.tasks.mask_queries import MaskQuerySettings, PixelSettings
+from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.loop import MemorySettings
 from vitreous.training.optim import SGDSettings
 from vitreous.training.run import RunDirectory
@@ -70,20 +71,26 @@ def tiny(name):
     )
 
 
-def tiny_masks(decoder, where):
-    """Masks and classes count by how many there are on all ranks, which see different numbers of them."""
+def tiny_segmenter(where):
+    """Pixels count by how many are labelled on all ranks, which see different numbers of them."""
     recipe = rendered_segmenter(start=None)
-    sizes = {"queries": 5, "width": 16, "heads": 2, "mlp_width": 16, "decoder_depth": 1, "blocks": 1}
-    pixel = PixelSettings(mask_width=16, mlp_width=16, depth=1, looks=2)
-    points = PointSettings(number=32)
     return replace(
         recipe,
         data=DataSettings(where=where, val_fraction=0.0, test_fraction=0.0),
         model=ViTSettings(picture_px=(32, 40), patch=8, width=16, depth=1, heads=2, pool="mean", num_prefix=0),
-        objective=MaskQuerySettings(decoder=decoder, **sizes, pixel=pixel, points=points),
-        optimizer=SGDSettings(lr=0.002),
+        objective=SegmentSettings(decoder="linear", class_weights=(1.0, 4.0, 2.0)),
+        optimizer=SGDSettings(lr=0.02),
         training=replace(recipe.training, epochs=1.0, steps=6, batch_size=24, log_every_steps=1, workers=0),
     )
+
+
+def tiny_masks(decoder, where):
+    """So do masks and classes."""
+    sizes = {"queries": 5, "width": 16, "heads": 2, "mlp_width": 16, "decoder_depth": 1, "blocks": 1}
+    pixel = PixelSettings(mask_width=16, mlp_width=16, depth=1, looks=2)
+    points = PointSettings(number=32)
+    objective = MaskQuerySettings(decoder=decoder, **sizes, pixel=pixel, points=points)
+    return replace(tiny_segmenter(where), objective=objective, optimizer=SGDSettings(lr=0.002))
 
 
 def start_ranks(folder):
@@ -116,6 +123,7 @@ def runs(tmp_path_factory, splits):
     recipes = {name: tiny(name) for name in COMPARING} | {name: tiny_words(name, table) for name in WORDS}
     where = str(write_boxes(folder / "boxes", 48))
     recipes |= {name: tiny_masks(decoder, where) for name, decoder in MASKS.items()}
+    recipes["segmenter"] = tiny_segmenter(where)
     for name, recipe in recipes.items():
         save(recipe, folder / f"{name}.json")
     ranks = start_ranks(folder)
@@ -131,7 +139,7 @@ def runs(tmp_path_factory, splits):
     return folder
 
 
-@pytest.mark.parametrize("name", [*COMPARING, *WORDS, *MASKS])
+@pytest.mark.parametrize("name", [*COMPARING, *WORDS, *MASKS, "segmenter"])
 def test_two_ranks_equal_one(runs, name):
     one, two = ([row for row in RunDirectory(runs / n / name).rows() if "loss" in row] for n in ("one", "two"))
     assert [row["step"] for row in one] == [row["step"] for row in two] == [1, 2, 3, 4, 5, 6]

@@ -17,6 +17,7 @@ from vitreous.models.base import Encoder, Features, Output
 from vitreous.nn.attention import Attention
 from vitreous.nn.bilinear import resized_maps
 from vitreous.nn.blocks import Block, Mlp
+from vitreous.nn.gather import mean_over_ranks
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.classify import zero_linear
 from vitreous.tasks.pixel_metric import PixelMetric
@@ -164,7 +165,7 @@ def mask_of(batch: Batch) -> Tensor:
 
 
 def pixel_loss(logits: Tensor, mask: Tensor, class_weights: Tensor | None = None) -> Tensor:
-    """The mean cross-entropy of the pixels that have a class; 0 if none has one.
+    """The mean cross-entropy of the pixels that have a class, on all ranks; 0 if none has one.
 
     With a gather instead of `F.cross_entropy`, which sums pixels in no fixed order on a GPU.
     """
@@ -172,4 +173,4 @@ def pixel_loss(logits: Tensor, mask: Tensor, class_weights: Tensor | None = None
     labels = mask.clamp(min=0)
     losses = logits.logsumexp(dim=1) - logits.gather(1, labels[:, None])[:, 0]
     weights = valid.to(losses.dtype) if class_weights is None else valid * class_weights[labels]
-    return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(losses.dtype).tiny)
+    return (losses * weights).sum() / mean_over_ranks(weights.sum()).clamp(min=torch.finfo(losses.dtype).tiny)
