@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from one_step import Step, plain_step
@@ -30,7 +31,7 @@ from vitreous.data.targets.instances import packed
 from vitreous.models import SwinSettings
 from vitreous.tasks.mask_loss import Points, query_losses
 from vitreous.tasks.mask_queries import MaskQueries, MaskQuerySettings
-from vitreous.tasks.mask_targets import ObjectMasks
+from vitreous.tasks.mask_targets import MaskTargets
 from vitreous.weights.peers import imported
 
 NUM_CLASSES, SLOTS = 80, 20  # objects per picture at most
@@ -129,6 +130,17 @@ def dealt(points: Points, counts: Tensor) -> Iterator[None]:
         yield
     finally:
         torch.rand = rand
+
+
+@dataclass(frozen=True)
+class ObjectMasks(MaskTargets):
+    """As the peer has them: one map per object, interpolated between its places."""
+
+    masks: Tensor  # (B, M, h, w)
+
+    def at(self, points: Tensor) -> Tensor:
+        grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
+        return F.grid_sample(self.masks.to(points.dtype), grid, align_corners=False)[..., 0]
 
 
 def check_equal(ours: MaskQueries, theirs: Any, work: Work) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The loss of masks by queries against transformers' own, on the same outputs and the same points."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from vitreous.batch import IGNORED, Batch
 from vitreous.errors import UserError
 from vitreous.nn.query_masks import QueryMasks, class_scores, logits_at, pixels_at, uncertain_first
 from vitreous.tasks.mask_loss import MaskWeights, Points, PointSettings, mask_losses, match, query_losses
-from vitreous.tasks.mask_targets import ClassMasks, MaskTargets, ObjectMasks, PackedMasks, class_masks, object_masks
+from vitreous.tasks.mask_targets import ClassMasks, MaskTargets, PackedMasks, class_masks, object_masks
 from vitreous.weights.peers import imported
 
 LAYERS, BATCH, QUERIES, CLASSES, CHANNELS = 3, 2, 6, 4, 8
@@ -31,6 +31,17 @@ def made(layers_of_pixels: int = 1, shape: tuple[int, int] = (5, 7)) -> QueryMas
 def whole_masks(said: QueryMasks) -> Tensor:
     """(L, B, Q, h, w)"""
     return torch.einsum("lbqc,lbchw->lbqhw", said.embeddings, said.pixels.expand(LAYERS, -1, -1, -1, -1))
+
+
+@dataclass(frozen=True)
+class ObjectMasks(MaskTargets):
+    """As the peer has them: one map per object, interpolated between its places."""
+
+    masks: Tensor  # (B, M, h, w)
+
+    def at(self, points: Tensor) -> Tensor:
+        grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
+        return F.grid_sample(self.masks.to(points.dtype), grid, align_corners=False)[..., 0]
 
 
 def objects(shape: tuple[int, int] = (9, 8)) -> ObjectMasks:

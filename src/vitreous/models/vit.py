@@ -14,7 +14,7 @@ from vitreous.models.layout import AttentionLayer, Layout, one_group
 from vitreous.models.names import VIT_SIZES
 from vitreous.models.stems import ConvStem, ResNetStem, Stem
 from vitreous.nn.attention import Attention, AttentionBias
-from vitreous.nn.blocks import Block, Gelu, Mlp, SwiGlu, depth_rates
+from vitreous.nn.blocks import Block, Gelu, Mlp, SwiGlu, depth_rates, shared_projection
 from vitreous.nn.pooling import AttentionPool
 from vitreous.nn.relative import BiasTable, PairPositions, RelativePositions
 from vitreous.nn.resizing import Resizing
@@ -222,12 +222,6 @@ def _resizing(mode: str) -> Resizing:
     raise UserError(f"unknown resizing of positions {mode!r}: {', '.join(names)}.{did_you_mean(mode, names)}")
 
 
-def _projection(width: int, out: int) -> nn.Linear:
-    projection = nn.Linear(width, out, bias=False)
-    nn.init.normal_(projection.weight, std=width**-0.5)  # as CLIP
-    return projection
-
-
 @dataclass(frozen=True, kw_only=True)
 class BlockSettings:
     """What a block is made of."""
@@ -343,7 +337,7 @@ class ViTSettings(EncoderSettings):
             blocks=[self._block(rate, num_prefix, grid) for rate in rates],
             pre_norm=self._norm() if self.ends.pre_norm else nn.Identity(),
             norm=self._norm(),
-            projection=nn.Identity() if projection is None else _projection(self.width, projection),
+            projection=nn.Identity() if projection is None else shared_projection(self.width, projection),
             settings=self,
             pooling=self._pooling() if self.pool == "attention" else None,
         )

@@ -94,6 +94,13 @@ def small_weights(module: nn.Module, std: float = 0.02) -> None:
             nn.init.trunc_normal_(part.table, std=std)
 
 
+def shared_projection(width: int, out: int) -> nn.Linear:
+    """Into a space that pictures share with texts, as in CLIP."""
+    projection = nn.Linear(width, out, bias=False)
+    nn.init.normal_(projection.weight, std=width**-0.5)
+    return projection
+
+
 class QuickGelu(nn.Module):
     """x * sigmoid(1.702 x), OpenAI CLIP's approximation of GELU."""
 

@@ -13,6 +13,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.models.text import TextSettings, TextTransformer
+from vitreous.nn.blocks import shared_projection
 from vitreous.objectives.contrast import sigmoid_contrast, softmax_contrast
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.predictions import Embeddings
@@ -41,14 +42,8 @@ class ImageTextSettings:
         if min(self.chunk, 1 if self.width is None else self.width) < 1:
             raise UserError(f"width {self.width} and chunk {self.chunk}: both must be at least 1")
         width = self.width or encoder.width
-        projection = nn.Identity() if self.width is None else _projection(encoder.width, width)
+        projection = nn.Identity() if self.width is None else shared_projection(encoder.width, width)
         return ImageText(encoder, projection, self.text.build(width), self)
-
-
-def _projection(width: int, out: int) -> nn.Linear:
-    projection = nn.Linear(width, out, bias=False)
-    nn.init.normal_(projection.weight, std=width**-0.5)
-    return projection
 
 
 def _unit(x: Tensor) -> Tensor:

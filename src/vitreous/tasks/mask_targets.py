@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.batch import IGNORED, Batch
@@ -45,17 +44,6 @@ class ClassMasks(MaskTargets):
 
 
 @dataclass(frozen=True)
-class ObjectMasks(MaskTargets):
-    """One mask per object as a map, which may be coarser than the picture, and is interpolated between its places."""
-
-    masks: Tensor  # (B, M, h, w), of any type
-
-    def at(self, points: Tensor) -> Tensor:
-        grid = (2 * points - 1)[:, :, None]  # (B, P, 1, 2)
-        return F.grid_sample(self.masks.to(points.dtype), grid, align_corners=False)[..., 0]
-
-
-@dataclass(frozen=True)
 class PackedMasks(MaskTargets):
     """One mask per object, as bits of every pixel: as exact as the picture, at one byte per pixel for eight objects."""
 
@@ -76,11 +64,16 @@ def _pixels(points: Tensor, size: Sequence[int]) -> Tensor:
     return y * width + x
 
 
-def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
-    """The masks of pictures with a class per pixel."""
+def mask_of(batch: Batch) -> Tensor:
+    """(B, H, W) int64: the class of every pixel, or IGNORED."""
     if "mask" not in batch.targets:
         raise UserError("these pictures have no masks, and segmentation learns from nothing else")
-    labels = batch.targets["mask"]
+    return batch.targets["mask"]
+
+
+def class_masks(batch: Batch, num_classes: int) -> ClassMasks:
+    """The masks of pictures with a class per pixel."""
+    labels = mask_of(batch)
     # An additional place, before the first, is for ignored pixels. Only True is written, so the order does not matter.
     shown = torch.zeros(len(labels), num_classes + 1, dtype=torch.bool, device=labels.device)
     shown = shown.scatter(1, labels.flatten(1) - IGNORED, True)

@@ -20,6 +20,7 @@ from vitreous.nn.blocks import Block, Mlp
 from vitreous.nn.gather import mean_over_ranks
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.classify import zero_linear
+from vitreous.tasks.mask_targets import mask_of
 from vitreous.tasks.pixel_metric import PixelMetric
 from vitreous.tasks.predictions import PixelLogits
 
@@ -155,13 +156,6 @@ class Segment(Task):
 
     def metric(self) -> Metric:
         return PixelMetric()
-
-
-def mask_of(batch: Batch) -> Tensor:
-    """(B, h, w) int64: the class of every pixel, or IGNORED."""
-    if "mask" not in batch.targets:
-        raise UserError("these pictures have no masks, and segmentation learns from nothing else")
-    return batch.targets["mask"]
 
 
 def pixel_loss(logits: Tensor, mask: Tensor, class_weights: Tensor | None = None) -> Tensor:
