@@ -209,3 +209,14 @@ def test_a_cosine_head_starts_with_gradients_of_ordinary_size():
     objective = ClassifySettings(head="cosine").build(Pooled(8), CLASSES)
     objective(batch(torch.randn(6, 8), label=torch.tensor([0, 1, 2, 0, 1, 2])), torch.zeros(()))["loss"].backward()
     assert float(objective.head.weight.grad.norm()) < 100
+
+
+def test_the_cosines_of_a_head_are_in_float32_under_autocast():
+    """A scale of 100, as CLIP has, would make 0.2 or more of a rounding in bfloat16."""
+    torch.manual_seed(0)
+    head = ClassifySettings(head="cosine").build(Pooled(16), CLASSES).head
+    head.log_scale.data.fill_(math.log(100))
+    features = Pooled(16)(1 + 0.1 * torch.randn(6, 16))
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        half = head(features)
+    torch.testing.assert_close(half, head(features))

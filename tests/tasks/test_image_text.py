@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from captions import draw_captions, shrunk_words
 from promises import WORLD, keep_promises
@@ -192,6 +193,14 @@ def test_ranks_by_hand():
     found = ranks(pictures, texts, torch.tensor([0, 0, 1, 2]))
     assert found.of_pictures.tolist() == [0, 0, 1]  # of the third, the second text lies nearer
     assert found.of_texts.tolist() == [0, 2, 0, 0]
+
+
+def test_ranks_are_those_of_float32_under_autocast():
+    """In bfloat16, cosines of a trained model would round to the same number, and each tie counts against it."""
+    directions = F.normalize(1 + 0.1 * torch.randn(50, 16, generator=torch.Generator().manual_seed(0)), dim=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = ranks(directions, directions, torch.arange(50))
+    assert not found.of_pictures.any() and not found.of_texts.any()
 
 
 def test_a_model_that_says_the_same_of_all_finds_nothing():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
+from vitreous.objectives.contrast import products
 from vitreous.tasks.base import Metric, Task
 from vitreous.tasks.class_metrics import ClassificationMetric, ManyLabelsMetric
 from vitreous.tasks.predictions import ClassLogits
@@ -173,8 +174,8 @@ class CosineHead(nn.Module):
 
     def forward(self, features: Features) -> Tensor:
         x = self.projection(features.pooled)
-        directions = (F.normalize(one, dim=1) for one in (x, self.weight.to(x.dtype)))
-        return self.log_scale.exp().to(x.dtype) * F.linear(*directions) + self.bias.to(x.dtype)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))  # the scale magnifies small differences
+        return self.log_scale.exp() * products(F.normalize(x, dim=1), F.normalize(self.weight, dim=1)) + self.bias
 
     def last_biases(self) -> list[nn.Parameter]:
         return [self.bias]

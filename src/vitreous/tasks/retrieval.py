@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vitreous.batch import Batch
+from vitreous.objectives.contrast import products
 from vitreous.tasks.predictions import Embeddings, Prediction
 
 DEPTHS = (1, 5, 10)  # numbers of best results to consider
@@ -27,12 +28,12 @@ def ranks(pictures: Tensor, texts: Tensor, owner: Tensor) -> Ranks:
     of_pictures, of_texts = [], []
     places = torch.arange(len(pictures), device=pictures.device)
     for rows in torch.split(places, ROWS):
-        similar = pictures[rows] @ texts.T  # (n, T)
+        similar = products(pictures[rows], texts)  # (n, T)
         is_own = owner == rows[:, None]
         best = similar.masked_fill(~is_own, float("-inf")).amax(dim=1, keepdim=True)
         of_pictures.append(((similar >= best) & ~is_own).sum(dim=1))
     for some, owners in zip(torch.split(texts, ROWS), torch.split(owner, ROWS), strict=True):
-        similar = some @ pictures.T  # (n, N)
+        similar = products(some, pictures)  # (n, N)
         own = similar.gather(1, owners[:, None])
         of_texts.append(((similar >= own) & (places != owners[:, None])).sum(dim=1))
     return Ranks(torch.cat(of_pictures), torch.cat(of_texts))
