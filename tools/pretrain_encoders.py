@@ -38,8 +38,8 @@ from vitreous.jobs.build import build_encoder, build_loop
 from vitreous.jobs.train import trained
 from vitreous.models import ViTSettings
 from vitreous.models.base import Encoder, Features
-from vitreous.recipes.cifar10 import plain_vit
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import plain_vit
 from vitreous.recipes.tiny_imagenet import NORMALISE
 from vitreous.storage import atomic
 from vitreous.tasks.matching import FunctionMatching, FunctionMatchingSettings

@@ -3,15 +3,14 @@
 from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, ColourSettings
-from vitreous.data.sources import DataSettings
 from vitreous.models import TokeniserSettings, ViTSettings, model_settings
 from vitreous.models.vit import BlockSettings
 from vitreous.objectives.beit import BEiTSettings
 from vitreous.objectives.tokeniser import VisualTokensSettings
+from vitreous.recipes.large import MANY_CORES, unlabelled_imagenet
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import CROPS, cell_of, small_vit, unlabelled
 from vitreous.training.averages import AverageSettings
-from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -62,22 +61,14 @@ def tokeniser_imagenet(data: str = "imagenet", picture_px: int = 112) -> Recipe:
     """
     return Recipe(
         name="tokeniser_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=model_settings("tokeniser_8", picture_px=picture_px),
         objective=VisualTokensSettings(),
         augmentation=CROPS,
         optimizer=AdamWSettings(lr=1e-4, weight_decay=1e-4),
         schedule=ScheduleSettings(warmup_fraction=0.01, final_fraction=1.25e-6 / 1e-4),
         average=AverageSettings(kind="ema", factor=0.999),
-        training=TrainingSettings(
-            epochs=50,
-            batch_size=512,
-            precision="auto",
-            compile="auto",
-            workers=16,
-            checkpoint_every_s=600,
-            evaluate_every_epochs=0,
-        ),
+        training=replace(MANY_CORES, epochs=50, batch_size=512, clip=1.0, evaluate_every_epochs=0),
     )
 
 
@@ -91,7 +82,7 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
     """
     return Recipe(
         name="beit_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=ViTSettings(
             picture_px=(picture_px, picture_px),
             pool="mean",
@@ -104,14 +95,5 @@ def beit_imagenet(teacher: str = "runs/tokeniser_imagenet", data: str = "imagene
         augmentation=Augmentation(colour=ColourSettings(brightness=0.4, contrast=0.4, saturation=0.4)),
         optimizer=AdamWSettings(lr=1.5e-3, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=10 / 800, final_fraction=1e-5 / 1.5e-3),
-        training=TrainingSettings(
-            epochs=800,
-            batch_size=2048,
-            clip=3.0,
-            precision="auto",
-            compile="auto",
-            workers=16,
-            checkpoint_every_s=600,
-            evaluate_every_epochs=0,
-        ),
+        training=replace(MANY_CORES, epochs=800, batch_size=2048, clip=3.0, evaluate_every_epochs=0),
     )

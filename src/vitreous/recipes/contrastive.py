@@ -3,17 +3,15 @@
 from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
-from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import model_settings
 from vitreous.models.vit import as_plain_vit
 from vitreous.objectives.byol import BYOLSettings
 from vitreous.objectives.moco import MoCoV3Settings
 from vitreous.objectives.simclr import SimCLRSettings
+from vitreous.recipes.large import IMAGENET, MANY_CORES, unlabelled_imagenet
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import CONTRAST, share_of_run, small_vit, unlabelled
-from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings, MuonSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -99,23 +97,14 @@ def mocov3_imagenet(
     settings = replace(settings, positions="sincos", heads=12 if settings.width == 384 else settings.heads)
     return Recipe(
         name=f"mocov3_imagenet-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=settings,
         objective=MoCoV3Settings(),
-        normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        normalise=IMAGENET,
         augmentation=FIRST,
         more_views=(ViewSettings(augmentation=SECOND),),
         # 1.5e-4 per 256 pictures of the batch.
         optimizer=AdamWSettings(lr=2.4e-3, weight_decay=0.1, decay_vectors=True),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
-        training=TrainingSettings(
-            epochs=epochs,
-            batch_size=4096,
-            clip=None,
-            precision="auto",
-            compile="auto",
-            workers=16,
-            evaluate_every_epochs=0,
-            checkpoint_every_s=600,
-        ),
+        training=replace(MANY_CORES, epochs=epochs, batch_size=4096, evaluate_every_epochs=0),
     )

@@ -5,16 +5,15 @@ from typing import Any
 
 from vitreous.data.augmentation import Augmentation, CropSettings, EraseSettings, MixSettings, WarpSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Preprocessing
 from vitreous.models import model_settings
 from vitreous.models.vit import ViTSettings, as_vit
-from vitreous.recipes.cifar10 import plain_vit, small_pictures
+from vitreous.recipes.large import IMAGENET, MANY_CORES
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import plain_vit, small_pictures
 from vitreous.recipes.tiny_imagenet import tiny_pictures
 from vitreous.recipes.unlabelled import small_vit
 from vitreous.tasks.distill import DistillSettings
 from vitreous.tasks.matching import FunctionMatchingSettings
-from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -108,9 +107,7 @@ def deit_imagenet(
         model=replace(settings, num_prefix=2, stochastic_depth=0.1),
         objective=DistillSettings(),
         teacher=teacher,
-        normalise=Preprocessing(
-            interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop_fraction=0.875
-        ),
+        normalise=replace(IMAGENET, interpolation="bicubic", crop_fraction=0.875),
         augmentation=Augmentation(
             crop=CropSettings(method="random-resized"),
             warp=WarpSettings(ops=2, magnitude=9),
@@ -119,13 +116,5 @@ def deit_imagenet(
         ),
         optimizer=AdamWSettings(lr=5e-4 * batch_size / 512, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=5 / 300, final_fraction=0.01),
-        training=TrainingSettings(
-            epochs=300,
-            batch_size=batch_size,
-            clip=None,
-            precision="auto",
-            compile="auto",
-            workers=16,
-            checkpoint_every_s=600,
-        ),
+        training=replace(MANY_CORES, epochs=300, batch_size=batch_size),
     )

@@ -3,17 +3,16 @@
 from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ViTSettings, model_settings
 from vitreous.models.vit import as_plain_vit
 from vitreous.objectives.mae import MAESettings
 from vitreous.objectives.masked import MaskedSettings
 from vitreous.objectives.simmim import SimMIMSettings
-from vitreous.recipes.cifar10 import small_swin
+from vitreous.recipes.large import IMAGENET, MANY_CORES, unlabelled_imagenet
 from vitreous.recipes.recipe import Recipe
-from vitreous.recipes.unlabelled import CIFAR10, CROPS, cell_of, share_of_run, small_vit, unlabelled
-from vitreous.training.loop import TrainingSettings
+from vitreous.recipes.small import CIFAR10, small_swin
+from vitreous.recipes.unlabelled import CROPS, cell_of, share_of_run, small_vit, unlabelled
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -69,7 +68,7 @@ def masked_patch_paper(
     normalise = Preprocessing()
     return Recipe(
         name=f"masked_patch_paper-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=_plain_vit(model, picture_px),
         objective=MaskedSettings(mean=normalise.mean, std=normalise.std),
         normalise=normalise,
@@ -77,7 +76,7 @@ def masked_patch_paper(
         # B.1.2 gives no weight decay; 4.1 gives 0.1 for training all models.
         optimizer=AdamWSettings(lr=2e-4, weight_decay=0.1),
         schedule=ScheduleSettings(warmup_steps=10_000, decay="cosine"),
-        training=replace(_TRAINING, steps=steps),
+        training=replace(MANY_CORES, steps=steps, batch_size=4096, evaluate_every_epochs=0),
     )
 
 
@@ -93,27 +92,16 @@ def mae_imagenet(
     """
     return Recipe(
         name=f"mae_imagenet-{model}",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=replace(_plain_vit(model, picture_px), positions="sincos", pool="mean"),
         objective=MAESettings(),
-        normalise=Preprocessing(interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        normalise=replace(IMAGENET, interpolation="bicubic"),
         augmentation=CROPS,
         # 1.5e-4 per 256 pictures of the batch.
         optimizer=AdamWSettings(lr=1.5e-4 * 4096 / 256, beta2=0.95, weight_decay=0.05),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(40, epochs)),
-        training=replace(_TRAINING, epochs=epochs),
+        training=replace(MANY_CORES, epochs=epochs, batch_size=4096, evaluate_every_epochs=0),
     )
-
-
-_TRAINING = TrainingSettings(
-    batch_size=4096,
-    clip=None,
-    precision="auto",
-    compile="auto",
-    workers=16,
-    evaluate_every_epochs=0,
-    checkpoint_every_s=600,
-)
 
 
 def _plain_vit(name: str, picture_px: int) -> ViTSettings:

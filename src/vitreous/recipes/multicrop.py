@@ -3,17 +3,15 @@
 from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.models import ViTSettings
 from vitreous.models.vit import EndSettings
 from vitreous.objectives.dino import DINOSettings
 from vitreous.objectives.swav import SwAVSettings
 from vitreous.recipes.contrastive import FIRST, SECOND
+from vitreous.recipes.large import IMAGENET, MANY_CORES, unlabelled_imagenet
 from vitreous.recipes.recipe import Recipe
 from vitreous.recipes.unlabelled import CONTRAST, cell_of, share_of_run, small_vit, unlabelled
-from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -78,7 +76,7 @@ def dino_imagenet(
     local = replace(FIRST, crop=part, colour=replace(FIRST.colour, blur=0.5))
     return Recipe(
         name="dino_imagenet",
-        data=DataSettings(where=data, val_fraction=0.01, test_split="val", need_labels=False),
+        data=unlabelled_imagenet(data),
         model=ViTSettings(
             picture_px=(picture_px, picture_px),
             patch=patch,
@@ -89,7 +87,7 @@ def dino_imagenet(
             stochastic_depth=0.1,
         ),
         objective=DINOSettings(temperature_fraction=share_of_run(30, epochs), freeze_fraction=share_of_run(1, epochs)),
-        normalise=Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        normalise=IMAGENET,
         augmentation=first,
         more_views=(
             ViewSettings(augmentation=second),
@@ -97,16 +95,7 @@ def dino_imagenet(
         ),
         optimizer=AdamWSettings(lr=5e-4 * batch_size / 256, weight_decay=0.04),
         schedule=ScheduleSettings(warmup_fraction=share_of_run(10, epochs)),
-        training=TrainingSettings(
-            epochs=epochs,
-            batch_size=batch_size,
-            clip=3.0,
-            precision="auto",
-            compile="auto",
-            evaluate_every_epochs=0,
-            workers=16,
-            checkpoint_every_s=600,
-        ),
+        training=replace(MANY_CORES, epochs=epochs, batch_size=batch_size, clip=3.0, evaluate_every_epochs=0),
     )
 
 

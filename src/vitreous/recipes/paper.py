@@ -6,14 +6,15 @@ Ti and S are not in the paper: their sizes are those of "How to train your ViT" 
 et al. 2021). Their learning rate here is B's: the code of the former has one rate for all sizes.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
 from vitreous.models import ModelSettings, model_settings
+from vitreous.recipes.large import MANY_CORES
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.classify import ClassifySettings
-from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
 
@@ -118,13 +119,5 @@ def _pretrain(
         augmentation=Augmentation(crop=CropSettings(method="random-resized", scale=(0.05, 1.0))),
         optimizer=optimizer,
         schedule=ScheduleSettings(warmup_steps=10_000, decay=decay),
-        training=TrainingSettings(
-            epochs=epochs,
-            batch_size=4096,
-            clip=clip,
-            precision="auto",
-            compile="auto",
-            workers=16,
-            checkpoint_every_s=600,
-        ),
+        training=replace(MANY_CORES, epochs=epochs, batch_size=4096, clip=clip),
     )

@@ -8,8 +8,8 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.models.stems import ConvStem
-from vitreous.models.vit import BlockSettings
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import plain_vit
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
@@ -99,18 +99,7 @@ def _on_a_gpu(
     scratch = Recipe(
         name=name,
         data=DataSettings(where=where, val_fraction=0.1),
-        model=ViTSettings(
-            picture_px=picture_px,
-            patch=8,
-            width=256,
-            depth=8,
-            heads=8,
-            pool="mean",
-            num_prefix=0,
-            positions="sincos",
-            stochastic_depth=0.1,
-            block=BlockSettings(gelu="tanh"),
-        ),
+        model=plain_vit(picture_px, patch=8),
         objective=SegmentSettings(depth=2, heads=8),
         normalise=Preprocessing(crop="squash", mean=(0.4802, 0.4481, 0.3975), std=(0.277, 0.2691, 0.2821)),
         augmentation=crops,

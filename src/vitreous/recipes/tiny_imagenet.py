@@ -6,8 +6,8 @@ from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.models import ModelSettings
 from vitreous.models.stems import ConvStem
-from vitreous.recipes.cifar10 import plain_vit, small_pictures
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import plain_vit, small_pictures
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.tasks.distill import DistillSettings
 from vitreous.training.optim import AdamWSettings
@@ -25,7 +25,7 @@ def tiny_imagenet_vit(teacher: str | None = None, epochs: float = 140.0) -> Reci
     Score:    66.59 % with the hybrid below as its teacher, 65.97 % after 90 epochs (one seed each; docs/RESULTS.md)
     Section:  4.3 asks how ViTs fare on little data; the recipe is ours, its teacher Touvron et al. 2021, equation 2
     """
-    recipe = tiny_pictures("tiny_imagenet_vit", replace(plain_vit(), picture_px=(64, 64), patch=8), epochs)
+    recipe = tiny_pictures("tiny_imagenet_vit", plain_vit((64, 64), patch=8), epochs)
     if teacher is None:
         return recipe
     # Most of the loss is the teacher's, whose convolutional stem makes local structure easy to learn.
@@ -43,7 +43,7 @@ def tiny_imagenet_hybrid(epochs: float = 70.0) -> Recipe:
     Section:  3.1 (hybrid architecture); the recipe is ours
     """
     stem = ConvStem(widths=(64, 128, 256), strides=(2, 2, 2), residuals=(1, 2, 2))
-    model = replace(plain_vit(), picture_px=(64, 64), stem=stem, patch=1, width=320, depth=6, heads=5)
+    model = replace(plain_vit((64, 64)), stem=stem, patch=1, width=320, depth=6, heads=5)
     return tiny_pictures("tiny_imagenet_hybrid", model, epochs)
 
 

@@ -5,20 +5,17 @@ from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
 from vitreous.data.sources import DataSettings
-from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import ViewSettings
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.vit import BlockSettings, Pool
-from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import CIFAR10, small_pictures
 from vitreous.tasks import ObjectiveSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import MuonSettings, OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights.trained import Trained
-
-CIFAR10 = Preprocessing(crop="squash", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
 # Only random crops and flips, as in masked modelling.
 CROPS = Augmentation(crop=CropSettings(method="random-resized", scale=(0.2, 1.0)))

@@ -10,6 +10,7 @@ from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.models.vit import BlockSettings
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import plain_vit
 from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
@@ -99,7 +100,12 @@ TEXT = TextSettings(vocabulary=8192, context=48, width=256, depth=6, heads=4, ge
 
 
 def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: str, epochs: float) -> Recipe:
-    model, normalise = _scratch() if start is None else _trained(start)
+    if start is None:
+        model: ModelSettings = plain_vit((128, 128), patch=8)
+        normalise = Preprocessing(crop="squash")
+    else:
+        card = Trained.load(start).card
+        model, normalise = card.model, card.preprocessing
     return Recipe(
         name=name,
         data=DataSettings(where=data, layout=LayoutSettings(targets="captions")),
@@ -129,23 +135,3 @@ def _flickr8k(name: str, objective: ImageTextSettings, start: str | None, data: 
             workers=8,
         ),
     )
-
-
-def _scratch() -> tuple[ModelSettings, Preprocessing]:
-    model = ViTSettings(
-        picture_px=(128, 128),
-        patch=8,
-        width=256,
-        depth=8,
-        heads=8,
-        pool="mean",
-        num_prefix=0,
-        positions="sincos",
-        block=BlockSettings(gelu="tanh"),
-    )
-    return model, Preprocessing(crop="squash")
-
-
-def _trained(start: str) -> tuple[ModelSettings, Preprocessing]:
-    card = Trained.load(start).card
-    return card.model, card.preprocessing

@@ -20,7 +20,7 @@ from vitreous.models.flops import num_parameters, training_flops
 from vitreous.models.names import MODELS
 from vitreous.models.shapes import shapes_only
 from vitreous.models.stems import ConvStem
-from vitreous.recipes.cifar10 import plain_vit
+from vitreous.recipes.small import plain_vit
 
 # name -> width and depth. At 32 px and patches of 4: 0.02, 0.16, 0.42, 0.84 GFLOP per picture
 VITS = {"vit-t": (64, 3), "vit-s": (128, 6), "vit-m": (192, 7), "vit-l": (256, 8)}

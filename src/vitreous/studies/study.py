@@ -12,8 +12,8 @@ from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings
-from vitreous.recipes.cifar10 import small_pictures
 from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.small import small_pictures
 from vitreous.studies.downstream import distinct_slugs, is_structured, test_split, transfer_recipe, without_overlap
 from vitreous.studies.grid import Cell, Grid, Row
 from vitreous.studies.models import StudyModel, size_of, study_model
