@@ -185,3 +185,67 @@ def test_the_first_pictures_may_be_lost(tmp_path):
     coco(tmp_path / "annotations" / "instances_train.json", *names)
     (source,) = open_sources(str(tmp_path)).values()
     assert source.read(10).shape == (30, 40, 3)
+
+
+# ---- LabelMe
+
+
+def shape(label: str, kind: str, *points: tuple[float, float], group: int | None = None) -> dict:
+    return {"label": label, "points": points, "group_id": group, "shape_type": kind, "flags": {}}
+
+
+def labelme(path: Path, shapes: list[dict], named: str) -> None:
+    size = {"imageHeight": SIZE[1], "imageWidth": SIZE[0]}
+    write(path, json.dumps({"version": "5.0.1", "flags": {}, "shapes": shapes, "imagePath": named, **size}))
+
+
+def test_labelme_beside_its_pictures(tmp_path):
+    """Drawn from any corner; in pieces; with a path from another machine; and a shape that is no object."""
+    ring = [(16, 12), (24, 12), (24, 18), (16, 18)]
+    pieces = [shape("b", "polygon", *ring[:3], group=1), shape("b", "polygon", *ring[2:], ring[0], group=1)]
+    for split in ("train", "val"):
+        picture(tmp_path / split / "0.jpg")
+        labelme(tmp_path / split / "0.json", [shape("b", "rectangle", (24, 12), (16, 18))], r"..\elsewhere\0.jpg")
+    picture(tmp_path / "train" / "1.jpg")
+    labelme(tmp_path / "train" / "1.json", [*pieces, shape("a", "point", (1, 1))], "1.jpg")
+    picture(tmp_path / "train" / "2.jpg")
+    notes = check(tmp_path, {"train": 2, "val": 1}, ("b",))
+    assert "LabelMe" in notes and "unlabelled pictures left out: 1 (2.jpg)" in notes
+    assert "shapes without an area, left out: 1 point" in notes
+    shown = open_sources(str(tmp_path))["train"].targets
+    assert shown.masks(0) == [None] and shown.masks(1)[0].sum() == 48, "a rectangle is all that is known of the first"
+
+
+def test_of_a_circle_the_box_is_around_it(tmp_path):
+    picture(tmp_path / "0.jpg")
+    labelme(tmp_path / "labels" / "0.json", [shape("c", "circle", (20, 15), (20, 20))], "0.jpg")
+    (source,) = open_sources(str(tmp_path)).values()
+    np.testing.assert_allclose(source.targets.of(0).boxes, [[15, 10, 25, 20]], atol=1e-4)
+
+
+def test_a_shape_without_corners_costs_its_picture(tmp_path):
+    for number in range(2):
+        picture(tmp_path / f"{number}.jpg")
+    labelme(tmp_path / "0.json", [shape("b", "rectangle", (16, 12), (24, 18))], "0.jpg")
+    labelme(tmp_path / "1.json", [shape("b", "polygon", (16, 12), (24, 18))], "1.jpg")
+    assert "shape 1: b: a polygon needs 3 points" in check(tmp_path, {"all": 1}, ("b",))
+
+
+# ---- Formats that are not read
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tool"),
+    [
+        ("train/_annotations.csv", "filename,width,height,class,xmin,ymin,xmax,ymax\n", "TensorFlow"),
+        ("_annotations.createml.json", '[{"annotations": [{"coordinates": {"x": 1}}]}]', "CreateML"),
+        ("project.json", '[{"annotations": [{"value": {"rectanglelabels": ["a"]}}]}]', "Label Studio"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(tmp_path, name, text, tool):
+    picture(tmp_path / "images" / "0.jpg")
+    write(tmp_path / name, text)
+    with pytest.raises(
+        UserError, match=f"{name}: boxes in the format of {tool}, which is not read. Export them as COCO"
+    ):
+        open_sources(str(tmp_path))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from vitreous.data.base import Source
 from vitreous.data.coco import open_coco, open_coco_file
+from vitreous.data.foreign_boxes import refuse_foreign
+from vitreous.data.labelme import labelme_files, open_labelme
 from vitreous.data.names import Layout
 from vitreous.data.pairs import find_pairs
 from vitreous.data.targets import Boxes, Instances
@@ -14,16 +16,19 @@ from vitreous.errors import UserError
 
 
 def open_boxed(folder: Path, layout: Layout) -> tuple[dict[str, Source], tuple[str, ...]]:
-    """The splits of a folder; none where it has no boxes. Pascal VOC may have masks too: these are read as long as
-    nothing else is said, and a note tells."""
-    found = open_yolo(folder, layout.max_unreadable) or open_coco(folder, layout.max_unreadable)
-    if not found and voc_folders(folder):
+    """The splits of a folder; none where it has no boxes. Pascal VOC and LabelMe's sets may have masks too: these are
+    read as long as nothing else is said, and a note tells."""
+    most_bad = layout.max_unreadable
+    found = open_yolo(folder, most_bad) or open_coco(folder, most_bad)
+    if not found and (voc_folders(folder) or labelme_files(folder)):
         masks = find_pairs(folder) if layout.targets is None else None
         if masks is not None and masks.splits:
             return {}, (f"{folder}: also has boxes; --data.layout.targets boxes reads them",)
-        found = open_voc(folder, layout.max_unreadable)
+        found = open_voc(folder, most_bad) or open_labelme(folder, most_bad)
     if not found and layout.targets == "boxes":
-        raise UserError(f"{folder}: no boxes in it: neither COCO JSON, a data.yaml with its labels, nor XML files.")
+        refuse_foreign(folder)
+        kinds = "neither COCO JSON, a data.yaml with its labels, XML files nor LabelMe's JSON"
+        raise UserError(f"{folder}: no boxes in it: {kinds}.")
     return found, ()
 
 

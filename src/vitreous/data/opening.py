@@ -9,6 +9,7 @@ from vitreous.data.boxed import open_boxed, open_boxed_file
 from vitreous.data.files import check_regular
 from vitreous.data.flickr import open_flickr
 from vitreous.data.folder import open_folder
+from vitreous.data.foreign_boxes import refuse_foreign
 from vitreous.data.hub import open_hub
 from vitreous.data.legends import Entry
 from vitreous.data.names import Layout
@@ -99,6 +100,8 @@ def _open_files(path: Path, layout: Layout) -> dict[str, Source]:
         notes += more
     if found:
         _without_columns(str(path), layout)
+    elif layout.targets is None and layout.label_pattern is None:
+        refuse_foreign(path)
     found = found or open_folder(path, layout)
     for source in found.values():
         source.notes += notes
