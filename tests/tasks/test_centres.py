@@ -133,6 +133,18 @@ def test_a_place_speaks_of_the_picture_not_of_the_canvas(name):
     assert torch.allclose(sides, torch.ones_like(sides), atol=1e-3)
 
 
+def test_what_looks_the_same_has_the_same_box_however_much_of_the_canvas_is_picture():
+    """In px of the canvas; also of a picture that ends within a place."""
+    torch.manual_seed(0)
+    encoder = ViTSettings(picture_px=(64, 64), patch=8, width=24, depth=1, heads=2).build()
+    task = CENTRES.build(encoder, ("a", "b")).eval()
+    for parameter in task.head.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    maps = task.maps(torch.randn(1, 3, 64, 64))
+    whole, part = (task.head(maps, extent, (64, 64)) for extent in (None, torch.tensor([[30, 50]])))
+    assert torch.allclose(part.boxes * torch.tensor([50, 30, 50, 30]), whole.boxes * 64, atol=1e-4)
+
+
 def test_promises(tmp_path):
     recipe = rendered_detr()
     small = replace(

@@ -4,7 +4,6 @@ The encoder processes every picture once as it is, then augmented views while ti
 small head learns from them.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from vitreous.data.augmentation import Augmentation
 from vitreous.data.base import Source, Subset
 from vitreous.fitting.class_first import LEAST_PICTURES, beginning
 from vitreous.jobs.build import build_loader, build_objective, eval_batches
-from vitreous.nn.centres import SIDE, Centres
+from vitreous.nn.centres import Centres, picture_shares
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.centre_loss import centre_losses
 from vitreous.tasks.detect import Detect, DetectSettings
@@ -126,8 +125,7 @@ def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> flo
     """Train the head for this time. Returns the passes over the views. Its boxes start at the usual size."""
     head, canvas = task.head, task.encoder.picture_px
     assert isinstance(head, Centres)
-    with torch.no_grad():
-        head.boxes.bias[2:] = seen.objects.boxes[seen.objects.valid][:, 2:].log().mean(dim=0) - math.log(SIDE)
+    head.begin_with(_sides(seen, canvas, head.size(seen.maps)))
     optimizer = torch.optim.AdamW(head.parameters(), lr=RATE, weight_decay=DECAY)
     draws, began, step = torch.Generator().manual_seed(0), time.monotonic(), 0
     most = max(1, MOST_EPOCHS * len(seen) // batch_size)
@@ -147,3 +145,10 @@ def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> flo
         step += 1
     head.eval()
     return step * batch_size / len(seen)
+
+
+def _sides(seen: Seen, canvas: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """(N, 2): width and height of the boxes of all objects, in places of a map."""
+    boxes, valid = seen.objects.boxes, seen.objects.valid
+    across = picture_shares(seen.extent, canvas, boxes) * boxes.new_tensor((size[1], size[0]))
+    return (boxes[..., 2:] * across[:, None])[valid]

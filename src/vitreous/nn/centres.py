@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from vitreous import platforms
 from vitreous.nn.bilinear import resized_maps
-from vitreous.nn.deformable_detr import middles, shares_seen
+from vitreous.nn.deformable_detr import middles
 from vitreous.nn.detr import places_seen, shown, wide
 from vitreous.nn.pyramid import ChannelNorm
 
 RARE = 0.01  # initial probability that a place is the centre of an object of a class
-SIDE = 0.2  # initial side of a box, as a share of the picture
-REACH = 1.5  # places: how far from itself a place may put the centre of its box
-LOGS = (-5.0, 1.6)  # range of log(side / initial side): from a thousandth of the picture to all of it
+# In places, so that what looks the same has the same size, however much of the canvas is picture:
+SIDE = 6.0  # initial side of a box
+REACH = 1.5  # how far from itself a place may put the centre of its box
+LOGS = (-5.0, 5.0)  # range of log(side / initial side): from a small part of a place to more than any map has
 NOTHING = -20.0  # the logit of a place that does not count
 
 
@@ -60,26 +61,44 @@ class Centres(nn.Module):
         nn.init.zeros_(self.boxes.weight)
         nn.init.zeros_(self.boxes.bias)
 
+    def size(self, maps: Sequence[Tensor]) -> tuple[int, int]:
+        """Rows and columns of places."""
+        return self.enlarged * maps[0].shape[-2], self.enlarged * maps[0].shape[-1]
+
+    def begin_with(self, sides: Tensor) -> None:
+        """sides (N, 2): width and height of usual boxes, in places."""
+        with torch.no_grad():
+            self.boxes.bias[2:] = sides.log().mean(dim=0) - math.log(SIDE)
+
     def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Placed:
         """maps: (B, C, h, w) each, finest first, as many as channels were given. extent: (B, 2), the number of rows and
         columns of the canvas that are picture."""
-        size = (self.enlarged * maps[0].shape[-2], self.enlarged * maps[0].shape[-1])
+        size = self.size(maps)
         parts = [project(norm(one)) for norm, project, one in zip(self.norms, self.project, maps, strict=True)]
         x = torch.stack([part if part.shape[-2:] == size else resized_maps(part, size) for part in parts]).sum(dim=0)
         x = self.norm(self.layers(x)).flatten(2).transpose(1, 2)  # (B, N, D)
-        seen = places_seen(extent, canvas, x.new_empty((1, 1, *size)))
-        shares = shares_seen(seen, size, wide(x.dtype))  # (B or 1, 2)
+        shares = picture_shares(extent, canvas, x.new_empty((), dtype=wide(x.dtype)))
         places = middles([size], shares[:, None])[0]
         # Even under autocast: neighbours whose logits are rounded to the same bfloat16 would all be the most confident.
         with platforms.full_precision(x.device):
             logits, said = (head(x.to(head.weight.dtype)) for head in (self.classes, self.boxes))
         boxes = self._boxes(said.to(wide(said.dtype)), places, shares, size)
-        return Placed(logits, boxes, places, None if extent is None else shown(seen, size), size)
+        seen = None if extent is None else shown(places_seen(extent, canvas, x.new_empty((1, 1, *size))), size)
+        return Placed(logits, boxes, places, seen, size)
 
     def _boxes(self, said: Tensor, places: Tensor, shares: Tensor, size: tuple[int, int]) -> Tensor:
-        away = REACH * said[..., :2].tanh() / shares[:, None]  # in places of the part that shows the picture
-        away = torch.stack([away[..., 0] / size[1], away[..., 1] / size[0]], dim=-1)
-        return torch.cat([places + away, SIDE * said[..., 2:].clamp(*LOGS).exp()], dim=-1)
+        away, sides = REACH * said[..., :2].tanh(), SIDE * said[..., 2:].clamp(*LOGS).exp()  # in places
+        parts = [torch.stack([one[..., 0] / size[1], one[..., 1] / size[0]], dim=-1) for one in (away, sides)]
+        away, sides = (one / shares[:, None] for one in parts)  # of the part that shows the picture
+        return torch.cat([places + away, sides], dim=-1)
+
+
+def picture_shares(extent: Tensor | None, canvas: tuple[int, int], like: Tensor) -> Tensor:
+    """(B or 1, 2): the part of the canvas' width and height that is picture. Not in whole places: a place at the border
+    that is only partly picture would move all others."""
+    if extent is None:
+        return like.new_ones((1, 2))
+    return torch.stack([extent[:, axis].to(like.dtype) / canvas[axis] for axis in (1, 0)], dim=1)
 
 
 def surest(found: Placed, queries: int) -> tuple[Tensor, Tensor]:
