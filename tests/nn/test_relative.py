@@ -21,6 +21,12 @@ def test_rows_of_a_bias_table_by_hand():
             assert index[query, key] == expected
 
 
+def test_rows_of_embedded_offsets_by_hand():
+    # Two tokens before the cells: cell 2 is the fifth of six tokens, cell 0 the third. Offset 0 is row 5.
+    index = RelativePositions(2 + 4, 4).pairs(2, torch.tensor([2, 0]))
+    assert index.tolist() == [[5, 4, 1, 3], [6, 5, 2, 4], [9, 8, 5, 7], [7, 6, 3, 5]]
+
+
 @pytest.mark.parametrize("table", [BiasTable((2, 3), 4), RelativePositions(2 + 6, 4)], ids=["bias", "relative"])
 def test_tokens_keep_their_rows_when_others_are_dropped(table):
     whole = table.pairs(2, torch.arange(6))

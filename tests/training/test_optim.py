@@ -164,6 +164,12 @@ def test_vectors_decay_only_when_asked():
         torch.testing.assert_close(after["body.norm.weight"], before["body.norm.weight"] * factor)
 
 
+def test_muon_splits_a_fused_query_key_and_value_if_asked():
+    for split, parts in ((True, {1, 3}), (False, {1})):
+        muon, _ = MuonSettings(split_qkv=split).build(toy()).parts
+        assert {matrix.parts for stack in muon._stacks for matrix in stack.matrices} == parts
+
+
 @pytest.mark.parametrize("chosen", ALL, ids=lambda chosen: type(chosen).__name__)
 def test_rate_multiplies_every_group(chosen):
     objective = toy()
