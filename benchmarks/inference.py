@@ -39,7 +39,7 @@ from vitreous import create_model
 from vitreous.cli import one_line_errors
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.probes import linear_probe
-from vitreous.jobs.evaluate import _batches
+from vitreous.jobs.data import batches_for
 from vitreous.models.flops import flops
 from vitreous.nn.graphed import Graphed
 from vitreous.nn.half import half_where_native
@@ -260,7 +260,7 @@ def cost_of_8_bits(where: str, encoder: str, world: World) -> dict[str, Any]:
         for part in (splits.train, splits.test):
             made = trained.encoder().to(world.device)
             with torch.autocast(world.device.type, torch.bfloat16):
-                sets.append(pooled_features(change(made), _batches(part, trained, world), world.device))  # type: ignore[arg-type]
+                sets.append(pooled_features(change(made), batches_for(trained, part, world), world.device))  # type: ignore[arg-type]
         probe = linear_probe(sets[0].to(world.device), sets[1].to(world.device))
         result[name] = {"accuracy": probe.accuracy.value, "low": probe.accuracy.low, "high": probe.accuracy.high}
     result["points_lost"] = round(100 * (result["bf16"]["accuracy"] - result["fp8"]["accuracy"]), 3)
