@@ -67,3 +67,10 @@ def test_precision_and_f1_are_in_sight_on_a_phone(reported, chromium_page, width
     assert box.evaluate("one => one.scrollWidth <= one.clientWidth")
     last = box.locator("tbody tr td").last.bounding_box()
     assert last["x"] + last["width"] <= width
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_cell_spills_into_the_next(reported, chromium_page, width):
+    page = chromium_page(reported.path, width=width).page
+    spilled = page.evaluate("[...document.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1)")
+    assert not spilled

@@ -12,12 +12,15 @@ from parsed_page import Element, read
 
 from vitreous.evaluation.metrics import Estimate
 from vitreous.evaluation.pixels import Baseline
-from vitreous.report import inside, opening, report
+from vitreous.fitting.first import ON_PIXELS
+from vitreous.report import cost, inside, opening, provenance, report
+from vitreous.report.candidates import section as candidates_section
 from vitreous.report.few_shot import few_shot
 from vitreous.report.figures import loss_curve, rate_curve
 from vitreous.report.html import tag
 from vitreous.report.judgement import Fall, fall
 from vitreous.report.opening import account
+from vitreous.weights.trained import Trained
 
 SECTIONS = [
     *(
@@ -218,6 +221,29 @@ def test_a_network_without_attention_and_without_validation_part(reported):
     assert "Not calibrated." in page.by_id("account").text
     assert "no validation part" in page.by_id("calibration").text
     assert "regression on the pixels" not in page.text
+
+
+def test_a_model_of_pixels_is_told_apart_from_what_was_trained(reported):
+    """Its parameters are its own, the work of training is not, and the recipe makes another model."""
+    result = reported.result
+    (first,) = [one for one in result.first_models if one.name == ON_PIXELS]
+    card = Trained.load(result.out / first.folder).card
+    candidates = tuple(
+        replace(one, is_kept=one.name == ON_PIXELS, score=0.5 + (one.name != ON_PIXELS)) for one in result.candidates
+    )
+    pixels = replace(result, card=card, candidates=candidates)
+    spent = read(cost.section(pixels).markup).text
+    side, num = card.model.picture_px[0], len(card.classes)
+    assert f"{(3 * side**2 + 1) * num:,}" in spent and "0 FLOPs for" not in spent
+    assert "the same weights again, those of \N{LEFT DOUBLE QUOTATION MARK}trained from scratch" in told(pixels)
+    assert "the same weights again, on" in told(result)
+    assert "only if it leads one made at once by 2 pictures" in read(candidates_section(pixels).markup).text
+    untrained = told(replace(pixels, results={**result.results, "steps": 0}))
+    assert "recipe.json" not in untrained and "Nothing was trained" in untrained
+
+
+def told(result):
+    return read(provenance.section(result).markup).text
 
 
 # ---- What the numbers amount to

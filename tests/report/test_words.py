@@ -4,7 +4,7 @@ from vitreous.report.words import caption, cell, counted, large, seconds, share,
 
 
 def test_numbers_as_words():
-    assert share(Estimate(0.846, 0.8295, 0.86124)) == "84.6\u202f% (83.0 to 86.1\u202f%)"
+    assert share(Estimate(0.846, 0.8295, 0.86124)) == "84.6\u202f% (83.0\xa0to\xa086.1\u202f%)"
     between = tag.span(" (83.0\N{EN DASH}86.1)", class_="interval")
     assert cell(Estimate(0.846, 0.8295, 0.86124)) == together("84.6", between)
     assert share(None) == str(cell(None)) == "\N{EN DASH}"

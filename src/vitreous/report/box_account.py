@@ -8,7 +8,7 @@ from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, name
 from vitreous.report.judgement import is_guessing
-from vitreous.report.words import counted, interval, percent
+from vitreous.report.words import INTERVAL, counted, interval, percent
 
 UNSURE_POINTS = 0.05  # half of an interval, above which the report calls the number rough
 NOTHING = 0.005  # AP below which a model finds next to nothing
@@ -33,8 +33,8 @@ def chance(result: BoxFitted) -> float:
 def lead(result: BoxFitted) -> str:
     scores, by = of_boxes(result).scores, of_boxes(result).by
     return (
-        f"AP of {by} on {counted(scores.pictures, 'test picture')} with {counted(scores.objects, 'object')} (95 % "
-        f"interval: {interval(scores.ap)}); {percent(scores.ap50.value)} where {ONE[by]} need only overlap by half "
+        f"AP of {by} on {counted(scores.pictures, 'test picture')} with {counted(scores.objects, 'object')} ("
+        f"{INTERVAL}: {interval(scores.ap)}); {percent(scores.ap50.value)} where {ONE[by]} need only overlap by half "
         f"(AP50). At the threshold that was chosen, {percent(scores.recall.value)} of the objects are found, and "
         f"{percent(scores.precision.value)} of what is shown is right."
     )

@@ -24,7 +24,7 @@ from vitreous.report.boxed_data import labelled_objects
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
-from vitreous.report.words import DASH, caption, counted, percent, share
+from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
 
 SHOWN_PX, CROP_PX = 320, 160
 NUM_SHOWN, NUM_CROPS = 3, 12  # pictures of each kind (the best, the typical, the worst), and mistakes
@@ -200,7 +200,7 @@ def scores(found: BoxScores) -> Html:
     ]
     of = f"{counted(found.pictures, 'test picture')}, {counted(found.objects, 'object')}"
     return together(
-        table((of, "measured (95 % interval)"), rows, numbers=(1,)),
+        table((of, MEASURED), rows, numbers=(1,)),
         paragraph(
             "Intervals are over pictures. Small objects are below 32 x 32 px of the picture as it came, large ones "
             "above 96 x 96 px.",

@@ -1,7 +1,9 @@
 """What was tried, side by side: pixels, the first model, what training made of it; and what was kept."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from vitreous.fitting.candidates import AHEAD, Candidate
 from vitreous.fitting.first import ON_PIXELS, FirstModel
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
@@ -31,7 +33,7 @@ def section(result: Fitted[Any]) -> Html:
             meaning = f"{pixels.picture_px[0]} px, {counted(pixels.pictures, 'picture')}"
         cells = (one.name, meaning, _score(one.score), tested)
         rows.append(tuple(tag.b(cell) for cell in cells) if one.is_kept else cells)
-    rule = "What is best on the validation part is kept"
+    rule = f"What is best on the validation part is kept{_unless(result.candidates)}"
     tested = "; only that and the pixels are tested." if bar is not None else "; only that is tested."
     return together(
         table(("model", "what it is", "on validation pictures", "on test pictures"), rows, numbers=(2, 3)),
@@ -44,6 +46,15 @@ def section(result: Fitted[Any]) -> Html:
         if result.first is not None and result.first.digest
         else None,
     )
+
+
+def _unless(candidates: Sequence[Candidate]) -> str:
+    """Why another has the better score, if one has."""
+    scores = [one.score for one in candidates if one.score is not None]
+    kept = next(one for one in candidates if one.is_kept)
+    if kept.score is None or kept.score == max(scores):
+        return ""
+    return f", but a trained model only if it leads one made at once by {AHEAD} pictures: fewer may be chance"
 
 
 def _made_first(first: FirstModel | None) -> tuple[Content, ...]:

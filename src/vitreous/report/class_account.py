@@ -9,7 +9,7 @@ from vitreous.fitting.class_choices import IMBALANCE
 from vitreous.report.class_judgement import ClassFitted, chance_of_classes, most_frequent, of_classes, pixels_score
 from vitreous.report.html import Content, Html, name, together
 from vitreous.report.judgement import is_guessing, is_of_pixels, loses_to
-from vitreous.report.words import counted, interval, percent
+from vitreous.report.words import INTERVAL, counted, interval, percent
 
 FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
 FEW_TO_CALIBRATE = 100  # validation pictures
@@ -21,7 +21,7 @@ def lead(result: ClassFitted) -> Html:
     accuracy = of_classes(result).scores.top1
     return together(
         f"of {counted(len(result.account.test), 'test picture')} are classified correctly "
-        f"(95 % interval: {interval(accuracy)}). ",
+        f"({INTERVAL}: {interval(accuracy)}). ",
         _compared(result),
     )
 
@@ -86,7 +86,7 @@ def _about_classes(result: ClassFitted) -> Iterator[tuple[Content, ...]]:
     if data.imbalance > IMBALANCE:
         balance = next((one for one in result.plan.choices if one.name == "balance"), None)
         if balance is not None:
-            yield "Unequal classes.", f"Balance: {balance.value}; {balance.reason}."
+            yield "Unequal classes.", f"{balance.reason[0].upper()}{balance.reason[1:]} (balance: {balance.value})."
     if abs(scores.top1.value - scores.balanced.value) > UNEVEN:
         yield (
             "Accuracy depends on the mix of classes.",

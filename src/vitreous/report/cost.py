@@ -9,6 +9,7 @@ from vitreous.models.flops import flops, training_flops
 from vitreous.models.shapes import shapes_only
 from vitreous.report.html import Html, facts, paragraph, table, tag, together
 from vitreous.report.words import counted, large, seconds
+from vitreous.weights.card import Card
 
 STAGES = {
     "data": "reading and checking",
@@ -24,17 +25,17 @@ def section(result: Fitted[Any]) -> Html:
     recipe, results = result.recipe, result.results
     seen = results["steps"] * recipe.training.batch_size
     with shapes_only():
-        encoder = recipe.model.build()
+        kept, trained = recipe.model.build(), result.plan.recipe.model.build()
     rows = [(STAGES.get(stage, stage), seconds(value)) for stage, value in result.timings.items()]
     height, width = recipe.model.picture_px
     return together(
         facts(
             [
-                ("parameters", f"{results['parameters']:,}"),
-                ("FLOPs per picture", f"{large(flops(encoder))}FLOPs at {width} x {height} px, forward, head apart"),
+                ("parameters", f"{num_parameters(result.card):,}"),
+                ("FLOPs per picture", f"{large(flops(kept))}FLOPs at {width} x {height} px, forward, head apart"),
                 (
                     "FLOPs in training",
-                    f"{large(training_flops(encoder) * seen)}FLOPs for {counted(seen, 'picture')} seen",
+                    f"{large(training_flops(trained) * seen)}FLOPs for {counted(seen, 'picture')} seen",
                 ),
                 ("training speed", _pace(seen, results["wall_s"])),
                 (
@@ -54,6 +55,14 @@ def section(result: Fitted[Any]) -> Html:
         if result.timings["train"] < 0.9 * results["wall_s"]
         else None,
     )
+
+
+def num_parameters(card: Card) -> int:
+    """Of the model that was kept, which need not be the one that was trained."""
+    assert card.task is not None
+    with shapes_only():
+        task = card.task.build(card.model.build(), card.classes)
+    return sum(weight.numel() for weight in task.parameters())
 
 
 def _pace(seen: int, wall_s: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from vitreous.report.class_judgement import ClassFitted, chance_of_labels, of_labels, pixels_score
 from vitreous.report.html import Content, Html, name, together
 from vitreous.report.judgement import is_guessing, loses_to
-from vitreous.report.words import counted, interval, percent
+from vitreous.report.words import INTERVAL, counted, interval, percent
 
 FEW_OF_A_LABEL = 30  # test pictures, below which a label's own numbers are rough
 FEW_TO_CHOOSE = 30  # validation pictures that have a label, below which its threshold is rough
@@ -15,7 +15,7 @@ def lead(result: ClassFitted) -> Html:
     scores = of_labels(result).scores
     return together(
         f"mean average precision on {counted(scores.pictures, 'test picture')} with {scores.labels:.1f} labels each "
-        f"(95 % interval: {interval(scores.mean_average_precision)}). ",
+        f"({INTERVAL}: {interval(scores.mean_average_precision)}). ",
         f"All labels of a picture are right for {percent(scores.all_right.value)}. For comparison: giving labels by "
         f"chance has a mean average precision of {percent(chance_of_labels(result))}{_pixels(result)}.",
     )

@@ -12,7 +12,7 @@ from vitreous.report.class_judgement import ClassFitted, of_labels
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
 from vitreous.report.pictures import readable
-from vitreous.report.words import caption, cell, counted, number, percent, share
+from vitreous.report.words import MEASURED, caption, cell, counted, number, percent, share
 
 LISTED = 30  # labels in the open table; of more, those with the lowest average precision
 NUM_PAIRS, NUM_MISTAKES, MISTAKE_PX = 12, 12, 160
@@ -57,7 +57,7 @@ def _scores(result: ClassFitted) -> Html:
         ("labels per picture", f"{found.labels:.2f}, given {found.labels_given:.2f}"),
     ]
     return together(
-        table((counted(found.pictures, "test picture"), "measured (95 % interval)"), rows, numbers=(1,)),
+        table((counted(found.pictures, "test picture"), MEASURED), rows, numbers=(1,)),
         tag.h3("By label"),
         _labels(found.per_class),
     )

@@ -25,7 +25,7 @@ def section(result: Fitted[Any]) -> Html:
         notes.append("The trained model has the averaged weights.")
     curves = [inline(partial(loss_curve, rows), "Loss by epoch", caption="Loss")]
     if any(f"val/{headline}" in row for row in rows):
-        title = f"{headline[0].upper()}{headline[1:]}"
+        title = headline.capitalize() if headline.islower() else headline
         curves.append(inline(partial(headline_curve, rows, headline), f"Validation {headline} by epoch", caption=title))
     if any("rate_factor" in row for row in rows):
         peak = recipe.optimizer.lr

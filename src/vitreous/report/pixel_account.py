@@ -8,7 +8,7 @@ from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, name
 from vitreous.report.judgement import is_guessing
-from vitreous.report.words import counted, interval, percent, share
+from vitreous.report.words import INTERVAL, counted, interval, percent, share
 
 UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
 
@@ -29,7 +29,7 @@ def chance(result: PixelFitted) -> float:
 def lead(result: PixelFitted) -> str:
     scores = of_pixels(result).scores
     return (
-        f"mIoU on {counted(scores.pictures, 'test picture')} (95 % interval: {interval(scores.miou)}): the predicted "
+        f"mIoU on {counted(scores.pictures, 'test picture')} ({INTERVAL}: {interval(scores.miou)}): the predicted "
         "and the labelled areas of a class overlap by this share, averaged over the classes. Of all pixels, "
         f"{percent(scores.pixel_accuracy.value)} are right."
     )

@@ -15,7 +15,7 @@ from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
 from vitreous.report.pixel_account import PixelFitted, of_pixels
-from vitreous.report.words import DASH, caption, counted, percent, share
+from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
 
 SHOWN_PX, OPACITY = 224, 0.55
 NUM_SHOWN = 3  # pictures of each kind: the best, the typical, the worst
@@ -113,7 +113,7 @@ def scores(result: PixelFitted) -> Html:
         for one in found.per_class
     ]
     return together(
-        table((counted(found.pictures, "test picture"), "measured (95 % interval)"), rows, numbers=(1,)),
+        table((counted(found.pictures, "test picture"), MEASURED), rows, numbers=(1,)),
         paragraph("Intervals are over pictures: pixels of one picture are alike.", class_="note"),
         tag.h3("By class"),
         inline(partial(class_ious, found), "IoU of each class"),

@@ -12,6 +12,7 @@ import numpy as np
 from vitreous import settings
 from vitreous.data.base import Source
 from vitreous.data.fingerprint import names_digest
+from vitreous.fitting.candidates import FINE_TUNED, FROM_SCRATCH
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Html, command, facts, folded, paragraph, table, tag, together
 
@@ -24,7 +25,23 @@ def section(result: Fitted[Any]) -> Html:
         table(("what", "sha256"), [(what, tag.code(value, class_="hash")) for what, value in _hashes(result)]),
         folded("The recipe in full", command(json.dumps(settings.to_json(result.plan.recipe), indent=2))),
         folded("Options given", command(json.dumps(settings.to_json(result.request), indent=2))),
-        paragraph("To train the same weights again, on the same machine and versions:", class_="use"),
+        _again(result),
+    )
+
+
+def _again(result: Fitted[Any]) -> Html:
+    """How to train the same weights again, if any were trained."""
+    if not result.results["steps"]:
+        return paragraph("Nothing was trained: the command above, with another --out, makes the same model again.")
+    trained = next(one for one in result.candidates if one.name in (FINE_TUNED, FROM_SCRATCH))
+    kept = next(one for one in result.candidates if one.is_kept)
+    which = (
+        ""
+        if trained == kept
+        else f", those of \N{LEFT DOUBLE QUOTATION MARK}{trained.name}\N{RIGHT DOUBLE QUOTATION MARK}"
+    )
+    return together(
+        paragraph(f"To train the same weights again{which}, on the same machine and versions:", class_="use"),
         command(f"vitreous train {shlex.quote(str(result.out / 'recipe.json'))} --out runs/again"),
     )
 

@@ -11,7 +11,7 @@ from vitreous.report.class_judgement import ClassFitted, most_frequent, of_class
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
 from vitreous.report.pictures import readable
-from vitreous.report.words import caption, cell, counted, number, percent, share
+from vitreous.report.words import MEASURED, caption, cell, counted, number, percent, share
 
 LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160
@@ -29,7 +29,7 @@ def scores(result: ClassFitted) -> Html:
     if baseline is not None:
         rows.append((f"logistic regression on pixels, penalty {baseline.penalty:g}", percent(baseline.score)))
     return together(
-        table((counted(found.pictures, "test picture"), "measured (95 % interval)"), rows, numbers=(1,)),
+        table((counted(found.pictures, "test picture"), MEASURED), rows, numbers=(1,)),
         tag.h3("By class"),
         _classes(found),
     )

@@ -75,6 +75,19 @@ def sets(result: ClassFitted) -> Html:
             rows,
             numbers=range(6),
         ),
+        _of_all_classes(result),
+    )
+
+
+def _of_all_classes(result: ClassFitted) -> Html | None:
+    found = of_classes(result)
+    which = [percent(one.coverage, 0) for one in found.sets if one.threshold == 0]
+    if not which:
+        return None
+    return paragraph(
+        f"At {' and '.join(which)} a set names all classes: "
+        f"{counted(found.validation_pictures, 'validation picture')} are too few to leave any out with so little risk.",
+        class_="note",
     )
 
 

@@ -5,7 +5,9 @@ from vitreous.evaluation.metrics import Estimate
 from vitreous.terminal import duration
 
 DASH = "\N{EN DASH}"
-NARROW = "\N{NARROW NO-BREAK SPACE}"
+NARROW, UNBROKEN = "\N{NARROW NO-BREAK SPACE}", "\N{NO-BREAK SPACE}"
+INTERVAL = f"95{NARROW}% interval"
+MEASURED = f"measured ({INTERVAL})"
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -17,8 +19,10 @@ def interval(found: Estimate, digits: int = 1) -> str:
 
 
 def share(found: Estimate | None, digits: int = 1) -> str:
-    """With its interval."""
-    return DASH if found is None else f"{percent(found.value, digits)} ({interval(found, digits)})"
+    """With its interval, which is not broken into two lines."""
+    if found is None:
+        return DASH
+    return f"{percent(found.value, digits)} ({interval(found, digits).replace(' ', UNBROKEN)})"
 
 
 def cell(found: Estimate | None) -> Html:
@@ -30,7 +34,7 @@ def cell(found: Estimate | None) -> Html:
 
 
 def number(found: Estimate) -> str:
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+    return f"{found.value:.3f} ({found.low:.3f}{UNBROKEN}to{UNBROKEN}{found.high:.3f})"
 
 
 def counted(num: int, one: str, many: str = "") -> str:
