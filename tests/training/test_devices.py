@@ -70,6 +70,32 @@ def test_a_gpu_that_is_not_there():
         World.join("cuda")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+        {"WORLD_SIZE": "two", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    ],
+)
+def test_ranks_that_were_not_told_how_to_meet(given, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"but not how they meet .*: start them with torchrun") as raised:
+        World.join("cpu")
+    assert "\n" not in str(raised.value) and f"WORLD_SIZE={given['WORLD_SIZE']}" in str(raised.value)
+
+
+def test_more_processes_than_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(UserError, match="on a host with 1 GPU, and each needs one of its own: give torchrun --nproc"):
+        World.join("auto")
+
+
 def test_autocast():
     x = torch.ones(2, 2)
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):

@@ -54,7 +54,10 @@ class TrainLoader:
                 "give a batch size from 1 to that number"
             )
         if batch_size % world:
-            raise UserError(f"batch_size is {batch_size:,}, which {world} processes cannot share evenly")
+            raise UserError(
+                f"training.batch_size is {batch_size:,}, which {world} processes cannot share evenly: make it a "
+                f"multiple of {world}"
+            )
         self.device, self.workers, self.world = torch.device(device), workers, world
         self.views = list(views)
         if source.targets.has_places:

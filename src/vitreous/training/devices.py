@@ -66,15 +66,13 @@ class World:
     @classmethod
     def join(cls, device: str = "auto") -> Self:
         """Read what `torchrun` set, if anything; 'auto' takes the GPU if there is one. May be called again."""
-        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        if gather.is_alone():
-            rank, size = 0, 1
+        rank, size = (0, 1) if gather.is_alone() else _among_ranks()
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device is cuda, but this torch finds no GPU here; give cpu or auto")
         if kind == "mps" and not torch.backends.mps.is_available():
             raise UserError("device is mps, but this torch finds no Apple GPU here; give cpu or auto")
-        place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
+        place = torch.device(kind, _gpu()) if kind == "cuda" else torch.device(kind)
         if place.type == "cuda":
             torch.cuda.set_device(place)
         world = cls(rank, size, place)
@@ -160,6 +158,32 @@ class World:
     def wait(self) -> None:
         """Wait until every rank is here."""
         self.any(False)
+
+
+def _among_ranks() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return 0, 1
+    given = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    rank, size, address, port = given.values()
+    if not (all(map(str.isdecimal, (rank, size, port))) and address and int(rank) < int(size)):
+        found = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise UserError(
+            f"the environment says that there are several processes, but not how they meet ({found}): start them with "
+            "torchrun, or unset WORLD_SIZE for a single one"
+        )
+    return int(rank), int(size)
+
+
+def _gpu() -> int:
+    """The number of this process's GPU on its host."""
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= there:
+        raise UserError(
+            f"torchrun started {number + 1} processes or more on a host with {there} GPU{'s' * (there != 1)}, and each "
+            f"needs one of its own: give torchrun --nproc-per-node {there}"
+        )
+    return number
 
 
 def fresh(kept: Any, rank: int, size: int, timeout: timedelta) -> Any:
