@@ -1,4 +1,4 @@
-"""Outcome: what a predictor says of one picture, whatever the kind of task. Knows no torch."""
+"""Outcome: the prediction for one picture, whatever the kind of task. Knows no torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from vitreous.display.html import Content, Html
 
 Outputs = Mapping[str, NDArray[Any]]  # by name, each (B, ...)
-Sizes = Sequence[tuple[int, int]]  # height and width of each picture as it was given
+Sizes = Sequence[tuple[int, int]]  # height and width of each original picture
 
 
 class Outcome(ABC):
-    """In the coordinates of the picture as it was given."""
+    """In the coordinates of the original picture."""
 
     @property
     @abstractmethod
@@ -22,7 +22,7 @@ class Outcome(ABC):
 
     @abstractmethod
     def row(self) -> tuple[Content, ...]:
-        """For a table of many pictures: the prediction, its probability, what comes next."""
+        """For a table of many pictures: the prediction, its probability, the next best."""
 
     @abstractmethod
     def html(self, num: int = 5) -> Html: ...

@@ -1,7 +1,7 @@
-"""Outcomes: what a predictor says of one picture, made of a model's raw outputs.
+"""Outcomes: the predictions for single pictures, made from a model's raw outputs.
 
 The one implementation for torch, exported and served models; it knows no torch. A kind of task is one function that
-calibrates what the model gives, one that makes outcomes of it, and one line in KINDS.
+calibrates the outputs, one that makes outcomes of them, and one line in KINDS.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,18 +37,18 @@ __all__ = [
     "views",
 ]
 
-LEAST = 0.5  # probability from which a picture has a label, where none was chosen on validation pictures
+LEAST = 0.5  # probability from which a picture has a label, if none was chosen on validation pictures
 
 
 @dataclass(frozen=True)
 class RankedOutcome(Outcome):
-    """Of whatever gives every class a probability."""
+    """With a probability for every class."""
 
     classes: tuple[str, ...]
     probabilities: NDArray[np.float32]  # (K,), calibrated
 
     def top(self, num: int = 5) -> list[tuple[str, float]]:
-        """The likeliest classes, best first."""
+        """The most likely classes, best first."""
         order = np.argsort(-self.probabilities, kind="stable")[:num]
         return [(self.classes[place], float(self.probabilities[place])) for place in order]
 
@@ -61,7 +61,7 @@ class RankedOutcome(Outcome):
         return float(self.probabilities.max())
 
     def is_sure(self, least: float) -> bool:
-        """Whether the best class is at least that likely; if not, one may rather say nothing."""
+        """Whether the best class is at least that likely; if not, it may be better to name none."""
         return self.confidence >= least
 
 
@@ -76,9 +76,9 @@ class ClassOutcome(RankedOutcome):
         return self.best
 
     def prediction_set(self, coverage: float) -> tuple[str, ...]:
-        """The classes, likeliest first, among which the right one is with the probability `coverage`.
+        """The classes, most likely first, that contain the right one with the probability `coverage`.
 
-        Empty where no class is likely. The promise is about pictures like those of the validation part.
+        Empty if no class is likely. The promise holds for pictures like those of the validation part.
         """
         found = [least for known, least in self.sets if abs(known - coverage) < 1e-9]
         if not found:
@@ -90,7 +90,7 @@ class ClassOutcome(RankedOutcome):
         return tag.b(tag.bdi(self.best)), f"{100 * self.confidence:.1f} %", others
 
     def html(self, num: int = 5) -> Html:
-        """The likeliest classes as bars, and the sets that are promised to hold the right one."""
+        """The most likely classes as bars, and the prediction sets."""
         rows = [(tag.bdi(name), _bar(value), f"{100 * value:.1f} %") for name, value in self.top(num)]
         sets = [
             (f"{100 * coverage:g} % sure", ", ".join(self.prediction_set(coverage)) or "no class is likely enough")
@@ -103,13 +103,13 @@ class ClassOutcome(RankedOutcome):
 
 @dataclass(frozen=True)
 class ManyOutcome(RankedOutcome):
-    """Any number of labels per picture, each decided for itself."""
+    """Any number of labels per picture, each decided independently."""
 
     thresholds: NDArray[np.float32]  # (K,): from this probability on, a picture has the label
 
     @property
     def labels(self) -> list[tuple[str, float]]:
-        """What the picture has, likeliest first; perhaps nothing."""
+        """Those of the picture, most likely first; perhaps none."""
         chosen = self.probabilities >= self.thresholds
         order = np.argsort(-self.probabilities, kind="stable")
         return [(self.classes[place], float(self.probabilities[place])) for place in order if chosen[place]]
@@ -131,7 +131,7 @@ class ManyOutcome(RankedOutcome):
         )
 
     def html(self, num: int = 5) -> Html:
-        """Every label of the picture, and the likeliest of the others, with the probability that each needs."""
+        """Every label of the picture, and the most likely others, with the probability that each needs."""
         chosen = self.labels
         listed = [*chosen, *(one for one in self.top(len(chosen) + num) if one not in chosen)][: max(num, len(chosen))]
         rows = [
@@ -183,9 +183,9 @@ def _many_outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Out
 
 
 class Kind(NamedTuple):
-    calibrated: Callable[[Outputs, Reading], Outputs]  # raw -> what a file that takes pictures gives
-    outcomes: Callable[[Outputs, Reading, Sizes], list[Outcome]]  # of what is calibrated
-    views: Callable[[Picture, Reading], list[Picture]] = lambda picture, _: [picture]  # what the model is shown of one
+    calibrated: Callable[[Outputs, Reading], Outputs]  # raw -> as an exported file that takes pictures returns them
+    outcomes: Callable[[Outputs, Reading, Sizes], list[Outcome]]  # from calibrated outputs
+    views: Callable[[Picture, Reading], list[Picture]] = lambda picture, _: [picture]  # that the model is shown
 
 
 KINDS: dict[TaskKind, Kind] = {
@@ -198,15 +198,15 @@ KINDS: dict[TaskKind, Kind] = {
 
 
 def calibrated(outputs: Outputs, reading: Reading) -> Outputs:
-    """Raw outputs, as a file that takes pictures gives them; what came from such a file stays as it is."""
+    """Raw outputs, as an exported file that takes pictures returns them; outputs of such a file stay as they are."""
     return KINDS[reading.kind].calibrated(outputs, reading) if "logits" in outputs else outputs
 
 
 def outcomes(outputs: Outputs, reading: Reading, sizes: Sizes) -> list[Outcome]:
-    """One per picture, of raw or calibrated outputs."""
+    """One per picture, from raw or calibrated outputs."""
     return KINDS[reading.kind].outcomes(calibrated(outputs, reading), reading, sizes)
 
 
 def views(picture: Picture, reading: Reading) -> list[Picture]:
-    """What the model is shown of a picture: mostly the picture itself."""
+    """What the model is shown of a picture: usually the picture itself."""
     return KINDS[reading.kind].views(picture, reading)

@@ -1,7 +1,7 @@
-"""Predictor: pictures in, outcomes out; for Python, the terminal and whatever serves.
+"""Predictor: pictures in, outcomes out; for Python, the terminal and the service.
 
-Nothing here knows torch: a model of ours runs in `torch_predictor`, an exported one in `export.runtime`, which needs
-ONNX Runtime alone.
+Nothing here knows torch: our own models run in `torch_predictor`, exported ones in `export.runtime`, which needs only
+ONNX Runtime.
 """
 
 from abc import ABC, abstractmethod
@@ -48,18 +48,18 @@ class Predictor(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """The same for two models that say the same of every picture, wherever they lie."""
+        """Equal for two models that predict the same for every picture, wherever they are stored."""
 
     @abstractmethod
     def outputs(self, pictures: Sequence[Picture]) -> Outputs:
-        """Pictures of any sizes -> what the model gives for them, raw or calibrated, by name."""
+        """Pictures of any sizes -> the model's outputs, raw or calibrated, by name."""
 
     def __call__(self, picture: AnyPicture) -> Outcome:
-        """Raises BadPicture where there is no readable picture."""
+        """Raises BadPicture if the picture cannot be read."""
         return self._outcomes([pixels(picture)])[0]
 
     def outcomes(self, pictures: Iterable[AnyPicture], batch_size: int = 16) -> Iterator[Outcome | BadPicture]:
-        """One for every picture, in order, as they come; why there is none, where one cannot be read."""
+        """One per picture, in order, as pictures arrive; for one that cannot be read, the reason."""
         waiting = iter(pictures)
         while some := list(islice(waiting, batch_size)):
             read = [pixels_or_why(one) for one in some]
@@ -71,7 +71,7 @@ class Predictor(ABC):
         return outcomes(self.seen(pictures), self.reading, sizes_of(pictures)) if pictures else []
 
     def seen(self, pictures: Sequence[Picture]) -> Outputs:
-        """The same as `outputs`, with a row for everything that the model is shown of the pictures."""
+        """Like `outputs`, with a row for every view that the model is shown of the pictures."""
         shown = [view for picture in pictures for view in views(picture, self.reading)]
         parts = [self.outputs(shown[start : start + MOST_VIEWS]) for start in range(0, len(shown), MOST_VIEWS)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -82,11 +82,11 @@ def sizes_of(pictures: Sequence[Picture]) -> Sizes:
 
 
 def exported_file(where: str | Path) -> Path | None:
-    """The .onnx file that is meant; None where it is something for `vitreous.load`."""
+    """The .onnx file; None if `where` is something for `vitreous.load`."""
     path = Path(where).expanduser()
     if path.suffix == ".pt2":
         raise UserError(
-            f"{where}: loading a torch.export program runs code that it holds, so it is not read; if you trust it, use "
+            f"{where}: loading a torch.export program runs code in it, so it is not read; if you trust it, use "
             "torch.export.load, or export to onnx"
         )
     if path.suffix == ".onnx":

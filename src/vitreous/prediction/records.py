@@ -26,16 +26,19 @@ class Wanted:
 
     top: int = 5  # how many classes to name
     coverage: float | None = None  # of the prediction set
-    abstain: float = 0.0  # what is less probable is not said
+    abstain: float = 0.0  # classes with a lower probability are not named
     score: float | None = None  # of objects: the least
-    precision: float | None = None  # of objects: the share that is to be right
+    precision: float | None = None  # of objects: the share that should be right
 
 
 class Records(ABC):
     FINDS_OBJECTS: ClassVar[bool] = False
+    INSTEAD: ClassVar[str | None] = None  # what a model without prediction sets does
 
     def __init__(self, reading: Reading, wanted: Wanted) -> None:
         self.reading, self.wanted = reading, wanted
+        if self.INSTEAD is not None and wanted.coverage is not None:
+            raise UserError(f"prediction sets are for models of one class per picture; this one {self.INSTEAD}")
         if not self.FINDS_OBJECTS and (wanted.score, wanted.precision) != (None, None):
             raise UserError("--score and --precision are for models that find objects, and this one does not")
 
@@ -54,12 +57,12 @@ class Records(ABC):
 
     @abstractmethod
     def line(self, picture: str, record: Record) -> str:
-        """For a terminal. The picture comes after what lines up, since how long the paths are is not known."""
+        """For a terminal. The picture's name comes after the columns that line up, since its length is not known."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """Of what comes before the picture in a line."""
+        """Of the columns before the picture's name in a line."""
 
 
 class ClassRecords(Records):
@@ -106,12 +109,8 @@ class ClassRecords(Records):
 
 
 class ManyRecords(Records):
+    INSTEAD: ClassVar[str] = "gives several labels"
     NONE: ClassVar[str] = "no label"
-
-    def __init__(self, reading: Reading, wanted: Wanted) -> None:
-        super().__init__(reading, wanted)
-        if wanted.coverage is not None:
-            raise UserError("prediction sets are for models of one class per picture; this one gives several labels")
 
     def record(self, outcome: Any) -> Record:
         assert isinstance(outcome, ManyOutcome)
@@ -145,10 +144,7 @@ class ManyRecords(Records):
 class PixelRecords(Records):
     """Which share of a picture each class has; the masks themselves go into files."""
 
-    def __init__(self, reading: Reading, wanted: Wanted) -> None:
-        super().__init__(reading, wanted)
-        if wanted.coverage is not None:
-            raise UserError("prediction sets are for models of one class per picture; this one classifies pixels")
+    INSTEAD: ClassVar[str] = "classifies pixels"
 
     def record(self, outcome: Any) -> Record:
         assert isinstance(outcome, PixelOutcome)
@@ -179,15 +175,14 @@ class PixelRecords(Records):
 
 
 class BoxRecords(Records):
-    """The objects of a picture, the surest first."""
+    """The objects of a picture, most confident first."""
 
     FINDS_OBJECTS: ClassVar[bool] = True
+    INSTEAD: ClassVar[str] = "finds objects"
     NONE: ClassVar[str] = "nothing found"
 
     def __init__(self, reading: Reading, wanted: Wanted) -> None:
         super().__init__(reading, wanted)
-        if wanted.coverage is not None:
-            raise UserError("prediction sets are for models of one class per picture; this one finds objects")
         self.least = least_score(reading, wanted)
 
     def record(self, outcome: Any) -> Record:
