@@ -56,10 +56,10 @@ class Centres(nn.Module):
         self.layers = nn.Sequential(*(Layer(width) for _ in range(depth)))
         self.norm = ChannelNorm(width)
         self.classes = nn.Linear(width, num_classes)
-        self.boxes = nn.Linear(width, 4)
+        self.boxes_in_places = nn.Linear(width, 4)
         nn.init.constant_(self.classes.bias, -math.log((1 - RARE) / RARE))
-        nn.init.zeros_(self.boxes.weight)
-        nn.init.zeros_(self.boxes.bias)
+        nn.init.zeros_(self.boxes_in_places.weight)
+        nn.init.zeros_(self.boxes_in_places.bias)
 
     def size(self, maps: Sequence[Tensor]) -> tuple[int, int]:
         """Rows and columns of places."""
@@ -68,7 +68,7 @@ class Centres(nn.Module):
     def begin_with(self, sides: Tensor) -> None:
         """sides (N, 2): width and height of usual boxes, in places."""
         with torch.no_grad():
-            self.boxes.bias[2:] = sides.log().mean(dim=0) - math.log(SIDE)
+            self.boxes_in_places.bias[2:] = sides.log().mean(dim=0) - math.log(SIDE)
 
     def forward(self, maps: Sequence[Tensor], extent: Tensor | None, canvas: tuple[int, int]) -> Placed:
         """maps: (B, C, h, w) each, finest first, as many as channels were given. extent: (B, 2), the number of rows and
@@ -81,7 +81,7 @@ class Centres(nn.Module):
         places = middles([size], shares[:, None])[0]
         # Even under autocast: neighbours whose logits are rounded to the same bfloat16 would all be the most confident.
         with platforms.full_precision(x.device):
-            logits, said = (head(x.to(head.weight.dtype)) for head in (self.classes, self.boxes))
+            logits, said = (head(x.to(head.weight.dtype)) for head in (self.classes, self.boxes_in_places))
         boxes = self._boxes(said.to(wide(said.dtype)), places, shares, size)
         seen = None if extent is None else shown(places_seen(extent, canvas, x.new_empty((1, 1, *size))), size)
         return Placed(logits, boxes, places, seen, size)
