@@ -9,6 +9,7 @@ import sys
 import tarfile
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from vitreous.jobs.build import build_loader, build_objective
 from vitreous.jobs.train import train
 from vitreous.models.base import Grid
 from vitreous.objectives.beit import draw_blocks
+from vitreous.prediction.embedder import Embedder
 from vitreous.recipes import find_recipe
 from vitreous.tasks.base import Task
 from vitreous.training.devices import World
@@ -182,6 +184,15 @@ def test_the_watch_sees_float64():
 def test_an_apple_gpu_that_is_not_there():
     with pytest.raises(UserError, match="no Apple GPU"):
         World.join("mps")
+
+
+@pytest.mark.parametrize("ask", [World.join, partial(Embedder.load, "vitreous-xs")], ids=["training", "predicting"])
+def test_a_device_that_is_not_there_is_one_line(ask, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device is cuda, but this torch finds no GPU here"):
+        ask("cuda")
+    with pytest.raises(UserError, match="device is 'gpu', and there is none of that name"):
+        ask("gpu")
 
 
 def test_how_long_processes_wait_for_each_other(monkeypatch):

@@ -74,6 +74,23 @@ def widest(device: "torch.device") -> "torch.dtype":
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
+def device_named(name: "str | torch.device") -> "torch.device":
+    """cpu, cuda or mps; auto is cuda if there is a GPU, else cpu."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device is {name!r}, and there is none of that name; give cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is cuda, but this torch finds no GPU here; give cpu or auto")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device is mps, but this torch finds no Apple GPU here; give cpu or auto")
+    return device
+
+
 def moved(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
     """To another device. The host runs ahead of the copy only with CUDA, where copies from ordinary memory are safe."""
     return tensor.to(device, non_blocking=device.type == "cuda")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous import settings
+from vitreous import platforms, settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
@@ -28,10 +28,8 @@ class Embedder:
     tower too, what its texts are compared with."""
 
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer, self.where = replace(trained, weights={}).tokenizer, trained.where
-        self.preprocessing, self.device = trained.card.preprocessing, torch.device(device)
+        self.preprocessing, self.device = trained.card.preprocessing, platforms.device_named(device)
         self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
         if isinstance(trained.card.task, ImageTextSettings):
             model: Task | Encoder = (towers := trained.task())

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vitreous import settings
+from vitreous import platforms, settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.nn.graphed import Graphed
@@ -24,15 +24,13 @@ from vitreous.weights.trained import Trained
 
 class TorchPredictor(Predictor):
     def __init__(self, trained: Trained, device: torch.device | str = "cpu") -> None:
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         if trained.card.task is not None and not trained.card.predicts:
             raise UserError(
                 f"{trained.where}: compares pictures with words, so it needs some: predict with --classes "
                 "'a cat,a dog', or write a classifier of them first, with `vitreous convert MODEL OUT --classes ...`"
             )
         self.card = trained.card
-        self.device = torch.device(device)
+        self.device = platforms.device_named(device)
         self.task = trained.task().to(self.device)
         self.reading = Reading.of(self.card)
         self._forward = Graphed(self.task, self._predicted)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous import settings
+from vitreous import platforms, settings
 from vitreous.data.images import Picture
 from vitreous.errors import UserError
 from vitreous.inspection.positions import are_learned, position_similarity
@@ -53,13 +53,12 @@ class TorchServed(Served):
         """`index`: pictures that can be searched; its embeddings were made by this model."""
         trained = Trained.load(where)
         self.card, self.threads = trained.card, threads or os.cpu_count() or 1
-        device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
+        self.device = platforms.device_named(device)
         if self.device.type == "cpu":
             # Large batches gain little on a CPU. Three places per lane keep both lanes busy; a longer queue would only
             # make everyone wait longer.
             self.lanes, self.max_batch, self.queue = min(CPU_LANES, self.threads), 4, 6
-        self.predictor = TorchPredictor(trained, device) if self.card.predicts else None
+        self.predictor = TorchPredictor(trained, self.device) if self.card.predicts else None
         self.towers, self.words = self._two_towers(trained)
         if self.towers is not None:
             encoder = self.towers.encoder

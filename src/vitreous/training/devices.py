@@ -67,13 +67,9 @@ class World:
     def join(cls, device: str = "auto") -> Self:
         """Read what `torchrun` set, if anything; 'auto' takes the GPU if there is one. May be called again."""
         rank, size = (0, 1) if gather.is_alone() else _among_ranks()
-        kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise UserError("device is cuda, but this torch finds no GPU here; give cpu or auto")
-        if kind == "mps" and not torch.backends.mps.is_available():
-            raise UserError("device is mps, but this torch finds no Apple GPU here; give cpu or auto")
-        place = torch.device(kind, _gpu()) if kind == "cuda" else torch.device(kind)
+        place = platforms.device_named(device)
         if place.type == "cuda":
+            place = torch.device("cuda", _gpu())
             torch.cuda.set_device(place)
         world = cls(rank, size, place)
         if size > 1:
