@@ -60,7 +60,7 @@ ROWS = (
 TINY = {"embed_dim": 192, "num_heads": 3, "depth": 12}
 OUR_TINY = {"width": 192, "heads": 3, "mlp_width": 768, "depth": 12}
 PEERS = {"timm": None, "timm reduce-overhead": "reduce-overhead"}
-LEVERS = ("gelu", "attention", "gelu+attention", "cudnn", "graph", "adamw", "fp8", "fp8+gelu+attention", "autotune")
+LEVERS = ("gelu", "attention", "gelu+attention", "flash", "graph", "adamw", "fp8", "fp8+gelu+attention", "autotune")
 GAIN = 1.003  # from which a lever counts as one: rounds differ by less
 CLOSE = 0.1  # of loss and gradient: what rounding in bf16 comes to over 12 blocks; fp8 is judged by its loss curve
 Step = Callable[[], None]
@@ -123,13 +123,13 @@ def pulled(levers: set[str]) -> Iterator[None]:
     torch.compiler.reset()  # what was compiled otherwise; graphs that were captured stay
     inductor: Any = torch._inductor.config
     tuned = inductor.patch(max_autotune_gemm=True, max_autotune_gemm_backends="ATEN,TRITON")
-    # A cache of compiled graphs would not see which attention torch is to take.
-    first = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    # On Hopper torch takes cuDNN's attention by itself. A cache of compiled graphs would not see which it is to take.
+    first = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
     with (
         switched(levers),
         tuned if "autotune" in levers else nullcontext(),
-        sdpa_kernel(first, set_priority=True) if "cudnn" in levers else nullcontext(),
-        inductor.patch(force_disable_caches=True) if "cudnn" in levers else nullcontext(),
+        sdpa_kernel(first, set_priority=True) if "flash" in levers else nullcontext(),
+        inductor.patch(force_disable_caches=True) if "flash" in levers else nullcontext(),
     ):
         yield
 
