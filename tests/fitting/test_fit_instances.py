@@ -11,8 +11,13 @@ from instances import rendered
 from vitreous.commands import account_for
 from vitreous.data.box_files import BoxedPicture, coco_document
 from vitreous.data.runs import Runs
+from vitreous.data.sources import DataSettings
 from vitreous.export.job import export
+from vitreous.fitting.budget import VAL_PASSES, Pace
+from vitreous.fitting.drafts import Problem
 from vitreous.fitting.fit import ending, fit
+from vitreous.fitting.instance_drafts import InstanceDrafts
+from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.jobs.evaluate import evaluate
 from vitreous.prediction.instance_outcomes import InstanceOutcome
 from vitreous.prediction.predictor import Predictor
@@ -64,6 +69,14 @@ def ran(folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def fitted(ran):
     return ran[0]
+
+
+def test_time_is_kept_for_the_masks_of_validation_pictures(fitted):
+    data = fitted.data
+    drafts = InstanceDrafts(Problem(data, DataSettings(), Hardware(kind="cpu", name="one"), Wishes(changes={})))
+    kept = drafts.budget(60.0, Pace(step_s=1.0, start_s=0.0, picture_s=0.01), 0.0)
+    assert kept.after_s == pytest.approx(7 + 0.06 * (VAL_PASSES * data.size("val") + data.size("test")))
+    assert data.size("val") > 0, "each takes six times as long as the model alone"
 
 
 def test_no_first_model_is_promised_and_not_made(ran):

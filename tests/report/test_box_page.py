@@ -64,10 +64,10 @@ def test_words(result):
 def test_a_model_that_finds_next_to_nothing_is_said_to(result):
     """However narrow the interval of its AP, and whether or not any of its scores is worth a comparison."""
     found = result.evaluation
-    nothing = tuple(replace(one, detections=0, score=None, right=None) for one in found.scores.bins)
+    few = tuple(replace(one, detections=1) for one in found.scores.bins)
     classes = tuple(replace(one, objects=0) for one in 2 * found.scores.per_class)
     scores = replace(
-        found.scores, ap=Estimate(2e-5, 1e-6, 2e-4), ap50=Estimate(4e-5, 0, 1e-4), bins=nothing, per_class=classes
+        found.scores, ap=Estimate(2e-5, 1e-6, 2e-4), ap50=Estimate(4e-5, 0, 1e-4), bins=few, per_class=classes
     )
     scores = replace(scores, threshold=0.0042)
     poor = SimpleNamespace(**vars(result) | {"evaluation": replace(found, scores=scores)})
@@ -77,8 +77,8 @@ def test_a_model_that_finds_next_to_nothing_is_said_to(result):
     )
     assert any(one.endswith("and 4 more.") for one in told), "classes without objects"
     assert "scores of 0.0042 or more" in box_page.scores(scores).markup and "0.0042" in poor.evaluation.summary()
-    assert "to unknown (no score of 0.05 or more)" in box_page.calibration(poor).markup
-    assert "no score of 0.05 or more" in poor.evaluation.summary()
+    assert "to unknown (fewer than 20 scores of 0.05 or more)" in box_page.calibration(poor).markup
+    assert "fewer than 20 scores of 0.05 or more" in poor.evaluation.summary()
 
 
 def test_few_pictures_do_not_tell_whether_it_finds_anything(result):

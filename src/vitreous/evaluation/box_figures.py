@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from vitreous.display.figures import INK, SERIES, drawing, figure
 from vitreous.display.palette import palette
-from vitreous.evaluation.box_scores import NO_SCORE, BoxEvaluation, BoxScores, ScoreBin, any_score
+from vitreous.evaluation.box_scores import TOO_FEW, BoxEvaluation, BoxScores, ScoreBin, can_be_judged
 from vitreous.evaluation.class_bars import ClassBar, class_bars, painted
 from vitreous.evaluation.metrics import wilson
 
@@ -62,7 +62,8 @@ def score_reliability(evaluation: BoxEvaluation) -> Figure:
     axes = drawn.subplots(2, len(shown), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
     for column, (name, bins, ece) in enumerate(shown):
         _reliability(axes[0, column], axes[1, column], bins)
-        axes[0, column].set_title(f"{name}: ECE {100 * ece.value:.1f} %" if any_score(bins) else f"{name}: {NO_SCORE}")
+        error = f"ECE {100 * ece.value:.1f} %" if can_be_judged(bins) else TOO_FEW
+        axes[0, column].set_title(f"{name}: {error}")
     axes[0, 0].legend(loc="best")
     axes[0, 0].set_ylabel("share that is right (95 % interval)")
     axes[1, 0].set_ylabel("detections")

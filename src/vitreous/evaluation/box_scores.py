@@ -19,7 +19,8 @@ from vitreous.weights.calibration import BoxCalibration
 
 BINS = 10  # of scores, of equal width
 LEAST_SCORE = 0.05  # detections below it are left out of the calibration error
-NO_SCORE = f"no score of {LEAST_SCORE:g} or more"
+LEAST_JUDGED = 20  # detections with such scores that say something of their error
+TOO_FEW = f"fewer than {LEAST_JUDGED} scores of {LEAST_SCORE:g} or more"
 LISTED = 24  # mistakes per kind to list
 ERRORS = {"class": "Cls", "place": "Loc", "both": "Both", "duplicate": "Dupe", "background": "Bkg", "missed": "Miss"}
 
@@ -59,9 +60,9 @@ class ScoreBin:
     right: float | None  # share
 
 
-def any_score(bins: Sequence[ScoreBin]) -> bool:
-    """Whether any bin has a score."""
-    return any(one.detections for one in bins)
+def can_be_judged(bins: Sequence[ScoreBin]) -> bool:
+    """Whether there are enough scores for their error to say something."""
+    return sum(one.detections for one in bins) >= LEAST_JUDGED
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,9 @@ class BoxEvaluation:
         return self.scores.ap
 
     def tables(self) -> list[Table]:
-        rows = [("as trained", self.ece_before.percent() if any_score(self.bins_before) else NO_SCORE)]
+        rows = [("as trained", self.ece_before.percent() if can_be_judged(self.bins_before) else TOO_FEW)]
         if self.calibration != BoxCalibration():
-            rows.append(("calibrated", self.scores.ece.percent() if any_score(self.scores.bins) else NO_SCORE))
+            rows.append(("calibrated", self.scores.ece.percent() if can_be_judged(self.scores.bins) else TOO_FEW))
         fitted = f"fitted on {self.validation_pictures:,} validation pictures" if self.validation_pictures else ""
         overlap = f"an object is found by the overlap of {self.by}"
         overall, *others = self.scores.tables()

@@ -41,7 +41,7 @@ class BoxDrafts(PlacedDrafts):
     )
     enough_epochs = 20
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
-    scoring_s = 0.01  # matching, and drawing pictures again
+    scoring_s = judging_s = 0.01  # matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> ObjectiveSettings:
         """On a GPU, few layers and boxes proposed by the encoder: the detector has to learn in minutes."""

@@ -95,7 +95,8 @@ class Drafts(ABC):
         scoring_s, num_test = max(pace.picture_s, first_s) + self.scoring_s, self.report.size("test")
         affordable = int(min(total_s - before_s - FIGURES_S, SCORED_SHARE * total_s) / scoring_s)
         scored = min(num_test, max(LEAST_SCORED, affordable))
-        after_s = FIGURES_S + pace.picture_s * VAL_PASSES * self.report.size("val") + scoring_s * scored
+        judging_s = pace.picture_s + self.judging_s
+        after_s = FIGURES_S + judging_s * VAL_PASSES * self.report.size("val") + scoring_s * scored
         return Budget(
             total_s=total_s,
             before_s=before_s,
@@ -106,6 +107,7 @@ class Drafts(ABC):
         )
 
     scoring_s = 0.0  # per test picture, in addition to the model
+    judging_s = 0.0  # per validation picture, likewise
 
     # ---- what a recipe becomes
 

@@ -16,7 +16,7 @@ class InstanceDrafts(BoxDrafts):
     """As for boxes, with another decoder: what helps to find objects helps to find their shapes."""
 
     passes = BoxDrafts.enough_epochs * TRAINING_PASSES  # frozen features find nothing: the whole model has to learn
-    scoring_s = 0.05  # masks at the pictures' size, matching, and drawing pictures again
+    scoring_s = judging_s = 0.05  # masks at the pictures' size, matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> MaskQuerySettings:
         """Few layers: the decoder has to learn in minutes."""

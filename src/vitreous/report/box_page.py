@@ -13,7 +13,7 @@ from vitreous.data.runs import Runs
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
 from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
-from vitreous.evaluation.box_scores import NO_SCORE, BoxScores, Mistake, PictureBoxes, ScoreBin, any_score
+from vitreous.evaluation.box_scores import TOO_FEW, BoxScores, Mistake, PictureBoxes, ScoreBin, can_be_judged
 from vitreous.evaluation.metrics import Estimate
 from vitreous.prediction.box_outcomes import BoxOutcome
 from vitreous.prediction.drawn_boxes import THUMBNAIL_LINE, Drawn, drawn
@@ -239,7 +239,7 @@ def errors(found: BoxScores) -> Html:
 
 
 def _error(ece: Estimate, bins: Sequence[ScoreBin]) -> str:
-    return share(ece) if any_score(bins) else f"unknown ({NO_SCORE})"
+    return share(ece) if can_be_judged(bins) else f"unknown ({TOO_FEW})"
 
 
 def calibration(result: BoxFitted) -> Html:
