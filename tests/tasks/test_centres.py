@@ -10,7 +10,7 @@ from torch import nn
 from promises import keep_promises
 from vitreous.batch import Batch
 from vitreous.models import ViTSettings, model_settings
-from vitreous.nn.boxes import corners
+from vitreous.nn.boxes import corners, generalised_iou
 from vitreous.nn.centres import NOTHING, Placed, surest
 from vitreous.recipes.detect import rendered_detr
 from vitreous.tasks.box_metric import BoxMetric
@@ -63,6 +63,19 @@ def test_hills_and_their_loss_are_what_loops_make_of_them():
                 top = -((1 - p) ** SURE) * math.log(p)
                 total += top if height == 1 else -((1 - height) ** FAR) * p**SURE * math.log(1 - p)
     assert class_loss(placed.logits, tops, None).item() == pytest.approx(total, rel=1e-4)
+    apart, over, learning = 0.0, 0.0, 0.0
+    for b in range(2):
+        for n in range(30):
+            height, m = max((hills[b, m, n].item(), m) for m in range(2))
+            if height > HIGH:
+                ours, theirs = placed.boxes[b, n], objects.boxes[b, m]
+                apart += height * ((ours - theirs).abs().sum() / theirs[2:].sum()).item()
+                over += height * (1 - generalised_iou(corners(ours), corners(theirs))).item()
+                learning += height
+    expected = {"class": total / 3, "l1": apart / learning, "giou": over / learning}  # of three objects
+    expected["loss"] = 3 * expected["class"] + 5 * expected["l1"] + 7 * expected["giou"]
+    losses = centre_losses(placed, objects, LossSettings(classes=3.0, l1=5.0, giou=7.0))
+    assert {name: value.item() for name, value in losses.items()} == pytest.approx(expected, rel=1e-4)
 
 
 def test_only_high_places_learn_boxes_and_a_perfect_one_costs_nothing():
