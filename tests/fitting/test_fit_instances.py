@@ -13,8 +13,8 @@ from vitreous.data.box_files import BoxedPicture, coco_document
 from vitreous.data.runs import Runs
 from vitreous.data.sources import DataSettings
 from vitreous.export.job import export
-from vitreous.fitting.budget import VAL_PASSES, Pace
-from vitreous.fitting.drafts import Problem
+from vitreous.fitting.budget import Pace
+from vitreous.fitting.drafts import VAL_PASSES, Problem
 from vitreous.fitting.fit import ending, fit
 from vitreous.fitting.instance_drafts import InstanceDrafts
 from vitreous.fitting.wishes import Hardware, Wishes
