@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fsspec
@@ -306,6 +307,21 @@ def test_a_flipped_bit_is_noticed(folder, tmp_path):
         table(tmp_path / "out")
     assert embed(folder, tmp_path / "out").added == 2
     assert table(tmp_path / "out").num_rows == 33
+
+
+def test_no_other_thread_reads_a_file_of_pythons(folder, tmp_path, monkeypatch):
+    """A program that ended just after reading its rows was aborted, every other time: pyarrow's thread still had them."""
+    embed(folder, tmp_path / "out")
+    output, readers = Output(str(tmp_path / "out")), set()
+
+    class Watched(io.FileIO):
+        def read(self, *args):
+            readers.add(threading.get_ident())
+            return super().read(*args)
+
+    monkeypatch.setattr(output.store, "reading", lambda name: Watched(tmp_path / "out" / name))
+    assert pa.concat_tables(output.tables()).num_rows == 33
+    assert readers == {threading.get_ident()}
 
 
 def test_a_command_that_prints_says_where_shards_go(folder):

@@ -178,7 +178,9 @@ class Output:
             one = written[number]
             with self.store.reading(one.name) as file:
                 try:
-                    table = pq.ParquetFile(file, page_checksum_verification=True).read()
+                    # From memory: a thread of pyarrow's that still holds a Python file when the program ends aborts it.
+                    whole = pa.BufferReader(file.read())
+                    table = pq.ParquetFile(whole, page_checksum_verification=True).read()
                     of = (table.schema.metadata or {}).get(b"of")  # earlier versions wrote none
                     if of is not None and of.decode() != _mark(part, about["model"]["fingerprint"]):
                         raise ValueError("rows of another part, or of another model")
