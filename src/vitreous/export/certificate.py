@@ -31,6 +31,7 @@ from vitreous.terminal import track
 from vitreous.weights.trained import Trained
 
 MOST_LOST = 0.01  # of accuracy or AP, before the certificate warns
+BY_CHANCE = 1.5  # pictures: a single one is no reason
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def warning(facts: dict[str, Any], precision: Precision) -> str | None:
     """If the file is not what its user may expect."""
     for name in ("accuracy", "AP"):
         before, after = facts.get(f"{name}_eager"), facts.get(f"{name}_exported")
-        if before is not None and after is not None and before - after > MOST_LOST:
+        if before is not None and after is not None and before - after > max(MOST_LOST, BY_CHANCE / facts["pictures"]):
             advice = "" if precision == "fp32" else "; export without it"
             return f"{precision} costs {100 * (before - after):.1f} points of {name} on these pictures{advice}"
     moved = facts.get("largest_box_difference_px", 0.0)

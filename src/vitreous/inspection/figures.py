@@ -1,5 +1,6 @@
 """The paper's Figures 6 and 7, and galleries of heads. Each function takes data and returns a figure."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
@@ -198,7 +199,8 @@ def _draw_positions(ax: Axes, similarity: Tensor | str) -> None:
         say(ax, "Position embeddings", similarity)
         return
     h, w = similarity.shape[:2]
-    scale = Normalize(min(-1.0, float(similarity.min())), 1.0)
+    # From the least that occurs: on the paper's scale, from -1, places that are all somewhat alike look the same.
+    scale = Normalize(math.floor(10 * min(0.9, float(similarity.min()))) / 10, 1.0)
     every = -(-max(h, w) // MOST_PLACES)  # of more tiles none can be read
     rows, columns = range(0, h, every), range(0, w, every)
     show(ax, mosaic([[heat(similarity[i, j], scale, SIMILARITY) for j in columns] for i in rows], 0.12))

@@ -6,7 +6,8 @@ export function percent(share) {
   if (share > 0 && share < 0.001) return "under\u00a00.1\u00a0%";
   if (share > 0.999 && share < 1) return "over\u00a099.9\u00a0%"; // a model is never quite sure
   const value = 100 * share;
-  return `${value >= 10 && value < 99 ? Math.round(value) : Number(value.toFixed(1))}\u00a0%`;
+  const whole = Number.isInteger(value) || (value >= 10 && value < 99);
+  return `${value.toFixed(whole ? 0 : 1)}\u00a0%`;
 }
 
 export function element(kind, name, text = "") {
