@@ -187,6 +187,16 @@ def test_resume_is_exact_in_the_midst_of_a_logged_window(tmp_path, stop):
         assert torch.equal(resumed.average.state()[name], tensor)
 
 
+def test_a_logged_line_counts_its_steps_alike_in_however_many_parts(tmp_path):
+    """A run may go on with more parts of a batch, in the midst of a line."""
+    options = {"steps": 6, "log_every_steps": 6}
+    (expected,) = run(make_loop(**options), tmp_path / "through")
+    with RunDirectory(tmp_path / "parts", tensorboard=False) as directory:
+        make_loop(**options).run(directory, None, until=2)
+    (found,) = run(make_loop(memory=MemorySettings(accumulate=4), **options), tmp_path / "parts")
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def aimed(*falls):
     return ScheduleSettings(decay="constant", falls=falls)
 

@@ -208,7 +208,7 @@ class Loop:
             with autocast(self.world.device, self.settings.precision):
                 losses = self.losses(part, progress)
             (losses["loss"] / self.settings.memory.accumulate).backward()  # type: ignore[no-untyped-call]
-        self.meter.add(losses)
+        self.meter.add(losses, self.settings.memory.accumulate)
         return losses["loss"].detach()
 
     def _watch(self, loss: Tensor, norm: Tensor) -> None:

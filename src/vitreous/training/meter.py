@@ -17,11 +17,13 @@ class Meter:
         self.world, self.wide = world, platforms.widest(world.device)
         self.sums: dict[str, Tensor] = {}  # name -> (2,): sum, count
 
-    def add(self, numbers: dict[str, Tensor]) -> None:
+    def add(self, numbers: dict[str, Tensor], parts: int = 1) -> None:
+        """`numbers` are about one of so many parts of a step: every step counts alike."""
         for name, number in numbers.items():
             if name not in self.sums:
                 self.sums[name] = torch.zeros(2, dtype=self.wide, device=self.world.device)
-            self.sums[name] += torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
+            added = torch.stack([number.detach().to(self.wide), torch.ones_like(number, dtype=self.wide)])
+            self.sums[name].add_(added, alpha=1 / parts)
 
     def read(self) -> dict[str, float]:
         """The means over all ranks by name, the loss first; then the sums start again."""
