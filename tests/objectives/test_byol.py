@@ -98,7 +98,9 @@ def test_concern():
     assert "spread is 0.030" in objective.concern(healthy | {"projected_std": 0.03})
 
 
-@pytest.mark.parametrize(("changes", "named"), [({"out": 0}, "widths"), ({"momentum": -0.1}, "momentum")])
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"out": 0}, "objective.out is 0"), ({"momentum": -0.1}, "objective.momentum is -0.1")]
+)
 def test_impossible_settings_are_refused(changes, named):
     with pytest.raises(UserError, match=named):
         built(**changes)

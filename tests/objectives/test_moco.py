@@ -114,7 +114,11 @@ def test_collapse_is_noticed():
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [({"hidden": 0}, "widths"), ({"temperature": -1.0}, "temperature"), ({"momentum": 1.1}, "momentum")],
+    [
+        ({"hidden": 0}, "hidden is 0"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"momentum": 1.1}, "momentum is 1.1"),
+    ],
 )
 def test_impossible_settings_are_refused(changes, named):
     with pytest.raises(UserError, match=named):

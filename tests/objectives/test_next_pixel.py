@@ -147,7 +147,7 @@ def test_settings_that_cannot_be():
     with pytest.raises(UserError, match=r"a ViT does not read pixels one after the other.*--model\.kind IGPT"):
         NextPixelSettings().build(vit, ())
     for wrong in ({"palette_pixels": 0}, {"palette_rounds": 0}):
-        with pytest.raises(UserError, match="both must be at least 1"):
+        with pytest.raises(UserError, match="it must be at least 1"):
             objective_of(**wrong)
 
 

@@ -89,10 +89,10 @@ def test_two_views_of_one_size_are_needed(sizes):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"hidden": 0}, "widths"),
-        ({"out": 0}, "widths"),
-        ({"layers": 0}, "layers"),
-        ({"temperature": 0.0}, "temperature"),
+        ({"hidden": 0}, "objective.hidden is 0: it must be at least 1"),
+        ({"out": 0}, "out is 0"),
+        ({"layers": 0}, "layers is 0"),
+        ({"temperature": 0.0}, "temperature is 0.0: it must be above 0"),
     ],
 )
 def test_impossible_settings_are_refused(changes, named):

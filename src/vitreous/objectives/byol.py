@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from vitreous.batch import Batch
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts, check_shares
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.heads import check_widths, projector
-from vitreous.objectives.momentum import Momentum, check_momentum, ramp
+from vitreous.objectives.heads import projector
+from vitreous.objectives.momentum import Momentum, ramp
 from vitreous.objectives.two_views import two_views
 
 
@@ -26,8 +27,8 @@ class BYOLSettings:
     momentum: float = 0.996  # share of its weights that the slow copy keeps per step at the start; it rises to 1
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "BYOL":
-        check_widths(self.hidden, self.out)
-        check_momentum(self.momentum)
+        check_counts(self, "hidden", "out")
+        check_shares(self, "momentum")
         head = projector(encoder.width, self.hidden, self.out)
         predictor = projector(self.out, self.hidden, self.out)
         return BYOL(encoder, head, predictor, self.momentum)

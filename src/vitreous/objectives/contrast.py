@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from vitreous.errors import UserError
 from vitreous.nn.gather import gather, world
 
 
@@ -55,8 +54,3 @@ def products(rows: Tensor, columns: Tensor) -> Tensor:
     """(N, D) and (M, D) -> (N, M), in float32 even under autocast: a temperature magnifies small differences."""
     with torch.autocast(rows.device.type, enabled=False):
         return rows @ columns.T
-
-
-def check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise UserError(f"objective.temperature is {temperature}: it must be above 0")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.batch import Batch
-from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.nn.gather import mean_over_ranks
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts, check_positive, check_shares
 from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.momentum import Momentum, ramp
 from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
@@ -37,15 +37,9 @@ class DINOSettings:
     freeze_fraction: float = 0.01  # share of the run during which the head's last layer is frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "DINO":
-        for name in ("prototypes", "hidden", "bottleneck"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("student_temperature", "teacher_temperature", "teacher_temperature_start"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("temperature_fraction", "momentum", "centre_momentum", "freeze_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be between 0 and 1")
+        check_counts(self, "prototypes", "hidden", "bottleneck")
+        check_positive(self, "student_temperature", "teacher_temperature", "teacher_temperature_start")
+        check_shares(self, "temperature_fraction", "momentum", "centre_momentum", "freeze_fraction")
         return DINO(encoder, self)
 
 

@@ -5,7 +5,6 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import UserError
 from vitreous.nn.gather import mean_over_ranks
 
 
@@ -42,8 +41,3 @@ def projector(*widths: int, norm_last: bool = False) -> nn.Sequential:
         elif norm_last:
             layers.append(BatchNorm(out, affine=False))
     return nn.Sequential(*layers)
-
-
-def check_widths(*widths: int) -> None:
-    if min(widths) < 1:
-        raise UserError(f"the heads of the objective have widths {', '.join(map(str, widths))}: all must be at least 1")

@@ -17,6 +17,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.models.igpt import IGPT, nearest
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts
 
 MOST_PIXELS = 200_000  # for k-means: with more, the colours hardly change
 CHUNK = 1 << 14  # colours compared with the palette at a time
@@ -33,10 +34,7 @@ class NextPixelSettings:
                 f"next pixels are predicted by an IGPT, and a {type(encoder).__name__} does not read pixels one after "
                 "the other: give --model.kind IGPT"
             )
-        if min(self.palette_pixels, self.palette_rounds) < 1:
-            raise UserError(
-                f"palette_pixels {self.palette_pixels}, palette_rounds {self.palette_rounds}: both must be at least 1"
-            )
+        check_counts(self, "palette_pixels", "palette_rounds")
         return NextPixel(encoder, self.palette_pixels, self.palette_rounds)
 
 

@@ -15,10 +15,11 @@ from vitreous.models.base import Encoder
 from vitreous.nn.gather import gather, world
 from vitreous.nn.tokens import PatchEmbedding
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts, check_positive, check_shares
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.contrast import check_temperature, products
-from vitreous.objectives.heads import check_widths, projector
-from vitreous.objectives.momentum import Momentum, check_momentum, ramp
+from vitreous.objectives.contrast import products
+from vitreous.objectives.heads import projector
+from vitreous.objectives.momentum import Momentum, ramp
 from vitreous.objectives.two_views import two_views
 
 
@@ -31,9 +32,9 @@ class MoCoV3Settings:
     freeze_patches: bool = True  # keep a ViT's patch embedding as initialised: training is more stable (section 4.2)
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "MoCoV3":
-        check_widths(self.hidden, self.out)
-        check_temperature(self.temperature)
-        check_momentum(self.momentum)
+        check_counts(self, "hidden", "out")
+        check_positive(self, "temperature")
+        check_shares(self, "momentum")
         if self.freeze_patches:
             freeze_patches(encoder)
         # Section 4.1: every layer of both has batch norm, including the last.

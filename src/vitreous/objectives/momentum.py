@@ -7,7 +7,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import UserError
 from vitreous.nn import shards
 
 
@@ -40,8 +39,3 @@ class Momentum(nn.Module):
         torch._foreach_add_(own, change)
         for mine, theirs in zip(self.module.buffers(), module.buffers(), strict=True):
             mine.copy_(theirs)
-
-
-def check_momentum(momentum: float) -> None:
-    if not 0 <= momentum <= 1:
-        raise UserError(f"objective.momentum is {momentum}: it must be from 0 to 1")

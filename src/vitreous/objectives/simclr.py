@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.batch import Batch
-from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.nn.gather import gather, world
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts, check_positive
 from vitreous.objectives.collapse import collapsed, spread
-from vitreous.objectives.contrast import check_temperature, products
-from vitreous.objectives.heads import check_widths, projector
+from vitreous.objectives.contrast import products
+from vitreous.objectives.heads import projector
 from vitreous.objectives.two_views import two_views
 
 
@@ -30,10 +30,8 @@ class SimCLRSettings:
     temperature: float = 0.1  # what similarities are divided by: the lower, the more the nearest pictures count
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SimCLR":
-        check_widths(self.hidden, self.out)
-        check_temperature(self.temperature)
-        if self.layers < 1:
-            raise UserError(f"layers is {self.layers}: the projector needs at least one")
+        check_counts(self, "hidden", "layers", "out")
+        check_positive(self, "temperature")
         widths = (encoder.width, *(self.hidden,) * (self.layers - 1), self.out)
         return SimCLR(encoder, projector(*widths), self.temperature)
 

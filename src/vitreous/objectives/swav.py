@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.nn.gather import gather, world
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_counts, check_positive, check_shares
 from vitreous.objectives.collapse import collapsed, spread
 from vitreous.objectives.heads import projector
 from vitreous.objectives.multicrop import EVEN, GLOBAL, Prototypes, crossed, pooled
@@ -37,15 +38,9 @@ class SwAVSettings:
     freeze_fraction: float = 0.01  # share of the run during which the prototypes are frozen: one epoch of 100
 
     def build(self, encoder: Encoder, classes: tuple[str, ...]) -> "SwAV":
-        for name in ("prototypes", "hidden", "projection", "iterations"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("temperature", "epsilon"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("queue_fraction", "freeze_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be between 0 and 1")
+        check_counts(self, "prototypes", "hidden", "projection", "iterations")
+        check_positive(self, "temperature", "epsilon")
+        check_shares(self, "queue_fraction", "freeze_fraction")
         if self.queue < 0:
             raise UserError(f"queue is {self.queue}: give a number of pictures, or 0 for none")
         return SwAV(encoder, self)

@@ -11,6 +11,7 @@ from vitreous.batch import Batch
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_positive, check_shares
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify, ClassifySettings, DistilledHead, softmax_loss
@@ -45,10 +46,9 @@ class DistillSettings(TaughtSettings):
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "Distill":
         """`teacher`: the student's views in, logits of `classes` out; not run if batches hold its predictions."""
-        if self.weight is not None and not 0 <= self.weight <= 1:
-            raise UserError(f"objective.weight is {self.weight}: the teacher's share must be between 0 and 1")
-        if not self.temperature > 0:
-            raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
+        if self.weight is not None:
+            check_shares(self, "weight")
+        check_positive(self, "temperature")
         if self.student.loss == "sigmoid":
             raise UserError("a teacher's decisions are one class per picture: set --objective.student.loss softmax")
         return Distill(self.student.build(encoder, classes), teacher, self)

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.batch import UNLABELLED, Batch
-from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features
 from vitreous.objectives.base import Objective
+from vitreous.objectives.checks import check_positive, check_shares
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.tasks.classify import softmax_loss
 from vitreous.tasks.distill import teacher_loss
@@ -31,10 +31,8 @@ class FunctionMatchingSettings(TaughtSettings):
 
     def build(self, encoder: Encoder, classes: tuple[str, ...], teacher: nn.Module) -> "FunctionMatching":
         """`teacher`: views in, logits (B, K) or Features out."""
-        if not 0 <= self.label_share <= 1:
-            raise UserError(f"objective.label_share is {self.label_share}: it must be between 0 and 1")
-        if not self.temperature > 0:
-            raise UserError(f"objective.temperature is {self.temperature}: it must be above 0")
+        check_shares(self, "label_share")
+        check_positive(self, "temperature")
         return FunctionMatching(encoder, teacher, classes, self)
 
 
