@@ -41,7 +41,8 @@ def test_kinds_are_chosen_with_their_probabilities():
 def test_one_kind_alone_is_always_chosen():
     assert (Mixer(0.2, 0.0, 1.0, 0.5).draw(KEYS, (8, 8)).boxes == 0).all()
     assert (Mixer(0.0, 1.0, 1.0, 0.5).draw(KEYS, (8, 8)).blend == 1).all()
-    assert not Mixer(0.0, 0.0, 1.0, 0.5).active
+    assert not Mixer(0.0, 0.0, 1.0, 0.5).active and not Mixer(0.8, 1.0, 0.0, 0.5).active
+    assert Mixer(0.8, 0.0, 0.6, 0.5).active and Mixer(0.0, 0.8, 0.6, 0.5).active
 
 
 def test_cutmix_weight_is_the_exact_area():
