@@ -123,6 +123,8 @@ def test_what_is_wrong_is_named(run, capsys):
     [
         ("recipe.json", "{}", "recipe: "),
         ("results.json", "{", "results: .*damaged; the same command repeats the end"),
+        ("results.json", '{"recipe": "a", "steps": "12", "wall_s": 1}', "results: .*damaged; the same command"),
+        ("environment.json", "[", "environment: .*environment.json: damaged, or not JSON"),
         ("model/model.json", "{}", "model: .*model.json: damaged"),
         ("metrics.jsonl", '{"step": 2}\n', "log: .*ends at step 2, but there is a checkpoint of step 12"),
         ("pictures.json", "{}", r"pictures: .*have changed \(they were split differently\)"),
@@ -131,6 +133,15 @@ def test_what_is_wrong_is_named(run, capsys):
 def test_a_changed_file(run, file, content, message):
     (run / file).write_text(content)
     assert re.match(message, wrong(verify(run)))
+
+
+def test_a_finished_run_has_a_model(run):
+    (run / "model" / "manifest.json").unlink()
+    assert re.match(r"model: .*unfinished \(no manifest\.json\)", wrong(verify(run)))
+    shutil.rmtree(run / "model")
+    assert re.match("model: .*no such folder", wrong(verify(run)))
+    (run / "results.json").unlink()
+    assert all(check.holds for check in verify(run))
 
 
 def test_a_fit_that_took_no_step_has_no_pictures_to_compare(run):

@@ -44,7 +44,7 @@ def verify(
     directory = RunDirectory(path, tensorboard=False)
     directory.check_ours()
     recipe, checked = _recipe(path)
-    checks = [checked, _checkpoints(directory), *_folders(path), _end(directory)]
+    checks = [checked, _checkpoints(directory), *_folders(directory), *_documents(path), _end(directory)]
     if recipe is not None and _took_no_step(directory):
         checks.append(
             Check("training", True, "no steps were taken: there are no pictures to compare, and none to resume")
@@ -75,7 +75,8 @@ def _checkpoints(directory: RunDirectory) -> Check:
     """All of them, while resuming reads only the newest."""
     steps = list(directory.checkpoints.paths())
     if not steps:
-        return Check("checkpoints", True, "none yet: the run starts at its first step")
+        finished = directory.results() is not None
+        return Check("checkpoints", True, "none left" if finished else "none yet: the run starts at its first step")
     found = {step: _damage(directory.checkpoints, step) for step in steps}
     damaged = [words for words in found.values() if words is not None]
     whole = [step for step, words in found.items() if words is None]
@@ -94,11 +95,33 @@ def _damage(checkpoints: Checkpoints, step: int) -> str | None:
     return None
 
 
-def _folders(path: Path) -> Iterator[Check]:
-    """The folders of weights and predictions, beside the checkpoints."""
-    for manifest in sorted(path.glob(f"*/{own.MANIFEST}")):
-        damage = own.verify_folder(manifest.parent)
-        yield Check(manifest.parent.name, damage is None, damage or "intact: it matches its manifest")
+def _folders(directory: RunDirectory) -> Iterator[Check]:
+    """The folders of weights and predictions, beside the checkpoints; also those that have lost their manifest."""
+    files = (own.MANIFEST, "*.safetensors")
+    folders = {file.parent for name in files for file in directory.path.glob(f"[!.]*/{name}")}
+    for folder in sorted(folders | _model(directory)):
+        damage = own.verify_folder(folder)
+        yield Check(folder.name, damage is None, damage or "intact: it matches its manifest")
+
+
+def _model(directory: RunDirectory) -> set[Path]:
+    """Where the model must be, once there is one."""
+    path, trained = directory.path, directory.path / "trained"
+    if (path / "plan.json").exists():  # a fit, which goes on after training
+        return {path / "model"} if (path / "fit.json").exists() else set()
+    if directory.results() is None:
+        return set()
+    return {trained if trained.exists() else path / "model"}  # the first if the run was a part of a fit
+
+
+def _documents(path: Path) -> Iterator[Check]:
+    """Those of the other records that cannot be read."""
+    for file in sorted(path.glob("[!.]*.json")):
+        if file.name not in ("run.json", "recipe.json", "pictures.json", "results.json"):
+            try:
+                atomic.read_json(file)
+            except UserError as error:
+                yield Check(file.stem, False, str(error))
 
 
 def _log(directory: RunDirectory, recipe: Recipe) -> Check:

@@ -237,7 +237,8 @@ class RunDirectory:
             found = atomic.read_json(path)
         except UserError:
             return None
-        return found if isinstance(found, dict) and {"recipe", "steps", "wall_s"} <= found.keys() else None
+        is_whole = isinstance(found, dict) and {"recipe", "wall_s"} <= found.keys() and type(found.get("steps")) is int
+        return found if is_whole else None
 
 
 def _finite(value: Any) -> Any:
