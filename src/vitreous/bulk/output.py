@@ -178,9 +178,7 @@ class Output:
             one = written[number]
             with self.store.reading(one.name) as file:
                 try:
-                    # From memory: a thread of pyarrow's that still holds a Python file when the program ends aborts it.
-                    whole = pa.BufferReader(file.read())
-                    table = pq.ParquetFile(whole, page_checksum_verification=True).read()
+                    table = pq.ParquetFile(_in_arrow(file), page_checksum_verification=True).read()
                     of = (table.schema.metadata or {}).get(b"of")  # earlier versions wrote none
                     if of is not None and of.decode() != _mark(part, about["model"]["fingerprint"]):
                         raise ValueError("rows of another part, or of another model")
@@ -189,6 +187,14 @@ class Output:
                         f"{self.where}/{one.name}: damaged ({error}); remove it, and run the command again"
                     ) from None
             yield table
+
+
+def _in_arrow(file: BinaryIO) -> pa.BufferReader:
+    """The contents in pyarrow's own memory: a thread of pyarrow's that lets go of a Python object, file or bytes, while
+    the program ends would abort it."""
+    copied = pa.BufferOutputStream()
+    copied.write(file.read())
+    return pa.BufferReader(copied.getvalue())
 
 
 def _mark(part: Part, fingerprint: str) -> str:
