@@ -12,32 +12,14 @@ from vitreous.models import ConvNeXtSettings, model_settings
 from vitreous.models.flops import flops, num_parameters
 from vitreous.models.shapes import shapes_only
 
-COUNTS = {
-    "convnext_atto": 3_695_520,
-    "convnext_femto": 5_217_784,
-    "convnext_pico": 9_045_672,
-    "convnext_nano": 15_593_560,
-    "convnext_t": 28_589_128,
-    "convnext_s": 50_223_688,
-    "convnext_b": 88_591_464,
-    "convnext_l": 197_767_336,
-}
 TINY = ConvNeXtSettings(picture_px=(16, 24), patch=2, widths=(8, 12), depths=(1, 2), layer_scale=0.5)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameter_counts(name):
-    with shapes_only():
-        encoder = model_settings(name).build()
-        head = nn.Linear(encoder.width, 1000)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS[name]
 
 
 def test_imagenet_21k_has_a_larger_head_and_nothing_else():
     with shapes_only():
         encoder = model_settings("convnext_t").build()
         head = nn.Linear(encoder.width, 21_841)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS["convnext_t"] + (21_841 - 1000) * 769
+    assert num_parameters(encoder) + num_parameters(head) == 28_589_128 + (21_841 - 1000) * 769
 
 
 def test_a_block_is_the_formula():

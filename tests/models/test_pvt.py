@@ -5,41 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models import PVTSettings, model_settings
 from vitreous.models.base import Grid
-from vitreous.models.flops import flops, num_parameters
+from vitreous.models.flops import flops
 from vitreous.models.pvt import ReducedAttention
 from vitreous.models.shapes import shapes_only
 from vitreous.tasks.classify import ClassifySettings
 from vitreous.training.optim import slots
 
-COUNTS = {
-    "pvt_v2_b0": 3_666_760,
-    "pvt_v2_b1": 14_009_000,
-    "pvt_v2_b2": 25_362_856,
-    "pvt_v2_b2_linear": 22_553_512,
-    "pvt_v2_b3": 45_238_696,
-    "pvt_v2_b4": 62_556_072,
-    "pvt_v2_b5": 81_956_008,
-    "pvt_ti": 13_229_288,
-    "pvt_s": 24_485_864,
-    "pvt_m": 44_208_104,
-    "pvt_l": 61_369_320,
-}
 TINY = PVTSettings(
     picture_px=(32, 48), patch=2, widths=(8, 12), depths=(1, 2), heads=(2, 3), mlp_factors=(2, 3), reductions=(2, 1)
 )
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameter_counts(name):
-    with shapes_only():
-        encoder = model_settings(name).build()
-        head = nn.Linear(encoder.width, 1000)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS[name]
 
 
 @pytest.mark.parametrize("linear", [False, True])

@@ -2,28 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 
 from vitreous import settings
 from vitreous.errors import UserError
-from vitreous.models import ResNetSettings, ResNetStem, model_settings
-from vitreous.models.flops import num_parameters
-
-COUNTS = {
-    "bit_r50x1": 25_549_352,
-    "bit_r101x1": 44_541_480,
-    "bit_r50x3": 217_319_080,
-    "bit_r152x2": 236_335_208,
-    "bit_r152x4": 936_533_224,
-}
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameter_counts(name):
-    with torch.device("meta"):
-        encoder = model_settings(name).build()
-        head = nn.Linear(encoder.width, 1000)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS[name]
+from vitreous.models import ResNetSettings, ResNetStem
 
 
 def test_maps_of_the_stages():

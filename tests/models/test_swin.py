@@ -8,21 +8,17 @@ from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models import SwinSettings, model_settings
-from vitreous.models.flops import flops, num_parameters
+from vitreous.models.flops import flops
 from vitreous.models.shapes import shapes_only
 from vitreous.models.swin import PatchMerging, WindowAttention, Windows
 
-COUNTS = {"swin_t": 28_288_354, "swin_s": 49_606_258, "swin_b": 87_768_224, "swin_l": 196_532_476}
 TINY = SwinSettings(picture_px=(32, 48), patch=2, width=8, depths=(2, 2), heads=(2, 4), window=4, mlp_factor=2)
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameter_counts(name):
+def test_strides_of_the_maps():
     with shapes_only():
-        encoder = model_settings(name).build()
-        head = nn.Linear(encoder.width, 1000)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS[name]
-    assert [output.stride for output in encoder.outputs] == [(4, 4), (8, 8), (16, 16), (32, 32)]
+        outputs = model_settings("swin_t").build().outputs
+    assert [output.stride for output in outputs] == [(4, 4), (8, 8), (16, 16), (32, 32)]
 
 
 def attention(window, shifted, width=8, heads=2):

@@ -14,27 +14,6 @@ from vitreous.models.vit import BlockSettings, EndSettings
 TINY = ViTSettings(picture_px=(8, 12), patch=4, width=16, depth=2, heads=2)
 
 # With a linear head of 1000 classes, at 224 px.
-COUNTS = {
-    "vit_ti16": 5_717_416,
-    "vit_s16": 22_050_664,
-    "vit_b16": 86_567_656,
-    "vit_b32": 88_224_232,
-    "vit_l16": 304_326_632,
-    "vit_h14": 632_045_800,
-    "vit_g14": 1_844_440_680,  # as timm counts its vit_gigantic_patch14_224
-    "r_vit_ti16": 6_337_704,
-    "r26_vit_s32": 36_431_912,
-    "r50_vit_l32": 328_994_856,
-    "r50_vit_b16": 98_659_112,  # of the weights released with the paper, as timm counts them
-}
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameter_counts(name):
-    with torch.device("meta"):
-        encoder = model_settings(name).build()
-        head = nn.Linear(encoder.width, 1000)
-    assert num_parameters(encoder) + num_parameters(head) == COUNTS[name]
 
 
 def test_parameter_count_of_distilled_deit_b():
