@@ -17,7 +17,6 @@ from vitreous.models.base import Encoder
 from vitreous.nn.graphed import Graphed
 from vitreous.nn.half import half_where_native
 from vitreous.prediction.predictor import exported_file
-from vitreous.tasks.base import Task
 from vitreous.tasks.image_text import ImageText, ImageTextSettings
 from vitreous.weights.fingerprint import fingerprint
 from vitreous.weights.trained import Trained
@@ -32,8 +31,9 @@ class Embedder:
         self.preprocessing, self.device = trained.card.preprocessing, platforms.device_named(device)
         self.normalisation: Literal["none", "l2"] = "none"  # l2: they have length 1 as they are
         if isinstance(trained.card.task, ImageTextSettings):
-            model: Task | Encoder = (towers := trained.task())
+            towers = trained.task()
             assert isinstance(towers, ImageText)
+            model: ImageText | Encoder = towers
             self.width, self.normalisation = towers.settings.width or towers.encoder.width, "l2"
         else:
             model = trained.encoder()
@@ -59,12 +59,8 @@ class Embedder:
         with half_where_native(self.device):
             return np.asarray(self._forward(resized.to(self.device)).float().cpu().numpy())
 
-    def _embedded(self, model: Task | Encoder, resized: Tensor) -> Tensor:
-        images = self.preprocessing.normalised(resized)
-        if isinstance(model, ImageText):
-            return model.embed_pictures(images)
-        pooled: Tensor = model(images).pooled
-        return pooled
+    def _embedded(self, model: ImageText | Encoder, resized: Tensor) -> Tensor:
+        return embedding(model, self.preprocessing.normalised(resized))
 
     @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -73,3 +69,11 @@ class Embedder:
             raise UserError(f"{self.where}: has no text tower, so it cannot read words: give it a picture")
         ids = torch.from_numpy(self._tokenizer()(texts)).to(self.device)
         return np.asarray(self.model.embed_texts(ids).float().cpu().numpy())
+
+
+def embedding(model: ImageText | Encoder, images: Tensor) -> Tensor:
+    """(B, D): pooled features; if there is a text tower, what texts are compared with."""
+    if isinstance(model, ImageText):
+        return model.embed_pictures(images)
+    pooled: Tensor = model(images).pooled
+    return pooled

@@ -20,6 +20,7 @@ from vitreous.models.base import Encoder
 from vitreous.nn.graphed import PLAIN_CALLS, Graphed
 from vitreous.nn.half import half_where_native
 from vitreous.prediction.box_outcomes import BoxOutcome, QueryLooks, canvas_on_picture
+from vitreous.prediction.embedder import embedding
 from vitreous.prediction.outcomes import Outcome, outcomes, views
 from vitreous.prediction.reading import Reading
 from vitreous.prediction.torch_predictor import TorchPredictor, as_arrays
@@ -154,11 +155,7 @@ class TorchServed(Served):
             return self._pooled(_pixels(prepared).to(self.device)).float().cpu().numpy()
 
     def _embedded(self, model: Encoder | ImageText, pixels: Tensor) -> Tensor:
-        images = self.card.preprocessing.normalised(pixels)
-        if isinstance(model, ImageText):
-            return model.embed_pictures(images)
-        pooled: Tensor = model(images).pooled
-        return pooled
+        return embedding(model, self.card.preprocessing.normalised(pixels))
 
     # ---- words
 
