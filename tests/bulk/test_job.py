@@ -310,7 +310,7 @@ def test_a_flipped_bit_is_noticed(folder, tmp_path):
 
 
 def test_no_other_thread_reads_a_file_of_pythons(folder, tmp_path, monkeypatch):
-    """A program that ended just after reading its rows was aborted, every other time: pyarrow's thread still had them."""
+    """A program that ended right after it was aborted, every other time: a thread of pyarrow's still had the file."""
     embed(folder, tmp_path / "out")
     output, readers = Output(str(tmp_path / "out")), set()
 

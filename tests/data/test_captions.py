@@ -77,7 +77,7 @@ def test_a_table_has_a_row_per_caption(tmp_path):
     found = open_sources(str(draw_captions(tmp_path)))
     assert {split: len(source) for split, source in found.items()} == {"train": 64, "val": 16}
     assert len(found["train"].targets.of_picture(3)) == 3 and found["train"].read(3).shape == (32, 32, 3)
-    assert "192 of 64 pictures" in found["train"].notes[-1]
+    assert "64 pictures with 192 captions" in found["train"].notes[-1]
 
 
 def test_labels_come_first_unless_captions_are_asked_for(tmp_path):
@@ -88,6 +88,8 @@ def test_labels_come_first_unless_captions_are_asked_for(tmp_path):
     asked = open_sources(str(tmp_path / "t.csv"), CAPTIONS)["all"]
     assert asked.targets.of_picture(0) == ["a cat, black"] and len(asked) == 1  # the other has none
     assert "left out for lack of a caption: 1" in asked.notes[-1]
+    (tmp_path / "v.tsv").write_text("filepath\ttitle\na.png\ta cat\n")  # as open_clip's own example has it
+    assert open_sources(str(tmp_path / "v.tsv"), CAPTIONS)["all"].targets.of_picture(0) == ["a cat"]
     named = open_sources(str(tmp_path / "t.csv"), Layout(caption_column="label"))["all"]
     assert named.targets.of_picture(1) == ["dog"]
     with pytest.raises(UserError, match=r"no caption column .*--data\.layout\.caption_column"):

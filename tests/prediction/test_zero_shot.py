@@ -72,6 +72,11 @@ def test_names_go_into_sentences():
         "an old cat",
         "look: an old cat!",
     ]
+    assert sentences("the cat", ("a photo of the {}.", "My {}", "extra {}")) == [
+        "a photo of the cat.",
+        "My cat",
+        "extra the cat",
+    ]
 
 
 def test_names_and_templates_as_they_are_typed(tmp_path):
@@ -149,7 +154,7 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
     assert sure["label"] == said["label"] and sure["probability"] != said["probability"]
     with pytest.raises(SystemExit):
         main(["predict", str(run), str(picture), "--classes", "x,y", "--labelled", str(folder)])
-    assert "its classes must be among the names that were given (x, y)" in capsys.readouterr().err
+    assert "its class 'blue' is not among the names that were given (x, y)" in capsys.readouterr().err
 
     main(["evaluate", str(run), str(folder), "--zero-shot", "--templates", "a {} thing", "--json"])
     measured = json.loads(capsys.readouterr().out)["evaluation"]
@@ -165,6 +170,9 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
         (["convert", "{run}", "{out}", "--templates", "a {{}}"], "are for --classes"),
         (["convert", "{run}", "{out}", "--labelled", "{data}"], "are for --classes"),
         (["predict", "{run}", "{data}", "--templates", ""], "are for --classes"),
+        (["predict", "{run}", "{data}", "--classes", "a,b", "--engine", "local"], "takes a classifier"),
+        (["predict", "{run}", "{data}", "--classes", "a,b", "--coverage", "0.9"], "with --labelled"),
+        (["evaluate", "{run}", "{data}", "--data.layout.targets", "labels"], "not captions: --zero-shot"),
         (["evaluate", "{run}", "{data}", "--zero-shot", "--templates", ""], "templates: an empty list"),
         (["evaluate", "{run}", "{data}", "--templates", ""], "--templates are for --zero-shot"),
         (["evaluate", "{run}", "{data}", "--zero-shot", "--probe", "knn"], "leave out --probe"),

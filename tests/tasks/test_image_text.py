@@ -81,6 +81,8 @@ def test_a_locked_tower_stays_as_it_was(table, tmp_path):
     weights = Trained.load(tmp_path / "run").weights
     assert all(torch.equal(weights[name], value) for name, value in untouched.items())
     assert not torch.equal(weights["log_scale"], torch.tensor(math.log(1 / 0.07)))
+    with pytest.raises(UserError, match="name one with --start"):
+        flickr8k_lit(start=None)
 
 
 def test_both_towers_go_on_from_trained_ones(table, tmp_path):

@@ -10,7 +10,7 @@ from vitreous.data.names import Layout, column
 from vitreous.data.targets import Captions
 from vitreous.errors import UserError
 
-CAPTIONS = ("caption", "captions", "text", "texts", "sentence", "sentences", "description", "alt_text", "raw")
+CAPTIONS = ("caption", "captions", "text", "texts", "sentence", "sentences", "description", "title", "alt_text", "raw")
 
 
 def caption_column(names: Sequence[str], layout: Layout, where: str, others: Set[str]) -> str | None:
@@ -41,7 +41,7 @@ def with_captions(source: Source, captions: Sequence[Sequence[str]]) -> Source:
     kept = np.flatnonzero([len(some) > 0 for some in captions])
     if not len(kept):
         raise UserError(f"{source.name}: none of its pictures has a caption.")
-    note = f"{source.name}: read as pictures with captions ({sum(map(len, captions)):,} of {len(kept):,} pictures)"
+    note = f"{source.name}: read as {len(kept):,} pictures with {sum(map(len, captions)):,} captions"
     left = len(captions) - len(kept)
     found = Subset(source, kept, source.name) if left else source
     found.notes = (

@@ -30,6 +30,8 @@ CALIBRATING = 2000  # most labelled pictures to fit a temperature to
 def evaluate_retrieval(model: Trained, source: Source, world: World) -> RetrievalEvaluation:
     task = model.task().to(world.device)
     assert isinstance(task, ImageText)
+    if isinstance(source.targets, ClassLabels):
+        raise UserError(f"{source.name}: its pictures have classes, not captions: --zero-shot goes by their names")
     metric, predict = RetrievalMetric(task.embed_texts), Graphed(task, lambda task, images: task.predict(images))
     for batch in batches_for(model, encoded(source, model.tokenizer(), task.settings.text), world):
         with half_where_native(world.device):
@@ -73,8 +75,9 @@ def calibrated(classifier: Trained, data: str, world: World) -> Trained:
     try:
         known = with_classes(labelled, names)
     except UserError:
+        other = next((name for name in labelled.classes if name not in names), "")
         given = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
-        raise UserError(f"{data}: its classes must be among the names that were given ({given})") from None
+        raise UserError(f"{data}: its class {other!r} is not among the names that were given ({given})") from None
     some = Subset(known, limited(strata(known), min(CALIBRATING, len(known)), seed=0), known.name)
     task = classifier.task().to(world.device)
     with half_where_native(world.device):

@@ -21,17 +21,15 @@ TEMPLATES = (
 )
 AS_THEY_ARE = (PLACE,)
 ARTICLE = re.compile(r"(a|an|the)\s+", re.IGNORECASE)
+DETERMINED = re.compile(r"\b(a|an|the|my|your|one|this|that)\s+\{\}", re.IGNORECASE)  # a template that has one itself
 MAX_BYTES = 2**20  # of a file of names or templates
 LISTS = (".txt", ".csv", ".list")  # how the name of such a file ends
 
 
 def sentences(name: str, templates: Sequence[str]) -> list[str]:
-    """What is said of a class. A name that brings its article loses it where the template has one."""
+    """What is said of a class. A name that brings its article loses it where the template has one, or "my"."""
     bare = ARTICLE.sub("", name, count=1) if ARTICLE.match(name) else name
-    return [
-        template.replace(PLACE, name if template == PLACE else bare if f"a {PLACE}" in template else name)
-        for template in templates
-    ]
+    return [template.replace(PLACE, bare if DETERMINED.search(template) else name) for template in templates]
 
 
 def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> None:

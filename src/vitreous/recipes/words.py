@@ -6,6 +6,7 @@ from vitreous.data.augmentation import Augmentation, ColourSettings, CropSetting
 from vitreous.data.names import LayoutSettings
 from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.models.vit import BlockSettings
@@ -84,7 +85,7 @@ def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", ep
     return _flickr8k("flickr8k_siglip", objective, start, data, epochs)
 
 
-def flickr8k_lit(start: str = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
+def flickr8k_lit(start: str | None = "vitreous-s", data: str = "flickr8k", epochs: float = 60.0) -> Recipe:
     """LiT on Flickr8k: the picture tower is frozen, and the text tower learns to describe what it sees.
 
     Command:  vitreous train flickr8k_lit
@@ -92,6 +93,8 @@ def flickr8k_lit(start: str = "vitreous-s", data: str = "flickr8k", epochs: floa
     Score:    not measured yet
     Section:  Zhai et al. 2022, section 3 ("Lu": locked pictures, texts from scratch); the recipe is ours
     """
+    if start is None:
+        raise UserError("LiT keeps a picture tower that was trained before: name one with --start")
     recipe = _flickr8k("flickr8k_lit", ImageTextSettings(width=256, text=TEXT, locked=True), start, data, epochs)
     return replace(recipe, optimizer=replace(recipe.optimizer, layer_decay=1.0))
 

@@ -150,6 +150,15 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--score and --precision both say which objects are reported: give one of them")
     if options.classes is None and (options.templates is not None or options.labelled is not None):
         raise UserError("--templates and --labelled are for --classes: give that too")
+    if options.classes is not None and options.engine is not None:
+        raise UserError(
+            "--engine takes a classifier: write one of these names with `vitreous convert MODEL OUT --classes NAMES`, "
+            "and predict with that"
+        )
+    if options.classes is not None and options.coverage is not None and options.labelled is None:
+        raise UserError(
+            "--coverage: prediction sets are fitted to labelled pictures: give some of these classes with --labelled"
+        )
     if "-" in options.pictures and len(options.pictures) > 1:
         raise UserError("- cannot be combined with other pictures: it reads standard input")
 
