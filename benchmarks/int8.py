@@ -28,7 +28,8 @@ from onnx import TensorProto
 
 from vitreous.cli import one_line_errors
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.sources import DataSettings, Source
+from vitreous.data.base import Source
+from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.export.graph import Graph, Value
 from vitreous.export.job import export

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from vitreous import keys
 from vitreous.cli import dotted, one_line_errors
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.evaluation.score import score
 from vitreous.jobs.build import build_loader, build_loop, build_objective, eval_batches
 from vitreous.recipes import Recipe, find_recipe

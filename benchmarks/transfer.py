@@ -18,8 +18,10 @@ import torch
 from matplotlib.figure import Figure
 
 from vitreous.cli import one_line_errors
+from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader
-from vitreous.data.sources import DataSettings, Source, Splits
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.display import figures
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.probes import few_shot, linear_probe

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.cli import one_line_errors
-from vitreous.data.sources import DataSettings, Splits
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.train import train

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 from promises import OPEN, shrunk
 from scenes import encoded, scene, write_scenes
 from vitreous import platforms
-from vitreous.data.sources import DataSettings, InMemory
+from vitreous.data.memory import InMemory
+from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.jobs.build import build_loader, build_objective
 from vitreous.jobs.train import train

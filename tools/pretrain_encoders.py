@@ -31,7 +31,8 @@ from vitreous.data.images import Picture
 from vitreous.data.memory import worked
 from vitreous.data.names import Layout
 from vitreous.data.resample import resize
-from vitreous.data.sources import DataSettings, Splits, open_sources
+from vitreous.data.sources import DataSettings, open_sources
+from vitreous.data.splits import Splits
 from vitreous.data.targets import ClassLabels
 from vitreous.data.transforms import Preprocessing
 from vitreous.jobs.build import build_encoder, build_loop

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from scenes import write_scenes
+from vitreous.data.base import Subset
 from vitreous.data.fingerprint import difference, fingerprint, names_digest
-from vitreous.data.sources import DataSettings, InMemory, Subset
+from vitreous.data.memory import InMemory
+from vitreous.data.sources import DataSettings
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from data.boxed_made import coco_json, write_coco, write_pictures
 from vitreous import keys as K
 from vitreous.batch import IGNORED
 from vitreous.data.augmentation import Augmentation, CropSettings
-from vitreous.data.base import Source
+from vitreous.data.base import Source, with_classes
 from vitreous.data.fingerprint import names_digest
 from vitreous.data.loader import EvalLoader, TrainLoader
 from vitreous.data.memory import InMemory
 from vitreous.data.names import Layout, LayoutSettings
 from vitreous.data.objects import Outlines, checked
-from vitreous.data.sources import DataSettings, open_sources, with_classes
+from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import Instances
 from vitreous.data.targets.instances import box_shape, packed, shown, unpacked
 from vitreous.data.transforms import Preprocessing

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 from vitreous import settings
 from vitreous.data.augmentation import Augmentation, MixSettings
+from vitreous.data.base import Subset
 from vitreous.data.joined import ABOUT, LABELS, joined, write_joined
 from vitreous.data.loader import TrainLoader
 from vitreous.data.order import OrderSettings
-from vitreous.data.sources import DataSettings, Subset
+from vitreous.data.sources import DataSettings
 from vitreous.data.targets import PseudoLabels
 from vitreous.data.transforms import Preprocessing
 from vitreous.data.views import build_views

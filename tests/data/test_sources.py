@@ -9,8 +9,10 @@ from made import is_picture, png, write_folder
 from vitreous import settings
 from vitreous.data.check import check
 from vitreous.data.fingerprint import fingerprint
+from vitreous.data.memory import InMemory
 from vitreous.data.names import LayoutSettings
-from vitreous.data.sources import FASHION, DataSettings, InMemory, open_sources
+from vitreous.data.opening import FASHION
+from vitreous.data.sources import DataSettings, open_sources
 from vitreous.errors import UserError
 
 

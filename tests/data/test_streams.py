@@ -22,8 +22,9 @@ from vitreous.data import parquet, tar_members
 from vitreous.data.augmentation import Augmentation, MixSettings
 from vitreous.data.base import Source, Subset
 from vitreous.data.loader import TrainLoader
+from vitreous.data.memory import InMemory
 from vitreous.data.order import Order, OrderSettings
-from vitreous.data.sources import DataSettings, InMemory, open_sources
+from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.jobs.train import train

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.sources import same_data
+from vitreous.data.opening import same_data
 from vitreous.errors import UserError
 from vitreous.jobs.data import AskedData, data_of
 from vitreous.jobs.evaluate import evaluate

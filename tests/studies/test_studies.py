@@ -12,7 +12,8 @@ from small_sets import MOVED, SIDE, SMALL, write_set
 
 from vitreous import settings
 from vitreous.cli import main
-from vitreous.data.sources import DataSettings, same_data
+from vitreous.data.opening import same_data
+from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
 from vitreous.studies import STUDIES, find_study

@@ -8,10 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from vitreous import settings
+from vitreous.data.base import Source, with_classes
 from vitreous.data.images import BadPicture, Picture, read_picture
 from vitreous.data.kinds import TaskKind
 from vitreous.data.names import Layout
-from vitreous.data.sources import DataSettings, Source, open_sources, with_classes
+from vitreous.data.sources import DataSettings, open_sources
 from vitreous.data.targets import Boxes, ClassLabels
 from vitreous.errors import UserError
 from vitreous.prediction.pictures import picture_files

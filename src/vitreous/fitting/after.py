@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from vitreous.data.base import Labels
+from vitreous.data.base import Labels, Source, Subset
 from vitreous.data.images import BadPicture, Picture
-from vitreous.data.sources import Source, Splits, Subset
+from vitreous.data.splits import Splits
 from vitreous.fitting.costs import Costs, costs
 from vitreous.inspection.findings import Findings, look_inside
 from vitreous.jobs.build import eval_batches

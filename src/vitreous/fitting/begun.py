@@ -6,7 +6,8 @@ from typing import Any
 
 from vitreous import settings
 from vitreous.data.check import DataReport, check
-from vitreous.data.sources import DataSettings, Splits
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.fitting.candidates import Candidate
 from vitreous.fitting.choices import Plan

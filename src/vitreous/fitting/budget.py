@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from vitreous.data.check import DataReport
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.evaluation.probes import SHOTS
 from vitreous.jobs.build import build_loop, build_objective
 from vitreous.recipes.recipe import Recipe

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from vitreous.data.sources import Source, Subset
+from vitreous.data.base import Source, Subset
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.logits import LabelledLogits, collect_logits
 from vitreous.evaluation.probes import FewShot, few_shot

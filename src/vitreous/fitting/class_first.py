@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.batch import Batch
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.base import Source, Subset
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet, pooled_features
 from vitreous.evaluation.full import fitted_calibration

@@ -11,7 +11,7 @@ import torch
 
 from vitreous import settings
 from vitreous.data.check import DataReport
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.evaluation.baseline import spread_out
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.full import evaluate_fully

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from vitreous.data.check import DataReport
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.display.html import tag, together
 from vitreous.evaluation.full import Evaluation
 from vitreous.fitting.after import shown_as

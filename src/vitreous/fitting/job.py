@@ -7,7 +7,9 @@ from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
 from vitreous.data.kinds import TaskKind
-from vitreous.data.sources import DataSettings, InMemory, Splits, without
+from vitreous.data.memory import InMemory
+from vitreous.data.sources import DataSettings, without
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.fitting.after import scored_part
 from vitreous.fitting.begun import Begun, Request, checked, data_settings, hardware_of, wishes_of, write

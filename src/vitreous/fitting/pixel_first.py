@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.batch import IGNORED, Batch
 from vitreous.data.base import Source, Subset
-from vitreous.data.sources import Splits
+from vitreous.data.splits import Splits
 from vitreous.evaluation.features import FeatureSet
 from vitreous.evaluation.heads import FittedHead
 from vitreous.fitting.class_first import LEAST_PICTURES, Embedded, beginning, fitted_heads

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from vitreous import settings
+from vitreous.data.base import Source
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import LayoutSettings
-from vitreous.data.sources import SPLITS, DataSettings, Source, Splits, same_data
+from vitreous.data.opening import same_data
+from vitreous.data.sources import SPLITS, DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import read_recipe
 from vitreous.settings import typed

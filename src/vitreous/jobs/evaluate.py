@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from vitreous import settings
-from vitreous.data.sources import DataSettings, Source, Splits, check_classes, with_classes
+from vitreous.data.base import Source, with_classes
+from vitreous.data.sources import DataSettings, check_classes
+from vitreous.data.splits import Splits
 from vitreous.display.html import together
 from vitreous.display.tables import Table
 from vitreous.errors import UserError, did_you_mean

@@ -13,7 +13,8 @@ from typing import Any
 
 from vitreous import settings
 from vitreous.data.joined import is_joined
-from vitreous.data.sources import DataSettings, Splits
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.jobs.data import OpenData
 from vitreous.jobs.train import train

@@ -11,7 +11,8 @@ import torch
 
 from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
-from vitreous.data.sources import DataSettings, Splits
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.jobs import words
 from vitreous.jobs.data import OpenData

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 
 from vitreous.data.augmentation import Augmentation, CropSettings
+from vitreous.data.base import Source
 from vitreous.data.duplicates import overlaps
 from vitreous.data.loader import EvalLoader
 from vitreous.data.names import ALL
-from vitreous.data.sources import DataSettings, Source, open_sources, same_data, written_numbers
+from vitreous.data.opening import same_data
+from vitreous.data.sources import DataSettings, open_sources, written_numbers
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.evaluation.features import FeatureSet, pooled_features

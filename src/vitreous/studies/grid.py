@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
-from vitreous.data.sources import DataSettings, InMemory, Splits
+from vitreous.data.memory import InMemory
+from vitreous.data.sources import DataSettings
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.jobs.train import BEST, train
 from vitreous.recipes.recipe import Recipe, read_recipe

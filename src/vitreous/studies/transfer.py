@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 
 from matplotlib.figure import Figure
 
-from vitreous.data.sources import DataSettings, same_data
+from vitreous.data.opening import same_data
+from vitreous.data.sources import DataSettings
 from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings

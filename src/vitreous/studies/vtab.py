@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vitreous.data.sources import SHARED
+from vitreous.data.opening import SHARED
 from vitreous.errors import UserError, did_you_mean
 
 Group = Literal["natural", "specialised", "structured"]

@@ -11,7 +11,9 @@ from vitreous.data.base import Labels, Source, Subset
 from vitreous.data.duplicates import overlaps
 from vitreous.data.joined import joined, read_joined, write_joined
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.sources import DataSettings, Splits, parse_numbers, same_data, without, written_numbers
+from vitreous.data.opening import same_data
+from vitreous.data.sources import DataSettings, parse_numbers, without, written_numbers
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
 from vitreous.teaching.pseudo import PseudoLabelled
