@@ -62,6 +62,18 @@ def test_a_first_model_leaves_time_for_what_comes_after(fitted):
     assert (slow_s, fast_s) == pytest.approx((40 - 14 - 36 * 0.25, 40 - 14 - 36 * 0.05)), "as fast as they were seen"
 
 
+def test_large_pictures_are_known_to_take_longer_than_their_area(fitted):
+    """Attention grows with the square of it."""
+    drafts = BoxDrafts(Problem(fitted.data, DataSettings(), Hardware(kind="cpu", name="one"), Wishes(changes={})))
+    start = Start(where="made", why="", digest="", picture_px=(64, 64), picture_s=0.1, is_chosen=True)
+    model = ViTSettings(patch=8, width=24, depth=1, heads=2)
+    seconds = [
+        drafts.foreseen(replace(fitted.plan.recipe, model=replace(model, picture_px=(px, px))), start).picture_s
+        for px in (64, 256)
+    ]
+    assert seconds[0] == pytest.approx(0.1) and 16 * seconds[0] < seconds[1] < 256 * seconds[0]
+
+
 def test_boxes_are_recognised_and_said(fitted):
     task, decoder = (next(one for one in fitted.plan.choices if one.name == name) for name in ("task", "decoder"))
     assert task.value == "detection" and "boxes" in task.reason

@@ -1,6 +1,7 @@
 """Drafts of a detector for some data on some machine."""
 
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar, Literal
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
@@ -10,6 +11,8 @@ from vitreous.fitting.placed_drafts import LARGEST, PlacedDrafts
 from vitreous.fitting.transfer import Start
 from vitreous.fitting.wishes import DEFAULT_S
 from vitreous.models import ModelSettings
+from vitreous.models.flops import flops
+from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
 from vitreous.tasks.detect import DetectSettings
@@ -102,8 +105,9 @@ class BoxDrafts(PlacedDrafts):
         train = self.report.parts[0].boxes
         wanted = min(LARGEST * self.own_side, FINE_PX / max(train.side if train is not None else 0.0, 0.01))
         sides = [side for side in FIRST_SIDES if side <= wanted] or FIRST_SIDES[:1]
-        affordable = [side for side in sides if self._is_affordable(_picture_s(start, (side, side)))]
-        return self.of_side((affordable or sides[:1])[-1], model)
+        sizes = [self.of_side(side, model) for side in sides]
+        affordable = [size for size in sizes if self._is_affordable(_picture_s(start, model, size))]
+        return (affordable or sizes[:1])[-1]
 
     def _is_affordable(self, picture_s: float) -> bool:
         """Whether there is time to see the training pictures, to learn from them, and for what comes after."""
@@ -140,7 +144,7 @@ class BoxDrafts(PlacedDrafts):
         return 2 * FIGURES_S + picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
-        return pace_of(recipe, _picture_s(start, recipe.model.picture_px)) if self.is_by_centres else None
+        return pace_of(recipe, _picture_s(start, recipe.model, recipe.model.picture_px)) if self.is_by_centres else None
 
     def optimizer(self, start: Start | None) -> OptimizerSettings:
         lr = RATES[self.hardware.kind]
@@ -159,6 +163,12 @@ def _finest(model: ModelSettings) -> Literal[1, 2]:
     return 2 if max(model.picture_px) <= ENLARGED_PX else 1
 
 
-def _picture_s(start: Start, picture_px: tuple[int, int]) -> float:
-    """A pass through the encoder, in proportion to the area."""
-    return start.picture_s * picture_px[0] * picture_px[1] / (start.picture_px[0] * start.picture_px[1])
+def _picture_s(start: Start, model: ModelSettings, picture_px: tuple[int, int]) -> float:
+    """A pass through the encoder at this size, by its FLOPs: those of attention grow with the square of the area."""
+    return start.picture_s * _flops(model, picture_px) / _flops(model, start.picture_px)
+
+
+@cache
+def _flops(model: ModelSettings, picture_px: tuple[int, int]) -> int:
+    with shapes_only():
+        return flops(replace(model, picture_px=picture_px).build())
