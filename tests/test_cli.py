@@ -16,6 +16,7 @@ from vitreous.settings import load
 from vitreous.verbs import DEVICES
 from vitreous.weights.trained import Trained
 
+NOWHERE = ["--data.where", "nowhere", "--out", "/tmp/never"]  # a mistake that is found later
 TINY = [
     *("--data.train_limit", "200", "--data.val_fraction", "0.02", "--training.batch_size", "50"),
     *("--model.width", "16", "--model.depth", "1", "--model.heads", "2", "--training.steps", "6"),
@@ -153,6 +154,8 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
         (["finetune", "no/such/run"], "finetune RUN DATA"),
         (["finetune", "no/such/run", "fashion"], "no/such/run: no such run"),
         (["evaluate", "no/such/run"], "no/such/run: no such run"),
+        (["teach", "cifar10_deit", "--teacher", "no/run", *NOWHERE], "no/run: no such run"),
+        (["train", "cifar10_deit", "--teacher", "no/run", *NOWHERE], "no/run: no such run"),
         (["evaluate"], "RUN"),
         (["evaluate", "x", "--spilt", "val"], "Did you mean --split"),
         (["evaluate", "x", "--optimizer.lr", "1"], "does not take --optimizer.lr"),

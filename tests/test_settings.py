@@ -136,6 +136,7 @@ def test_a_wrong_number_is_named(name, message):
         ({"fruit.kind": "Plum"}, "not one of Apple, Pear"),
         ({"fruit": "Pear"}, "--fruit is a group of settings"),
         ({"lid.x": "1"}, "no such setting"),
+        ({"qqq": "1"}, "--qqq: there is no such setting. --help lists"),
     ],
 )
 def test_bad_changes_are_named(changes, message):

@@ -135,6 +135,12 @@ def test_a_model_without_words_is_asked_with_pictures(folder, capsys):
     assert capsys.readouterr().err == (
         f"vitreous: {folder}/encoder: has no text tower, so it cannot read words: give it a picture\n"
     )
+    photo = folder / "pictures" / "03.png"
+    with pytest.raises(SystemExit):
+        main(["search", str(folder / "plain"), str(photo)])
+    assert capsys.readouterr().err == (
+        f"vitreous: {photo} is a file, not words: --picture {photo} finds pictures that look like it\n"
+    )
 
 
 def test_a_table_and_a_contact_sheet(folder, capsys):

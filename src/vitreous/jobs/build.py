@@ -14,12 +14,20 @@ from vitreous.models.base import Encoder
 from vitreous.objectives.base import Objective
 from vitreous.objectives.taught import TaughtSettings
 from vitreous.recipes.recipe import Recipe
-from vitreous.teaching.lessons import find_teacher, with_predictions
+from vitreous.teaching.lessons import find_teacher, teacher_of, with_predictions
 from vitreous.training.devices import World, compiles, is_half
 from vitreous.training.loop import Loop
 from vitreous.training.optim import MuonSettings
 from vitreous.training.ranks import shard, wants_shards
-from vitreous.weights.trained import Trained
+from vitreous.weights.trained import Trained, found_at
+
+
+def check_models(recipe: Recipe) -> None:
+    """An error, before any picture is read, if a model is not there that the recipe starts or learns from."""
+    if recipe.start is not None:
+        found_at(recipe.start)
+    if isinstance(recipe.objective, TaughtSettings) and recipe.objective.stored is None:
+        found_at(teacher_of(recipe))
 
 
 def with_batch_that_fits(recipe: Recipe, train: Source, world: World) -> Recipe:

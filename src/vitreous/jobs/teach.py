@@ -10,14 +10,16 @@ from vitreous.batch import Batch
 from vitreous.jobs.build import build_loader, with_batch_that_fits
 from vitreous.recipes.recipe import Recipe
 from vitreous.teaching import stored
-from vitreous.teaching.lessons import load_teacher, storable, views_of
+from vitreous.teaching.lessons import load_teacher, storable, teacher_of, views_of
 from vitreous.training.devices import World, autocast
+from vitreous.weights.trained import found_at
 
 
 def teach(recipe: Recipe, out: str | Path, epochs: int | None = None, samples: int = stored.SAMPLES) -> dict[str, int]:
     """Run a recipe's teacher on every view of `epochs` epochs (default: all of the recipe's) and store its predictions;
     a folder that holds some already is completed. `samples`: how many per file."""
     objective, world, folder = storable(recipe), World.join(recipe.training.device), Path(out)
+    found_at(teacher_of(recipe))  # before any picture is read
     train = recipe.data.build().train
     recipe = with_batch_that_fits(recipe, train, world)
     loader = build_loader(recipe, train, World(rank=0, size=1, device=world.device))  # every rank takes whole batches

@@ -15,6 +15,7 @@ from vitreous.jobs import resuming
 from vitreous.jobs.build import (
     build_loop,
     build_objective,
+    check_models,
     class_order,
     eval_batches,
     numbered,
@@ -119,6 +120,7 @@ def _train(
                 print(f"{path}: this run has finished; these are its results")
             return finished
         recipe = resuming.as_begun(directory, recipe)
+        check_models(recipe)
         splits = open_data(recipe.data)
         resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
         if world.is_first:

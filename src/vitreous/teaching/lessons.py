@@ -26,11 +26,15 @@ def find_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher | StoredTe
 
 
 def load_teacher(recipe: Recipe, classes: tuple[str, ...]) -> Teacher:
-    if recipe.teacher is None:
-        raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
-    teacher = Teacher.load(recipe.teacher, recipe.preprocessing)
+    teacher = Teacher.load(teacher_of(recipe), recipe.preprocessing)
     needs_classes = isinstance(recipe.objective, TaughtSettings) and recipe.objective.same_classes
     return teacher.in_order_of(classes) if needs_classes else teacher
+
+
+def teacher_of(recipe: Recipe) -> str:
+    if recipe.teacher is None:
+        raise UserError(f"{recipe.name} learns from a trained model: name its run or weights with --teacher")
+    return recipe.teacher
 
 
 def _stored_teacher(recipe: Recipe, folder: str) -> StoredTeacher:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError('give one of these: "some words", --picture FILE, --duplicates, --outliers')
     if options.words and not "".join(options.words).strip():
         raise UserError("there are no words to search for")
+    words = " ".join(options.words)
+    if options.words and Path(words).is_file():
+        raise UserError(
+            f"{words} is a file, not words: --picture {shlex.quote(words)} finds pictures that look like it"
+        )
     if options.top < 1:
         raise UserError(f"--top {options.top}: at least 1")
     if not 0 < options.alike <= 1:

@@ -53,7 +53,7 @@ class Trained:
         unless `strict` is off.
         """
         size = (picture_px, picture_px) if isinstance(picture_px, int) else picture_px
-        path = fetched(str(where))
+        path = found_at(str(where))
         found = cls._ours(path, str(where)) or cls._foreign(path, str(where), size, heads, strict)
         check_values(found.weights, str(where))
         if patch is not None:
@@ -63,9 +63,6 @@ class Trained:
     @classmethod
     def _ours(cls, path: Path, where: str) -> Self | None:
         folder = path / "model" if (path / "model").is_dir() else path
-        if not path.exists():
-            known = did_you_mean(where, list(shipped()))
-            raise UserError(f"{where}: no such run, file or folder of weights{known and '.' + known}")
         if not (folder / "model.json").is_file():
             if (path / "recipe.json").is_file():
                 raise UserError(
@@ -166,6 +163,15 @@ class Trained:
 
     def _noting(self, changed: list[str]) -> Report | None:
         return None if self.report is None else replace(self.report, reshaped=[*self.report.reshaped, *changed])
+
+
+def found_at(where: str) -> Path:
+    """An error if there are no such weights."""
+    path = fetched(where)
+    if not path.exists():
+        known = did_you_mean(where, list(shipped()))
+        raise UserError(f"{where}: no such run, file or folder of weights{known and '.' + known}")
+    return path
 
 
 def fetched(where: str) -> Path:
