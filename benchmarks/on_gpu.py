@@ -57,7 +57,7 @@ LATE = 1.5  # times the expected seconds, and an entry is stopped
 TINY_S = 400.0
 PROBE_S = 60.0  # most of it for importing torch
 NOTED = ("failed", "unequal", "without theirs", "errors")  # in results: what failed while the rest went on
-TOLD = ("results.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
+TOLD = ("results.json", "environment.json", "evaluation.json", "plan.json", "metrics.jsonl")  # of a run directory
 ARCHIVE, PART = "measured.tar.gz", 15_000_000  # bytes of one of its files at most
 LEAVES = 29_000_000  # bytes that it has before it is compressed, at most
 
