@@ -246,6 +246,20 @@ def test_openais_archive_and_state_dict(open_clip, tmp_path):
         compare(trained, peer, torch.from_numpy(trained.tokenizer()(TEXTS)).long())
 
 
+def test_a_checkpoint_of_open_clips_training(open_clip, tmp_path):
+    """Beside its optimizer; from several GPUs, every name begins with `module.`."""
+    visual = open_clip.CLIPVisionCfg(**VISUAL | {"head_width": 64})
+    peer = open_clip.CLIP(20, visual, open_clip.CLIPTextCfg(**TEXTUAL | {"heads": 1})).eval()
+    randomise(peer)
+    optimizer = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
+    for start in ("", "module."):
+        state = {f"{start}{name}": value for name, value in peer.state_dict().items()}
+        torch.save({"epoch": 3, "name": "run", "state_dict": state, "optimizer": optimizer}, tmp_path / "epoch_3.pt")
+        trained = Trained.load(tmp_path / "epoch_3.pt")
+        assert "open_clip trained, with the exact GELU" in trained.report.assumed[0]
+        compare(trained, peer, torch.from_numpy(trained.tokenizer()(TEXTS)).long())
+
+
 def test_merges_beside_the_weights_come_first(open_clip, tokenizer, tmp_path):
     peer = whole(open_clip, True, vocab_size=len(tokenizer))
     torch.save(peer.state_dict(), tmp_path / "model.pth")
@@ -261,7 +275,16 @@ def test_merges_beside_the_weights_come_first(open_clip, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("no_causal_mask", True), ("pool_type", "last"), ("hf_model_name", "roberta")]
+    ("name", "value"),
+    [
+        ("no_causal_mask", True),
+        ("pool_type", "last"),
+        ("hf_model_name", "roberta"),
+        ("hf_tokenizer_name", "facebook/xlm-v-base"),
+        ("tokenizer_kwargs", {"clean": "canonicalize"}),
+        ("norm_kwargs", {"eps": 1e-6}),
+        ("act_kwargs", {"approximate": "tanh"}),
+    ],
 )
 def test_other_text_towers_of_open_clip_are_refused_by_their_field(open_clip, tmp_path, name, value):
     save_file(whole(open_clip, False).state_dict(), tmp_path / "model.safetensors")

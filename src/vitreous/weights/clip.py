@@ -5,6 +5,7 @@ A norm before the first block, the sigmoid GELU, patches without a bias, a last 
 projection to the space that the text tower shares.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from vitreous.tasks import ImageTextSettings
 from vitreous.weights import processors
 from vitreous.weights.card import Card
 from vitreous.weights.formats import Format, Given
-from vitreous.weights.rules import Rule, aside, layer, same, transposed
+from vitreous.weights.rules import Rule, aside, layer, prefixed, same, transposed
 from vitreous.weights.text_towers import (
     OLD_END,
     block,
@@ -212,27 +213,41 @@ TEXT = (
     r"(transformer|token_embedding|ln_final)\."
     rf"|(positional_embedding|text_projection|logit_scale|logit_bias)(\.|$)|{NUMBERS}"
 )
+# What stands before the names: in a state dict, in one of several GPUs, and in a checkpoint of open_clip's training.
+STARTS = ("", "module.", "state_dict.", "state_dict.module.")
+CHECKPOINT = r"(optimizer|scaler)\."
 
 
 @dataclass(frozen=True)
 class OpenAiClip(Format):
-    """Without a config it is one of OpenAI's own: heads of width 64. open_clip writes a config, and may differ."""
+    """Without a config it is one of OpenAI's own, or a checkpoint of open_clip's training: heads of width 64. With its
+    config, open_clip's may differ."""
 
     name: str = "clip"
     title: str = "OpenAI's CLIP and open_clip: both towers, or the visual one"
     container: Literal["safetensors", "npz"] = "safetensors"
     config: str = "open_clip_config.json"
+    start: str = ""  # what stands before all names
 
     def fits(self, given: Given) -> bool:
-        return {"visual.conv1.weight", "visual.class_embedding", "visual.ln_pre.weight"} <= set(given.tensors)
+        names = {f"{_start(given)}visual.{name}" for name in ("conv1.weight", "class_embedding", "ln_pre.weight")}
+        return names <= set(given.tensors)
+
+    def found_in(self, given: Given) -> "OpenAiClip":
+        return replace(self, start=_start(given))
 
     def card(self, given: Given, picture_px: tuple[int, int] | None = None) -> Card:
+        start = _start(given)
+        names = {name: name.removeprefix(start) for name in given.tensors if name.startswith(start)}
+        given = replace(given, tensors={bare: given.tensors[name] for name, bare in names.items()})
         document = given.documents.get(self.config) or {}
         cfg = document.get("model_cfg") or {}
         where = f"{given.where}: {self.config}"
         tower = Config(cfg.get("vision_cfg") or {}, {"head_width": 64}, where)
         for name in ("ls_init_value", "attentional_pool", "input_patchnorm", "no_ln_pre", "timm_model_name"):
             tower.demand(name, None, False)
+        for name in ("act_kwargs", "norm_kwargs"):
+            tower.demand(name, None, {})
         tower.demand("pool_type", None, "tok")
         kernel = given.tensors["visual.conv1.weight"]
         width, channels, *patch = kernel.shape
@@ -241,8 +256,8 @@ class OpenAiClip(Format):
         heads, rest = divmod(width, tower.integer("head_width"))
         if rest:
             raise UserError(f"{given.where}: width {width} is no multiple of a head's {tower['head_width']}")
-        # A config that is silent has the plain GELU; no config at all is OpenAI's own model.
-        quick = cfg.get("quick_gelu", False) if document else True
+        # A config that is silent has the exact GELU, as a checkpoint of training has; a bare state dict is OpenAI's own.
+        quick = cfg.get("quick_gelu", False) if document else not start
         model = ViTSettings.of(
             picture_px=_picture(given, (patch[0], patch[1]), picture_px),
             patch=patch[0] if patch[0] == patch[1] else (patch[0], patch[1]),
@@ -286,8 +301,10 @@ class OpenAiClip(Format):
         )
 
     def assumed(self, given: Given, card: Card) -> list[str]:
-        known = given.documents.get(self.config)
-        return [] if known else [f"no {self.config}: read as OpenAI's own, with the quick GELU and heads 64 wide"]
+        if given.documents.get(self.config):
+            return []
+        whose = "a model that open_clip trained, with the exact" if _start(given) else "OpenAI's own, with the quick"
+        return [f"no {self.config}: read as {whose} GELU and heads 64 wide"]
 
     def rules(self, card: Card) -> list[Rule]:
         model, task = vit(card, self.name), check_towers(card, self.name)
@@ -301,9 +318,9 @@ class OpenAiClip(Format):
         rules += [transposed("encoder.projection.weight", "visual.proj")] if model.ends.projection else []
         for i in range(model.depth):
             rules += openai_block(f"encoder.blocks.{i}.", f"visual.transformer.resblocks.{i}.")
-        if task is None:
-            return [*rules, aside(TEXT)]
-        return [*rules, *openai_text_rules(task.text), number("log_scale", "logit_scale"), aside(NUMBERS)]
+        rules += [] if task is None else [*openai_text_rules(task.text), number("log_scale", "logit_scale")]
+        besides = rf"{CHECKPOINT}|{re.escape(self.start)}({TEXT if task is None else NUMBERS})"
+        return [*(prefixed(rule, self.start) for rule in rules), aside(besides)]
 
     def run_as(self, card: Card) -> Card:
         document = self.documents(card)[self.config]
@@ -352,6 +369,10 @@ class OpenAiClip(Format):
             refuse_other_text(self.name, task.text, openai_text_as_read(task.text, model.block.gelu))
             cfg["text_cfg"] = written_openai_text(task.text)
         return {self.config: {"model_cfg": cfg, "preprocess_cfg": preprocess}}
+
+
+def _start(given: Given) -> str:
+    return next((start for start in STARTS if f"{start}visual.conv1.weight" in given.tensors), "")
 
 
 def _picture(given: Given, patch: tuple[int, int], picture_px: tuple[int, int] | None) -> tuple[int, int]:

@@ -132,6 +132,11 @@ def openai_text(given: Given, cfg: Mapping[str, Any], quick: bool, where: str) -
         ("hf_model_name", (None,)),
         ("ls_init_value", (None,)),
         ("proj_bias", (None, False)),
+        ("act_kwargs", (None, {})),
+        ("norm_kwargs", (None, {})),
+        ("hf_tokenizer_name", (None,)),
+        ("tokenizer_mode", (None,)),
+        ("tokenizer_kwargs", (None, {})),
     ):
         config.demand(name, *allowed)
     return TextSettings(
