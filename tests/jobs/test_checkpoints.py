@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import vitreous
 from vitreous import train
 from vitreous.conversion.convert import convert
 from vitreous.errors import UserError
@@ -26,5 +27,7 @@ def test_the_last_one_is_what_the_run_left(tmp_path):
     assert made[1] == left[1]
     assert left[0].keys() == made[0].keys()
     assert all(torch.equal(made[0][name], tensor) for name, tensor in left[0].items())
+    with pytest.raises(UserError, match=r"a checkpoint, not a model; `vitreous convert .*step-00000004 OUT`"):
+        vitreous.load(folder)
     with pytest.raises(UserError, match="convert it to vitreous first"):
         convert(str(folder), tmp_path / "other", picture_px=56)

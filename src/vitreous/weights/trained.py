@@ -68,6 +68,8 @@ class Trained:
                 raise UserError(
                     f"{where}: this run has not finished; give the command that started it again, and it goes on"
                 )
+            if (path / own.MANIFEST).is_file() and (path / "state.json").is_file():
+                raise UserError(f"{where}: a checkpoint, not a model; `vitreous convert {where} OUT` makes it one")
             return None
         weights, document, others = own.load_model_and_others(folder)
         card = read_card(document, where=str(folder / "model.json"))
