@@ -9,10 +9,10 @@ from vitreous.errors import UserError
 from vitreous.inspection import attention as blocks
 from vitreous.inspection.attention import attention
 from vitreous.inspection.distance import attention_distances, mean_distance, pair_distances
-from vitreous.inspection.layout import AttentionLayer, Layout, attention_layers, layout
+from vitreous.inspection.layout import attention_layers, layout
 from vitreous.models import ConvStem, ViTSettings
 from vitreous.models.base import Grid
-from vitreous.models.layout import one_group
+from vitreous.models.layout import AttentionLayer, Layout, one_group
 
 
 def place(grid, pitch, num_prefix=1):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.inspection.layout import AttentionLayer, Layout, Token, attention_layers, numbered, plain
+from vitreous.inspection.layout import attention_layers, numbered, plain
+from vitreous.models.layout import AttentionLayer, Layout, Token
 
 BLOCK_VALUES = 2**24  # attention weights held at once where all rows are read, 64 MiB in float32
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.inspection.attention import Seen, evaluating, reading
-from vitreous.inspection.layout import AttentionLayer, Layout, attention_layers, plain
+from vitreous.inspection.layout import attention_layers, plain
+from vitreous.models.layout import AttentionLayer, Layout
 from vitreous.platforms import widest
 
 NUM_PICTURES = 128

@@ -16,7 +16,6 @@ from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.inspection.distance import AttentionDistances
 from vitreous.inspection.filters import FilterComponents
 from vitreous.inspection.findings import Attention, Findings
-from vitreous.inspection.layout import AttentionLayer, Box
 from vitreous.inspection.mosaics import (
     HEAT,
     SIGNED,
@@ -38,6 +37,7 @@ from vitreous.inspection.mosaics import (
 )
 from vitreous.inspection.pictures import WHOLE, Covered, Pixels, brightness, enlarged, in_squares, overlay
 from vitreous.inspection.receptive_figures import receptive_figure
+from vitreous.models.layout import AttentionLayer, Box
 
 NUM_IN_GALLERY = 6  # pictures in the gallery of heads
 MOST_PLACES = 16  # along a side of the figure of positions

@@ -12,10 +12,11 @@ from vitreous.errors import UserError
 from vitreous.inspection.attention import attention_from
 from vitreous.inspection.distance import NUM_PICTURES, AttentionDistances, attention_distances
 from vitreous.inspection.filters import FilterComponents, filter_components
-from vitreous.inspection.layout import AttentionLayer, Box, Layout, Token, attention_layers, numbered
+from vitreous.inspection.layout import attention_layers, numbered
 from vitreous.inspection.positions import has_biases, offset_biases, position_similarity
 from vitreous.inspection.receptive import ReceptiveFields, receptive_fields
 from vitreous.inspection.rollout import can_roll, check_rolls, rollout
+from vitreous.models.layout import AttentionLayer, Box, Layout, Token
 
 Method = Literal["rollout", "product", "raw"]
 BATCH_SIZE = 8

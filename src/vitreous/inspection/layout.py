@@ -6,18 +6,7 @@ from torch import nn
 
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder
-from vitreous.models.layout import AttentionLayer, Box, Layout, Token
-
-__all__ = [
-    "AttentionLayer",
-    "Box",
-    "Layout",
-    "Token",
-    "attention_layers",
-    "layout",
-    "numbered",
-    "plain",
-]
+from vitreous.models.layout import AttentionLayer, Layout
 
 
 def plain(encoder: nn.Module) -> Encoder:

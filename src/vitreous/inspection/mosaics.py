@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.display.figures import figure
-from vitreous.inspection.layout import Box
 from vitreous.inspection.pictures import Pixels
+from vitreous.models.layout import Box
 
 Tile = NDArray[np.floating[Any]]  # (h, w, 3 or 4) in 0..1
 HEAT, SIMILARITY, SIGNED = "inferno", "viridis", "RdBu_r"

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.inspection.attention import Seen, evaluating, reading
-from vitreous.inspection.layout import Token, attention_layers, layout, plain
+from vitreous.inspection.layout import attention_layers, layout, plain
+from vitreous.models.layout import Token
 
 
 def rollout(

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from vitreous.errors import UserError
 from vitreous.inspection.attention import Seen, reading
-from vitreous.inspection.layout import AttentionLayer, Layout, attention_layers
+from vitreous.inspection.layout import attention_layers
 from vitreous.inspection.rollout import Product, can_roll
 from vitreous.models.base import Features
+from vitreous.models.layout import AttentionLayer, Layout
 
 MAX_ATTENTION_BYTES = 64_000_000
 NO_ROLLOUT = "its layers have different queries and keys, or attend within windows, so they cannot be multiplied"

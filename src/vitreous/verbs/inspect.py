@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from vitreous.data.images import Picture
     from vitreous.inspection.findings import Look, Method
-    from vitreous.inspection.layout import Token
     from vitreous.inspection.receptive import ReceptiveFields
+    from vitreous.models.layout import Token
     from vitreous.tasks.base import Task
     from vitreous.weights.card import Card
     from vitreous.weights.trained import Trained
