@@ -119,6 +119,14 @@ def test_attention_says_how_decisive_it_is(predictor):
     assert found.map.shape == (2, 3) and found.picture.shape == (8, 12, 3)
     highest = 100 * float(found.map.max())
     assert f"at most {highest:.1f} % on a patch, evenly " in found._repr_html_()
+    assert str(found).startswith(f"{found.outcome.best} {100 * found.outcome.confidence:.1f} %, ")
+    assert f"at most {highest:.1f} % on a patch" in str(found) and "\n" not in str(found)
+
+
+def test_a_single_picture_that_cannot_be_read_is_named(predictor, tmp_path):
+    for asked in (predictor, lambda path: vitreous.attention(predictor, path)):
+        with pytest.raises(BadPicture, match="nothing.png: No such file"):
+            asked(tmp_path / "nothing.png")
 
 
 def test_a_cpu_made_for_bfloat16_predicts_in_it_and_alike_in_any_batch(predictor, monkeypatch):

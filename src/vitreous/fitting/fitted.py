@@ -43,15 +43,15 @@ class Fitted(Generic[Own]):
 
     def _repr_html_(self) -> str:
         """The report, if it is written, in a frame of its own, which a notebook's styles do not reach."""
-        page = self.out / "report.html"
-        line = tag.p(
-            f"Test {self.evaluation.headline_name} {self.evaluation.headline.percent()}{self.on_a_part}. "
-            f"Saved to {self.out}."
-        )
+        page, line = self.out / "report.html", tag.p(str(self))
         if not page.is_file():
             return line.markup
         frame = tag.iframe(srcdoc=page.read_text(encoding="utf-8"), style="width: 100%; height: 44rem; border: 0")
         return together(line, frame).markup
+
+    def __str__(self) -> str:
+        scored = f"{self.evaluation.headline_name} {self.evaluation.headline.percent()}{self.on_a_part}"
+        return f"Test {scored}. Saved to {self.out}."
 
     @property
     def first(self) -> FirstModel | None:

@@ -78,6 +78,9 @@ class Assessment:
     def summary(self) -> str:
         return "\n\n".join(one.text() for one in self.tables())
 
+    def __str__(self) -> str:
+        return self.summary()
+
     def _repr_html_(self) -> str:
         return together(one.html() for one in self.tables()).markup
 

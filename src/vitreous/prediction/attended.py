@@ -11,7 +11,7 @@ from vitreous.display.thumbnails import enlarged, picture
 from vitreous.inspection.findings import Look, attention_shown
 from vitreous.inspection.pictures import Covered, lit, scale
 from vitreous.prediction.outcomes import Outcome
-from vitreous.prediction.pictures import AnyPicture, pixels
+from vitreous.prediction.pictures import AnyPicture, pixels_of_one
 from vitreous.prediction.torch_predictor import TorchPredictor
 
 SHOWN_PX, LEAST_PX = 320, 160
@@ -24,6 +24,9 @@ class Attended:
     title: str  # which attention this is
     outcome: Outcome
     covered: Covered  # the share of the picture that the patches cover
+
+    def __str__(self) -> str:
+        return f"{self.outcome}; {self.title}: {scale(self.map)}"
 
     def html(self) -> Html:
         large = enlarged(self.picture, LEAST_PX)
@@ -47,11 +50,12 @@ def _spaced(parts: tuple[Content, ...]) -> list[Content]:
 
 @torch.inference_mode()
 def attend(predictor: TorchPredictor, given: AnyPicture, look: Look | None = None) -> Attended:
-    found = attention_shown(predictor.task.encoder, predictor.inputs(given), look)
+    seen = pixels_of_one(given)
+    found = attention_shown(predictor.task.encoder, predictor.inputs(seen), look)
     return Attended(
-        picture=predictor.card.preprocessing.resized(pixels(given)).permute(1, 2, 0).numpy(),
+        picture=predictor.card.preprocessing.resized(seen).permute(1, 2, 0).numpy(),
         map=found.maps[0],
         title=found.title,
-        outcome=predictor(given),
+        outcome=predictor(seen),
         covered=found.seen.covered,
     )

@@ -27,5 +27,8 @@ class Outcome(ABC):
     @abstractmethod
     def html(self, num: int = 5) -> Html: ...
 
+    def __str__(self) -> str:
+        return self.words
+
     def _repr_html_(self) -> str:
         return self.html().markup

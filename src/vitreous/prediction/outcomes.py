@@ -75,6 +75,9 @@ class ClassOutcome(RankedOutcome):
     def words(self) -> str:
         return self.best
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.top(3))
+
     def prediction_set(self, coverage: float) -> tuple[str, ...]:
         """The classes, most likely first, that contain the right one with the probability `coverage`.
 

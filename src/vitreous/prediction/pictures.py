@@ -31,8 +31,16 @@ def pixels(picture: AnyPicture) -> Picture:
     if hasattr(picture, "detach"):
         return _from_tensor(picture)
     raise UserError(
-        f"a {type(picture).__name__} is no picture: give a path, bytes, a Pillow image, an array or a tensor"
+        f"{type(picture).__name__} is no picture: give a path, bytes, a Pillow image, an array or a tensor"
     )
+
+
+def pixels_of_one(picture: AnyPicture) -> Picture:
+    """The same for a single picture, of which nothing else tells the name: the reason begins with it."""
+    try:
+        return pixels(picture)
+    except BadPicture as error:
+        raise BadPicture(f"{picture}: {error}" if isinstance(picture, str | Path) else str(error)) from None
 
 
 def pixels_or_why(picture: AnyPicture) -> Picture | BadPicture:

@@ -15,7 +15,7 @@ from vitreous.data.images import BadPicture, Picture
 from vitreous.errors import UserError
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.outcomes import outcomes, views
-from vitreous.prediction.pictures import AnyPicture, pixels, pixels_or_why
+from vitreous.prediction.pictures import AnyPicture, pixels_of_one, pixels_or_why
 from vitreous.prediction.reading import Reading
 
 MOST_VIEWS = 64  # that go through the model at once
@@ -56,7 +56,7 @@ class Predictor(ABC):
 
     def __call__(self, picture: AnyPicture) -> Outcome:
         """Raises BadPicture if the picture cannot be read."""
-        return self._outcomes([pixels(picture)])[0]
+        return self._outcomes([pixels_of_one(picture)])[0]
 
     def outcomes(self, pictures: Iterable[AnyPicture], batch_size: int = 16) -> Iterator[Outcome | BadPicture]:
         """One per picture, in order, as pictures arrive; for one that cannot be read, the reason."""
