@@ -9,36 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous import settings
-from vitreous.data.base import BadFiles, Bare, PathList, Relabelled, Source, Subset, with_classes
+from vitreous.data.base import BadFiles, Bare, Source, Subset, with_classes
 from vitreous.data.boxed import read_shapes
 from vitreous.data.joined import is_joined, open_joined
 from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.names import ALL, Layout, LayoutSettings, label_pattern
-from vitreous.data.opening import FASHION, OWN, SHARED, exists, found_at, opened, same_data
+from vitreous.data.opening import OWN, exists, found_at, opened
 from vitreous.data.order import OrderSettings
 from vitreous.data.splits import Splits, carve, limited, strata
 from vitreous.data.targets import NoTargets, Targets
 from vitreous.errors import UserError, did_you_mean
-
-__all__ = [
-    "FASHION",
-    "SHARED",
-    "BadFiles",
-    "DataSettings",
-    "InMemory",
-    "PathList",
-    "Relabelled",
-    "Source",
-    "Splits",
-    "Subset",
-    "check_classes",
-    "open_sources",
-    "parse_numbers",
-    "same_data",
-    "with_classes",
-    "without",
-    "written_numbers",
-]
 
 PLAIN = Layout()
 SPLITS = ("train", "val", "test")

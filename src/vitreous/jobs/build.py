@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 
 from vitreous.batch import Batch
+from vitreous.data.base import Source, with_classes
 from vitreous.data.loader import EvalLoader, TrainLoader
-from vitreous.data.sources import Source, Splits, with_classes
+from vitreous.data.splits import Splits
 from vitreous.data.views import build_views
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.data.sources import DataSettings, Source, Splits, check_classes
+from vitreous.data.base import Source
+from vitreous.data.sources import DataSettings, check_classes
+from vitreous.data.splits import Splits
 from vitreous.errors import UserError, in_plain_words
 from vitreous.evaluation.score import score
 from vitreous.jobs import resuming
