@@ -125,7 +125,7 @@ def test_attention_says_how_decisive_it_is(predictor):
 
 def test_a_single_picture_that_cannot_be_read_is_named(predictor, tmp_path):
     for asked in (predictor, lambda path: vitreous.attention(predictor, path)):
-        with pytest.raises(BadPicture, match="nothing.png: No such file"):
+        with pytest.raises(BadPicture, match=r"nothing\.png: No such file"):
             asked(tmp_path / "nothing.png")
 
 

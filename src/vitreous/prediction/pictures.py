@@ -30,9 +30,7 @@ def pixels(picture: AnyPicture) -> Picture:
         return _from_array(picture)
     if hasattr(picture, "detach"):
         return _from_tensor(picture)
-    raise UserError(
-        f"{type(picture).__name__} is no picture: give a path, bytes, a Pillow image, an array or a tensor"
-    )
+    raise UserError(f"{type(picture).__name__} is no picture: give a path, bytes, a Pillow image, an array or a tensor")
 
 
 def pixels_of_one(picture: AnyPicture) -> Picture:
