@@ -58,9 +58,9 @@ def begun_before(out: Path, request: Request) -> Begun | None:
     """What an earlier call recorded, if it was the same call."""
     path = out / "plan.json"
     # A plan that trained nothing does not bind anybody: it may not even be possible.
-    there = RunDirectory(out)
-    there.check_ours()
-    trained = bool(there.checkpoints.paths()) or there.results() is not None
+    run = RunDirectory(out)
+    run.check_ours()
+    trained = bool(run.checkpoints.paths()) or run.results() is not None
     if not (trained and path.is_file()):
         return None
     begun = Begun.load(out)
