@@ -61,7 +61,9 @@ def folder(tmp_path, capsys):
     (pictures / "02.png").write_bytes(b"no picture")
     (pictures / "deep" / "again.png").write_bytes(picture(0))
     index(tmp_path)
-    assert capsys.readouterr().out == f"Saved to {tmp_path}/index: 12 rows, 1 without a result, 12 new\n"
+    said = capsys.readouterr()
+    assert said.out == f"Saved to {tmp_path}/index: 12 rows, 1 without a result, 12 new\n"
+    assert f"note: the first without a result is {pictures}/02.png: not a picture" in said.err
     return tmp_path
 
 
@@ -111,6 +113,9 @@ def test_a_picture_finds_itself_and_its_copy_first(folder, capsys):
 def test_duplicates_and_outliers(folder, capsys):
     (group,) = asked(capsys, folder / "index", "--duplicates", "--alike", 1)
     assert [Path(one["picture"]).name for one in group] == ["00.png", "again.png"]
+    for group in asked(capsys, folder / "index", "--duplicates", "--alike", 0.01):
+        scores = [one["score"] for one in group]
+        assert scores[1:] == sorted(scores[1:], reverse=True) and scores[0] == pytest.approx(1) and max(scores) <= 1
     (folder / "pictures" / "deep" / "again.png").unlink()
     index(folder)
     capsys.readouterr()
@@ -152,6 +157,7 @@ def test_a_table_and_a_contact_sheet(folder, capsys):
     assert len(lines) == 12 + 1 and lines[-1] == f"Saved to {folder}/sheet.html"
     assert any(line.endswith("/<b>&?.png") for line in lines)
     assert page.count('<img src="data:image/png;base64,') == 12 and "no preview" not in page
+    assert f"The most similar first, with their cosine. 12 pictures in {folder}/index." in page
     assert "&lt;i&gt;" in page and "<i>" not in page and "<b>&" not in page
     (folder / "pictures" / "03.png").unlink()
     main(["search", str(folder / "index"), "x", "--html", str(folder / "sheet.html")])

@@ -138,6 +138,16 @@ class Output:
             pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         return done
 
+    def first_failed(self) -> tuple[str, str] | None:
+        """The name of the first picture without a result, and why."""
+        for _, one in sorted(self.written().items()):
+            if one.failed:
+                with self.store.reading(one.name) as file:
+                    table = pq.ParquetFile(_in_arrow(file)).read(columns=["name", "error"])
+                row = table.filter(table["error"].is_valid()).slice(0, 1).to_pylist()[0]
+                return row["name"], row["error"]
+        return None
+
     # ---- parts that kill their workers
 
     def begin(self, part: int, tries: int) -> bool:

@@ -173,9 +173,14 @@ class Index:
         return self._hits(*nearest(self.vectors, vector, num))
 
     def duplicates(self, least: float, num: int) -> list[list[Hit]]:
-        """Groups, the largest first; the score of each picture is its similarity to the first of its group."""
-        groups = duplicates(self.vectors, least)[:num]
-        return [self._hits(rows, self.vectors[rows] @ self.vectors[rows[0]]) for rows in groups]
+        """Groups, the largest first; the score of each picture is its similarity to the first of its group, which those
+        most like it follow."""
+        return [self._hits(*self._by_likeness(rows)) for rows in duplicates(self.vectors, least)[:num]]
+
+    def _by_likeness(self, group: Rows) -> tuple[Rows, Floats]:
+        scores = self.vectors[group] @ self.vectors[group[0]]
+        order = np.concatenate([[0], 1 + np.argsort(-scores[1:], kind="stable")])
+        return group[order], scores[order]
 
     def outliers(self, num: int) -> list[Hit]:
         if len(self.names) < 3:
@@ -183,4 +188,5 @@ class Index:
         return self._hits(*outliers(self.vectors, num))
 
     def _hits(self, rows: Rows, scores: Floats) -> list[Hit]:
+        scores = np.minimum(scores, 1)  # which rounding may exceed
         return [Hit(self.names[int(row)].as_py(), float(score)) for row, score in zip(rows, scores, strict=True)]

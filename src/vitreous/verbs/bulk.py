@@ -29,7 +29,7 @@ def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Outpu
     from vitreous.bulk.engines import Pool
     from vitreous.bulk.job import Request, run
     from vitreous.bulk.output import Output
-    from vitreous.terminal import quietly
+    from vitreous.terminal import note, printable, quietly
 
     for name in ("part", "workers", "cpus", "batch"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
@@ -50,5 +50,7 @@ def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Outpu
         if finish is not None:
             finish(Output(result.out))
     print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
+    if first := Output(result.out).first_failed():
+        note(f"the first without a result is {printable(first[0])}: {printable(first[1])} (the column `error` has all)")
     if result.failed == result.rows:
         raise UserError(f"none of {result.rows:,} pictures could be read; column `error` says why")

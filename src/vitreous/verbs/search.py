@@ -45,9 +45,10 @@ def run(options: argparse.Namespace) -> None:
 
     _check(options)
     with quietly(options.quiet):
-        title, groups = _found(Index.open(options.index, options.exact), options)
+        index = Index.open(options.index, options.exact)
+        groups = _found(index, options)
     if options.html:
-        write_sheet(title, groups, Path(options.html))
+        write_sheet(_title(groups, options), _explained(len(index.names), options), groups, Path(options.html))
     if options.json:
         rows = [[{"picture": hit.name, "score": round(hit.score, 6)} for hit in hits] for hits in groups]
         print(json.dumps(rows if options.duplicates else rows[0], indent=2))
@@ -74,17 +75,40 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--alike {options.alike}: a cosine above 0 and at most 1")
 
 
-def _found(index: "Index", options: argparse.Namespace) -> "tuple[str, list[list[Hit]]]":
+def _found(index: "Index", options: argparse.Namespace) -> "list[list[Hit]]":
     if options.duplicates:
-        groups = index.duplicates(options.alike, options.top)
-        return "Duplicates" if groups else "No duplicates", groups
+        return index.duplicates(options.alike, options.top)
     if options.outliers:
-        return "Outliers", [index.outliers(options.top)]
+        return [index.outliers(options.top)]
     embedder = index.embedder(options.model, options.device)
     if options.picture is not None:
-        return f"Like {options.picture}", [index.by_picture(options.picture, embedder, options.top)]
-    words = " ".join(options.words)
-    return words, [index.by_words(words, embedder, options.top)]
+        return [index.by_picture(options.picture, embedder, options.top)]
+    return [index.by_words(" ".join(options.words), embedder, options.top)]
+
+
+# ---- the contact sheet
+
+
+def _title(groups: "list[list[Hit]]", options: argparse.Namespace) -> str:
+    if options.duplicates:
+        return "Duplicates" if groups else "No duplicates"
+    if options.outliers:
+        return "Outliers"
+    return " ".join(options.words) if options.picture is None else f"Like {options.picture}"
+
+
+def _explained(total: int, options: argparse.Namespace) -> str:
+    """What the numbers below the thumbnails are."""
+    if options.duplicates:
+        what = f"Groups with a cosine of at least {options.alike:g} to the first picture of each"
+    elif options.outliers:
+        what = "Those least like any others, with their mean cosine to the ten nearest"
+    else:
+        what = "The most similar first, with their cosine"
+    return f"{what}. {total:,} pictures in {options.index}."
+
+
+# ---- the terminal
 
 
 def _print(groups: "list[list[Hit]]") -> None:

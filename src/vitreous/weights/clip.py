@@ -256,7 +256,7 @@ class OpenAiClip(Format):
         heads, rest = divmod(width, tower.integer("head_width"))
         if rest:
             raise UserError(f"{given.where}: width {width} is no multiple of a head's {tower['head_width']}")
-        # A config that is silent has the exact GELU, as a checkpoint of training has; a bare state dict is OpenAI's own.
+        # A config that is silent has the exact GELU, as open_clip's training; a bare state dict is OpenAI's.
         quick = cfg.get("quick_gelu", False) if document else not start
         model = ViTSettings.of(
             picture_px=_picture(given, (patch[0], patch[1]), picture_px),
