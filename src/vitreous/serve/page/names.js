@@ -60,6 +60,7 @@ export class Names {
       this.#draw(names);
       this.speak(this.at("named-is").textContent);
     } catch (error) {
+      if (error.name !== "AbortError") this.at("named-is").textContent = ""; // it was about other names
       this.complain(error, () => this.#again());
     }
   }
