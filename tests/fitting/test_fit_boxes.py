@@ -90,6 +90,7 @@ def test_the_report_is_of_objects_and_drawn_again(fitted, tmp_path):
     page = (fitted.out / "report.html").read_text()
     for words in ("Kinds of error", "AP50", "Missed objects", "The surest false alarms", "outcome.objects()"):
         assert words in page
+    assert fitted.findings.attention == "no picture was to be shown", "it took half the time of looking inside"
     again = redraw(fitted.out, tmp_path / "again.html", device="cpu").read_text()
     assert again.count("<svg") == page.count("<svg")
 

@@ -5,6 +5,7 @@ import pytest
 from boxes import write_boxes
 from vitreous.errors import UserError
 from vitreous.fitting import kinds
+from vitreous.fitting.after import ATTENDED
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.fit import fit
 from vitreous.fitting.pixel_drafts import PixelDrafts
@@ -15,6 +16,9 @@ from vitreous.report.kinds import KINDS as REPORTED
 def test_what_can_be_fitted_can_be_reported_and_measured():
     assert set(kinds.KINDS) <= set(REPORTED)
     assert {name for name, kind in kinds.KINDS.items() if issubclass(kind, ByPictureFit)} <= set(BY_PICTURE)
+    assert {name for name, kind in REPORTED.items() if kind.told} == set(ATTENDED), (
+        "attention that is shown is computed"
+    )
 
 
 def test_a_task_that_is_not_in_the_table_is_one_clear_line(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import torch
 
 from vitreous.data.base import Labels, Source, Subset
 from vitreous.data.images import BadPicture, Picture
+from vitreous.data.kinds import TaskKind
 from vitreous.data.splits import Splits
 from vitreous.fitting.costs import Costs, costs
 from vitreous.inspection.findings import Findings, look_inside
@@ -22,7 +23,8 @@ from vitreous.weights.trained import Trained
 
 NUM_INSPECTED = 128  # pictures to average attention distances over, as in the paper's figure 7,
 INSPECTED_PX = 128  # of this side; fewer of larger ones: the cost, which grows with the square of the area, is the same
-NUM_SHOWN = 8  # pictures whose attention is kept
+NUM_SHOWN = 8  # pictures whose attention is kept,
+ATTENDED: tuple[TaskKind, ...] = ("classify", "label")  # where one prediction comes of the whole picture
 
 
 def scored_part(splits: Splits, num: int | None, seed: int) -> Splits:
@@ -52,7 +54,8 @@ def shown_as(recipe: Recipe, card: Card) -> Recipe:
 
 def inspected_findings(task: Task, recipe: Recipe, splits: Splits) -> Findings:
     assert splits.test is not None
-    return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=NUM_SHOWN, num=NUM_INSPECTED)
+    num_shown = NUM_SHOWN if splits.test.targets.task in ATTENDED else 0
+    return look_inside(task.encoder, inspected_images(splits.test, recipe), num_shown=num_shown, num=NUM_INSPECTED)
 
 
 def inspected(source: Source, recipe: Recipe) -> Source:

@@ -155,12 +155,14 @@ def _attention_arrays(found: Attention) -> dict[str, Tensor | None]:
 def look_inside(
     encoder: nn.Module, images: Tensor, look: Look | None = None, *, num_shown: int = 8, num: int = NUM_PICTURES
 ) -> Findings:
-    """`images` (P, C, H, W) as the model takes them: the first `num_shown` are shown, distances are the mean of the
-    first `num`."""
+    """`images` (P, C, H, W) as the model takes them: the first `num_shown` are shown (0: none), distances are the mean
+    of the first `num`."""
     if not len(images):
         raise UserError("there are no pictures to look at")
 
     def shown() -> Attention:
+        if not num_shown:
+            raise UserError("no picture was to be shown")
         return attention_shown(encoder, images[:num_shown], look)
 
     return Findings(
