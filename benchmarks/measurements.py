@@ -56,7 +56,7 @@ RENDERED = (  # the first to compile train while the others still do
 )
 BESIDE_PEERS = (
     Entry("detr_step", "speed", 260, "Deformable DETR against transformers: a step 2, a prediction 1.5",
-          "detr_step.py --models deformable --train 8 --predict 1", PLAIN),
+          "detr_step.py --models deformable --train 8 --predict 1 --variants ours theirs_eager theirs_compiled", PLAIN),
     Entry("mask_step", "speed", 250, "Mask2Former against transformers: 2", "mask_step.py --predict", PLAIN),
     Entry("clip_step", "speed", 380, "CLIP against open_clip: 1.2, texts 0.9", "clip_step.py", PLAIN),
 )
