@@ -163,6 +163,7 @@ def test_the_page_shows_every_label_with_its_bar_and_threshold(run, server, chro
     assert bars.locator(".there .name").all_text_contents() == labels
     assert bars.locator(".needed").count() == bars.locator("li").count() == 3
     assert not person.part("sets").is_visible()
+    assert person.part("least").input_value() == "0", "the thresholds decide, until the user asks for more"
     person.part("least").fill("100")
     assert person.text("verdict") == "No label" and person.part("guess").is_visible()
     assert person.opened.problems == []

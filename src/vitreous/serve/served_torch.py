@@ -229,7 +229,7 @@ class TorchServed(Served):
             model["tokens"] = described_layout(layers[-1].looking) | {"layers": len(layers), "heads": heads}
             model["positions"] = self._positions()
         else:
-            model["closed"] = "it has no attention over patches; `vitreous inspect` shows what it depends on"
+            model["closed"] = "it has no attention over patches; the command vitreous inspect shows what it depends on"
         return model
 
     def _width(self) -> int:

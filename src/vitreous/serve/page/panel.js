@@ -64,7 +64,10 @@ export class Panel {
   #listen() {
     for (const name of ["layer", "head", "shown"]) this.at(name).addEventListener("input", () => this.#draw());
     for (const radio of this.root.querySelectorAll("[type=radio]")) radio.addEventListener("input", () => this.#draw());
-    this.at("least").addEventListener("input", () => this.#sayAnswer());
+    this.at("least").addEventListener("input", () => {
+      this.isAsked = true;
+      this.#sayAnswer();
+    });
     this.at("coverage")?.addEventListener("input", (event) => {
       this.coverage = Number(event.target.value);
       this.onCoverage(this);
@@ -262,6 +265,8 @@ export class Panel {
   }
 
   #sayAnswer() {
+    // Each of several labels has a threshold of its own: no other holds until the user asks for one.
+    if (this.result?.labels && !this.isAsked) this.at("least").value = 0;
     const least = this.at("least").value / 100;
     this.at("least-is").textContent = `${this.at("least").value} %`;
     return this.result && showPrediction(this.at, this.result, least);
@@ -280,4 +285,5 @@ function neighbour({ label, similarity, picture }) {
 
 const layerInWords = ({ name, grouped }) => (grouped ? `${name} (${grouped})` : name);
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const size = (count) => (count ? [`${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} M parameters`] : []);
+const size = (count) => (count ? [`${inMillions(count)} parameters`] : []);
+const inMillions = (count) => (count < 1e5 ? count.toLocaleString("en") : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} M`);

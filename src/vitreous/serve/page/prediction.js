@@ -40,7 +40,7 @@ function showLabels(at, result, least) {
   at("verdict").classList.toggle("unsure", there.length === 0);
   const others = result.labels.length - there.length;
   at("guess").hidden = others === 0;
-  at("guess").textContent = `${others} more would be given without the ${percent(least)} you ask for.`;
+  at("guess").textContent = `${others} more would be given without the limit of ${percent(least)}.`;
   at("bars").replaceChildren(...result.top.map((each) => labelBar(each, isThere(each))));
   at("sets").hidden = true;
   return there.map((each) => `${each.label}, ${percent(each.probability)}`).join("; ") || "No label";
@@ -60,7 +60,7 @@ function showClass(at, result, least) {
   at("verdict").textContent = isSure ? best.label : "Not sure";
   at("verdict").classList.toggle("unsure", !isSure);
   at("guess").hidden = isSure;
-  at("guess").textContent = isSure ? "" : `Its best guess, ${best.label}, is below the ${percent(least)} you ask for.`;
+  at("guess").textContent = isSure ? "" : `Its best guess, ${best.label}, is less likely than ${percent(least)}.`;
   at("bars").replaceChildren(...result.top.map(bar));
   at("sets").hidden = !result.set;
   if (result.set) showSet(at, result);
