@@ -13,12 +13,15 @@ from vitreous.cli import main
 from vitreous.data.order import Order
 from vitreous.errors import UserError
 from vitreous.jobs.train import train
-from vitreous.jobs.verify import verify
+from vitreous.jobs.verify import _copy, verify
 from vitreous.models import ViTSettings
 from vitreous.recipes import find_recipe
+from vitreous.recipes.recipe import read_recipe
 from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.words import rendered_clip
 from vitreous.tasks.segment import SegmentSettings
+from vitreous.training.checkpoint import Checkpoints
+from vitreous.training.run import RunDirectory
 from vitreous.words.pairs import train_tokenizer
 
 CHANGES = {"model.width": "16", "model.depth": "1", "model.heads": "2", "training.batch_size": "8"}
@@ -142,6 +145,22 @@ def test_a_finished_run_has_a_model(run):
     assert re.match("model: .*no such folder", wrong(verify(run)))
     (run / "results.json").unlink()
     assert all(check.holds for check in verify(run))
+
+
+def test_a_run_may_go_on_meanwhile(run, tmp_path, monkeypatch):
+    """And replaces its checkpoints."""
+    read = Checkpoints.read
+
+    def replaced(self, step):
+        if step == 11:
+            shutil.rmtree(self.paths()[step])
+        return read(self, step)
+
+    monkeypatch.setattr(Checkpoints, "read", replaced)
+    checks = verify(run)
+    assert all(check.holds for check in checks) and checks[1].found == "intact, after step 12"
+    with pytest.raises(UserError, match=r"step-00000011: cannot be copied to .* if the run is still going on, try"):
+        _copy(RunDirectory(run), read_recipe(run / "recipe.json"), tmp_path / "copy", 11)
 
 
 def test_a_fit_that_took_no_step_has_no_pictures_to_compare(run):

@@ -79,6 +79,8 @@ def _checkpoints(directory: RunDirectory) -> Check:
         finished = directory.results() is not None
         return Check("checkpoints", True, "none left" if finished else "none yet: the run starts at its first step")
     found = {step: _damage(directory.checkpoints, step) for step in steps}
+    for step in found.keys() - directory.checkpoints.paths().keys():
+        del found[step]  # a run that goes on has replaced it meanwhile
     damaged = [words for words in found.values() if words is not None]
     whole = [step for step, words in found.items() if words is None]
     named = ", ".join(f"{step:,}" for step in whole)
@@ -127,9 +129,9 @@ def _documents(path: Path) -> Iterator[Check]:
 
 def _log(directory: RunDirectory, recipe: Recipe) -> Check:
     """The log never ends before a checkpoint, which is saved after its step is logged."""
+    newest = max(directory.checkpoints.paths(), default=0)  # first: the run may be going on
     rows, every = directory.rows(), recipe.training.log_every_steps
     logged = max((row["step"] for row in rows), default=0)
-    newest = max(directory.checkpoints.paths(), default=0)
     if logged < newest - newest % every:
         return Check(
             "log", False, f"{directory.metrics}: ends at step {logged:,}, but there is a checkpoint of step {newest:,}"
@@ -203,8 +205,14 @@ def _copy(directory: RunDirectory, recipe: Recipe, path: Path, start: int) -> Pa
         if (directory.path / name).exists():
             shutil.copy(directory.path / name, path / name)
     if start > 0:
-        whole = directory.checkpoints.paths()[start]
-        shutil.copytree(whole, path / "checkpoints" / whole.name)
+        name = f"checkpoints/step-{start:08}"
+        try:
+            shutil.copytree(directory.path / name, path / name)
+        except OSError as error:  # also shutil.Error, which has no reason but a list of them
+            raise UserError(
+                f"{directory.path / name}: cannot be copied to {path.parent} ({error.strerror or 'not all of it'}): "
+                "TMPDIR may name a folder with more room; if the run is still going on, try again"
+            ) from None
     return path
 
 
