@@ -13,6 +13,7 @@ from peers import assert_bit_equal, assert_close_relative, randomise
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from vitreous.conversion.agreement import agree
 from vitreous.conversion.convert import convert
 from vitreous.conversion.verify import verify
 from vitreous.errors import UserError
@@ -151,8 +152,13 @@ PIXEL = PixelSettings(mask_width=16, mlp_width=16, depth=1)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("to", ["transformers-mask2former", "transformers-mask2former-resnet", "transformers-eomt"])
-def test_conversion_is_proven_by_the_library(to, tmp_path):
+def test_conversion_is_proven_by_the_library(to, tmp_path, monkeypatch):
     """A model of ours, saved, converted, and opened and compared by transformers."""
+    compared = []
+    monkeypatch.setattr(
+        "vitreous.conversion.convert.agree",
+        lambda *given, **more: compared.append(agree(*given, **more)) or compared[0],
+    )
     if to == "transformers-eomt":
         model = model_settings("vit_s16", picture_px=64).changed(
             width=32, depth=2, heads=2, num_prefix=0, num_registers=1, layer_scale=1.0
@@ -170,6 +176,7 @@ def test_conversion_is_proven_by_the_library(to, tmp_path):
     card = Card(model=model, task=task, classes=("cat", "dog"), preprocessing=preprocessing)
     Trained(card, segmenter.state_dict(), "here").save(tmp_path / "start")
     assert f"({to})" in convert(str(tmp_path / "start"), tmp_path / "out", to)
+    assert set(compared[0].distances) == {"logits", "masks"} and compared[0].reader != "our own model"
     found = verify(str(tmp_path / "out"), picture_px=(64, 64))
     assert found.format == to and found.peer is not None and set(found.distances) == {"logits", "masks"}
     assert max(values["float64"] for values in found.distances.values()) < 1e-9

@@ -101,6 +101,8 @@ def _distances(
     source: Trained, read: Callable[[Tensor], Outputs], seen: tuple[Tensor, Tensor], dtype: torch.dtype
 ) -> dict[str, float]:
     ours, theirs = outputs(source, seen[0].to(dtype)), read(seen[1].to(dtype))
-    # With a head, logits decide: tokens before a norm may have been folded differently.
-    names = ("logits", "boxes") if "logits" in ours else ("features", "pooled", "pictures", "texts", "similarity")
+    # With a head, what it says decides: tokens before a norm may have been folded differently.
+    names = (
+        ("logits", "boxes", "masks") if "logits" in ours else ("features", "pooled", "pictures", "texts", "similarity")
+    )
     return {name: distance(theirs[name], ours[name]) for name in names if name in theirs}
