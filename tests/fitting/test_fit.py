@@ -231,19 +231,13 @@ def one_picture_each(root):
     write_scenes(root, {"a": 1, "b": 1, "c": 1})
 
 
-def test_only(root):
+def only_a_test_part(root):
     write_scenes(root / "test", {"a": 10, "b": 10})
 
 
-test_only.__test__ = False
-
-
-def test_is_train(root):
+def same_parts(root):
     write_scenes(root / "train", {"a": 20, "b": 20})
     write_scenes(root / "test", {"a": 20, "b": 20})
-
-
-test_is_train.__test__ = False
 
 
 @pytest.mark.parametrize(
@@ -254,8 +248,8 @@ test_is_train.__test__ = False
         (one_class, "only one class"),
         (all_broken, "pictures cannot be read"),
         (one_picture_each, "no pictures are left to test a model on"),
-        (test_only, "no training pictures, only test"),
-        (test_is_train, "also appear in the validation or test part"),
+        (only_a_test_part, "no training pictures, only test"),
+        (same_parts, "also appear in the validation or test part"),
     ],
     ids=["empty", "empty class", "one class", "all broken", "one picture each", "test only", "test is train"],
 )
