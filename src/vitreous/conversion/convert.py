@@ -66,28 +66,23 @@ def convert(
         if carried is None:
             trained.save(place)
             _read_back(trained, place)
-            notes = []
-            if pictures and not lines:
-                notes = ["the pictures were ignored: they are only for --verify and conversions to other formats"]
-            done = "read back bit for bit"
+            unused = "the pictures were ignored: they are only for --verify and conversions to other formats"
+            notes, compared = [unused] if pictures and not lines else [], ""
         else:
-            write_weights(carried.given, place, carried.format.container)
-            lost = _write_tokenizer(trained, carried.format, place)
+            notes = _write(trained, carried, place)
             again = _read_back(replace(trained, card=carried.card, weights=carried.weights), place)
             found = agree(trained, carried, again, place, pictures=pictures, exact=verified)
-            notes = [*carried.notes, *lost, *_judged(found, trained, to, approximate)]
-            if place.is_file() and carried.given.documents:
-                names = " and no ".join(carried.given.documents)
-                notes.append(f"a single file has no {names}: see the end of the notes")
+            notes += _judged(found, trained, to, approximate)
             if verified:
                 lines += [str(verify(place, pictures, _told(trained))).replace(str(place), str(out)), str(found)]
             if notes:
                 _write_notes(place, notes, trained, carried)
-            done = f"read back bit for bit; outputs computed by {found.reader} differ by at most {found.largest:.1e}"
+            compared = f"; outputs computed by {found.reader} differ by at most {found.largest:.1e}"
     assumed = [] if trained.report is None or verified else trained.report.assumed
     lines += [f"note: {note}" for note in (*assumed, *notes)]
     lines += [f"Notes saved to {notes_path(target)}"] * bool(notes and carried)
-    return "\n".join([*lines, f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), {done}"])
+    done = f"{describe(trained.card)}: {where} ({trained.format}) -> {out} ({to}), read back bit for bit{compared}"
+    return "\n".join([*lines, done])
 
 
 def _opened(
@@ -142,6 +137,16 @@ def _sides(size: tuple[int, int]) -> str:
 
 
 # ---- The result
+
+
+def _write(trained: Trained, carried: Carried, place: Path) -> list[str]:
+    """Returns what could not be written, one line each."""
+    write_weights(carried.given, place, carried.format.container)
+    notes = [*carried.notes, *_write_tokenizer(trained, carried.format, place)]
+    if place.is_file() and carried.given.documents:
+        names = " and no ".join(carried.given.documents)
+        notes.append(f"a single file has no {names}: see the end of the notes")
+    return notes
 
 
 def _read_back(written: Trained, place: Path) -> Trained:
