@@ -86,16 +86,23 @@ def test_a_locked_tower_stays_as_it_was(table, tmp_path):
 
 
 def test_both_towers_go_on_from_trained_ones(table, tmp_path):
-    """With their tokenizer, though other captions would give another."""
+    """With their tokenizer and text tower, though other captions and the recipe would give others."""
     recipe = shrunk_words(rendered_clip(), table, steps=4)
     train(recipe, tmp_path / "first", read_test=False)
     other = draw_captions(tmp_path / "other", splits=(("train", 32), ("val", 8)), captions=1)
     on = replace(shrunk_words(rendered_clip(), other, steps=1), start=str(tmp_path / "first"), start_head=True)
     on = replace(on, optimizer=replace(on.optimizer, lr=0.0))
+    other_text = replace(on.objective.text, width=24, gelu="quick", context=20)
+    on = replace(on, objective=replace(on.objective, width=None, text=other_text))
     train(on, tmp_path / "second", read_test=False)
     first, second = (Trained.load(tmp_path / name) for name in ("first", "second"))
+    assert first.card.task.text == second.card.task.text and first.card.task.width == second.card.task.width
     assert first.tokenizer().document() == second.tokenizer().document()
     assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+    with pytest.raises(UserError, match=r"give --objective\.loss softmax"):
+        train(replace(on, objective=replace(on.objective, loss="sigmoid")), tmp_path / "third", read_test=False)
+    with pytest.raises(UserError, match="has no text tower"):
+        train(replace(on, start="vitreous-xs", objective=recipe.objective), tmp_path / "fourth", read_test=False)
 
 
 def test_a_tokenizer_that_a_failed_start_left_is_not_kept(table, tmp_path):

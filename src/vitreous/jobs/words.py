@@ -40,9 +40,23 @@ def with_words(
 
 
 def fitted(recipe: Recipe, objective: ImageTextSettings, tokenizer: Tokenizer) -> Recipe:
-    """The recipe with a text tower for this tokenizer."""
-    text = replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
-    return replace(recipe, objective=replace(objective, text=text, tokenizer=None))
+    """The recipe with a text tower for this tokenizer; with that of a model, if training goes on with both of its."""
+    if recipe.start_head and recipe.start is not None:
+        found = _towers(recipe.start, objective)
+        width, text = found.width, found.text
+    else:
+        width, text = objective.width, replace(objective.text, vocabulary=len(tokenizer), end=tokenizer.end)
+    return replace(recipe, objective=replace(objective, width=width, text=text, tokenizer=None))
+
+
+def _towers(start: str, objective: ImageTextSettings) -> ImageTextSettings:
+    """Those of a model: the same weights in a tower with another GELU or other heads would be another function."""
+    found = Trained.load(start).card.task
+    if not isinstance(found, ImageTextSettings):
+        raise UserError(f"{start}: has no text tower to go on with: leave out --start_head")
+    if objective.loss == "sigmoid" and found.loss != "sigmoid":
+        raise UserError(f"{start}: learned without a bias, which SigLIP's loss needs: give --objective.loss softmax")
+    return found
 
 
 def begun_with(folder: Path) -> Tokenizer:
