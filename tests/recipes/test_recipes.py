@@ -17,7 +17,7 @@ from vitreous.recipes.cifar10 import cifar10_convnext
 from vitreous.recipes.finetune import finetune, larger, paper_finetune
 from vitreous.recipes.masked import cifar10_mae
 from vitreous.recipes.paper import pretrain_imagenet, pretrain_imagenet21k, pretrain_jft
-from vitreous.recipes.recipe import Recipe
+from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks.classify import ClassifySettings
@@ -295,3 +295,9 @@ def test_patches_cover_the_picture():
     assert [cell_of(side) for side in (8, 32, 48, 64, 96, 128, 224, 256)] == [1, 4, 4, 8, 8, 16, 16, 32]
     with pytest.raises(UserError, match="give 96 or 104"):
         find_recipe("cifar10_mae", {"picture_px": "100"})
+
+
+def test_a_folder_of_runs_is_not_called_like_a_file():
+    assert [short_name(one) for one in ("a/labels.csv", "a/b.c/", "hf:x/y.v2", "w.safetensors")] == [
+        *("labels", "b.c", "y.v2", "w"),
+    ]

@@ -149,7 +149,8 @@ class DataReport:
 
     def _sizes(self) -> str:
         (low_h, height, high_h), (low_w, width, high_w) = self.heights, self.widths
-        grey = "all grey" if self.grey_share == 1 else f"{self.grey_share:.1%} grey" if self.grey_share else "in colour"
+        some = f"{100 * self.grey_share:.1f} % grey" if self.grey_share else "in colour"
+        grey = "all grey" if self.grey_share == 1 else some
         if low_h == high_h and low_w == high_w:
             return f"all {width} x {height} px, {grey}"
         return f"{low_w} x {low_h} to {high_w} x {high_h} px, median {width} x {height}, {grey}"
@@ -172,7 +173,7 @@ class DataReport:
         shares = train.shares()
         order = sorted(range(len(shares)), key=lambda place: -shares[place])
         every = train.ignored + sum(train.counts)
-        ignored = f"; {train.ignored / every:.1%} of all ignored" if train.ignored else ""
+        ignored = f"; {100 * train.ignored / every:.1f} % of all ignored" if train.ignored else ""
         named = [f"{self.classes[place]} {shares[place]:.2%}" for place in order if shares[place]]
         lines = [f"pixels of train: {listed(named, NAMED_CLASSES)}{ignored}"]
         if missing := [self.classes[place] for place in order if not shares[place]]:

@@ -73,5 +73,5 @@ def chosen(
         if best is None or known[name].worth > known[best].worth + gained:
             best, gained = name, 0
     assert best is not None
-    others = ", ".join(f"{name} {found.value:.1%}" for name, found in known.items() if name != best)
-    return best, f"{known[best].value:.1%} on the validation part" + (f"; {others}" if others else "")
+    others = ", ".join(f"{name} {100 * found.value:.1f} %" for name, found in known.items() if name != best)
+    return best, f"{100 * known[best].value:.1f} % on the validation part" + (f"; {others}" if others else "")

@@ -32,9 +32,9 @@ class FirstModel:
     def words(self) -> str:
         scored = ""
         if self.val_score is not None:
-            scored = f": {self.headline} {self.val_score:.1%} on the validation part"
+            scored = f": {self.headline} {100 * self.val_score:.1f} % on the validation part"
         elif self.score is not None:
-            scored = f": {self.headline} {self.score:.1%} on training pictures left out in turn"
+            scored = f": {self.headline} {100 * self.score:.1f} % on training pictures left out in turn"
         of = self.start if not self.digest else f"frozen features of {self.start}"
         return f"first model after {self.ready_s:.0f} s{scored} ({self.head} on {of}, {self.pictures:,} pictures)"
 

@@ -73,7 +73,7 @@ class Lesson:
             return "not used", self.why_not
         value = f"{self.learned_from:,} of {self.pictures:,} {'used' if kept else 'tried, but not used'}"
         left_out = f"; {self.leaked:,} also in the validation or test part were left out" if self.leaked else ""
-        return value, f"with them {score:.1%} on the validation part, without {before:.1%}{left_out}"
+        return value, f"with them {100 * score:.1f} % on the validation part, without {100 * before:.1f} %{left_out}"
 
 
 def check_unlabelled(request: Request, task: TaskKind | None) -> None:
@@ -120,8 +120,8 @@ def _compared(kept: Kept, student: Trained, said: Said | None) -> Kept:
     others = tuple(replace(one, is_kept=one.is_kept and not gains) for one in kept.candidates)
     candidates = (*others, Candidate(name=STUDENT, score=now.value, is_kept=gains))
     if not gains:
-        return replace(kept, candidates=candidates, reason=f"{kept.reason}, {STUDENT} {now.value:.1%}")
-    reason = f"{now.value:.1%} on the validation part; its teacher, {kept.name}, {before.value:.1%}"
+        return replace(kept, candidates=candidates, reason=f"{kept.reason}, {STUDENT} {100 * now.value:.1f} %")
+    reason = f"{100 * now.value:.1f} % on the validation part; its teacher, {kept.name}, {100 * before.value:.1f} %"
     return Kept(student, said, candidates, STUDENT, reason)
 
 

@@ -104,8 +104,8 @@ def reconsidered(
     if 1 - val_score <= most * (1 - pixels_score):
         return start
     return Scratch(
-        f"features of {start.where} reach {val_score:.1%} on the validation part, the pixels alone "
-        f"{pixels_score:.1%}: too small a lead to start from them; --from {start.where} does so anyway"
+        f"features of {start.where} reach {100 * val_score:.1f} % on the validation part, the pixels alone "
+        f"{100 * pixels_score:.1f} %: too small a lead to start from them; --from {start.where} does so anyway"
     )
 
 

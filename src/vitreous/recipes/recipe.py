@@ -17,6 +17,8 @@ from vitreous.training.optim import OptimizerSettings
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.weights import version1
 
+FILES = (".csv", ".tsv", ".parquet", ".tar", ".json", ".yaml", ".yml", ".safetensors", ".npz", ".pt", ".pth", ".bin")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -72,5 +74,7 @@ def batch_for(pictures: int, most: int) -> int:
 
 
 def short_name(where: str) -> str:
-    """For data or weights in the name of a run: the last part of a path, or a name without its colon."""
-    return where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
+    """For data or weights in the name of a run: the last part of a path, or a name without its colon. A folder of runs
+    is not called like the table or the file of weights that it was made from."""
+    last = where.rstrip("/").rsplit("/", maxsplit=1)[-1].replace(":", "_")
+    return Path(last).stem if Path(last).suffix.lower() in FILES else last
