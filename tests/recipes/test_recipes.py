@@ -298,6 +298,5 @@ def test_patches_cover_the_picture():
 
 
 def test_a_folder_of_runs_is_not_called_like_a_file():
-    assert [short_name(one) for one in ("a/labels.csv", "a/b.c/", "hf:x/y.v2", "w.safetensors")] == [
-        *("labels", "b.c", "y.v2", "w"),
-    ]
+    given = ("a/labels.csv", "a/b.c/", "hf:x/y.v2", "w.safetensors")
+    assert [short_name(one) for one in given] == ["labels", "b.c", "y.v2", "w"]
