@@ -53,9 +53,9 @@ class PixelRegression:
     def val_score(self) -> float | None:
         return None if self.val is None else self.val.score()
 
-    def baseline(self, test: Source, *, most: int = MOST_PICTURES) -> Baseline:
+    def baseline(self, test: Source) -> Baseline:
         """Reads the test part."""
-        score = self._said(self._read(spread_out(test, most))).score()
+        score = self._said(self._read(spread_out(test, MOST_PICTURES))).score()
         return Baseline(score, self.head.penalty, self.val_score, self.pictures, self.px)
 
     def _said(self, seen: FeatureSet) -> LabelledLogits:

@@ -80,6 +80,9 @@ def _of_attention(found: Attention, pictures: Sequence[Pixels], captions: Sequen
 # ---- Figure 6
 
 
+MOST_COLUMNS = 3  # of pairs side by side
+
+
 @drawing
 def attention_figure(
     pictures: Sequence[Pixels],
@@ -87,7 +90,6 @@ def attention_figure(
     captions: Sequence[str] | None = None,
     *,
     title: str = "",
-    columns: int = 3,
     covered: Covered = WHOLE,
     patch_px: Box | None = None,
     window_px: Box | None = None,
@@ -96,7 +98,7 @@ def attention_figure(
 
     The patch that looks is framed, and so is its window, of which the second picture is then an enlarged part.
     """
-    rows = -(-len(pictures) // columns)
+    rows = -(-len(pictures) // MOST_COLUMNS)
     columns = -(-len(pictures) // rows)  # rows of like length: four pictures make a square
     height, width = pictures[0].shape[:2]
     size = 1.0 if columns > 1 else 2.0  # one column alone is drawn larger

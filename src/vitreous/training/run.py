@@ -39,9 +39,9 @@ _held: set[Path] = set()  # directories that this process trains into
 class RunDirectory:
     """Anyone may read; to write, enter it (`with RunDirectory(path) as run`), which one process at a time can do."""
 
-    def __init__(self, path: Path | str, *, keep: int = 2, owner: bool = True, tensorboard: bool = True) -> None:
+    def __init__(self, path: Path | str, *, owner: bool = True, tensorboard: bool = True) -> None:
         self.path = Path(path)
-        self.checkpoints = Checkpoints(self.path / "checkpoints", keep)
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = self.path / "metrics.jsonl"
         self._owner = owner  # False: a rank other than the first, which enters too and writes nothing
         self._tensorboard = tensorboard
