@@ -236,6 +236,7 @@ def test_what_differs_is_refused(folder, tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"contains 'thesis.tex'"):
         embed(folder, tmp_path / "mine", at)
+    assert {path.name for path in (*at.iterdir(), *(tmp_path / "mine").iterdir())} == {"a.png", "b.png", "thesis.tex"}
     assert hashes(tmp_path / "out") == before
 
 

@@ -25,6 +25,8 @@ def test_a_task_that_is_not_in_the_table_is_one_clear_line(tmp_path, monkeypatch
     monkeypatch.delitem(kinds.KINDS, "segment")
     with pytest.raises(UserError, match=r"boxes: `fit` has no task 'segment', only .*; train a recipe on these"):
         fit(str(write_boxes(tmp_path / "boxes", 8)), tmp_path / "run")
+    with pytest.raises(UserError, match=r"captions.*`vitreous train flickr8k_clip --data photos\.csv` does"):
+        kinds.fit_of("match", "photos.csv")
 
 
 def test_drafts_are_all_that_a_task_must_bring(tmp_path, monkeypatch):

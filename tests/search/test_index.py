@@ -21,6 +21,7 @@ from vitreous.models import ViTSettings
 from vitreous.models.text import TextSettings
 from vitreous.search.index import Index
 from vitreous.search.originals import original
+from vitreous.serve.served import open_served
 from vitreous.tasks.image_text import ImageTextSettings
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -242,6 +243,8 @@ def test_another_model_is_refused(folder):
     with pytest.raises(UserError, match=r"other: not the model that .*index was made with"):
         opened.embedder(str(folder / "other"))
     (folder / "towers").rename(folder / "moved")
+    with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there$"):
+        open_served(str(folder / "index"), "cpu", None)
     with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there; --model says"):
         opened.embedder()
     assert opened.embedder(str(folder / "moved")).width == 6

@@ -49,6 +49,7 @@ def run(request: Request) -> Result:
     out = request.out if is_url(request.out) else str(Path(request.out).expanduser().absolute())
     output = Output(out)
     opened = request.work.open("cpu" if request.engine == "ray" else request.device)
+    _check_place(request, output)
     with output.store.claimed():
         planned = _planned(request, output, opened)
         before = output.written()
@@ -58,19 +59,24 @@ def run(request: Request) -> Result:
         return _finished(output, planned, set(before))
 
 
-def _planned(request: Request, output: Output, opened: Opened) -> Plan:
-    """The plan, which is written the first time and compared afterwards."""
+def _check_place(request: Request, output: Output) -> None:
+    """Before anything is put there, a lock included."""
     for word in request.inputs:
         if not is_url(word) and Path(output.where).is_relative_to(Path(word).absolute()):
             raise UserError(f"{output.where}: inside {word}, one of the inputs; choose a --out outside it")
+    others = [name for name in output.store.names() if name != "plan.jsonl"]
+    if others and output.manifest() is None:
+        raise UserError(
+            f"{output.where}: contains {others[0]!r}, but no rows written by vitreous; choose another --out"
+        )
+
+
+def _planned(request: Request, output: Output, opened: Opened) -> Plan:
+    """The plan, which is written the first time and compared afterwards."""
     parts = plan(request.inputs, request.per_part, Path.cwd(), request.lines)
     there = output.manifest()
     about = _about(request, opened)
     if there is None:
-        if names := [name for name in output.store.names() if name != "plan.jsonl"]:
-            raise UserError(
-                f"{output.where}: contains {names[0]!r}, but no rows written by vitreous; choose another --out"
-            )
         planned = output.write_plan(parts)
         if not len(planned):
             raise UserError("there are no pictures to " + request.work.verb)

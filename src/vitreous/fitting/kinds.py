@@ -21,6 +21,11 @@ KINDS: dict[TaskKind, type[TaskFit[Any]]] = {
 def fit_of(task: TaskKind | None, where: str) -> type[TaskFit[Any]]:
     """Pictures without known targets go to the classifier's fit, which says what is missing."""
     if task is not None and task not in KINDS:
+        if task == "match":
+            raise UserError(
+                f"{where}: its pictures have captions, which `fit` does not learn from: `vitreous train flickr8k_clip "
+                f"--data {where}` does"
+            )
         known = ", ".join(KINDS)
         raise UserError(f"{where}: `fit` has no task {task!r}, only {known}; train a recipe on these pictures")
     return KINDS[task or "classify"]

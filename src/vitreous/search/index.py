@@ -144,12 +144,16 @@ class Index:
             raise UserError(f"{where}: contains no readable pictures")
         return cls(where, about, vectors, names, Neighbours.open(Path(where, GRAPH)) if follows else None)
 
+    def model(self, otherwise: str = "") -> str:
+        """Where the model that it was made with lay then; `otherwise`: what to do if it is gone."""
+        where: str = self.about["model"]["where"]
+        if Path(where).is_absolute() and not Path(where).exists():
+            raise UserError(f"{where}: the model of {self.where} is no longer there{otherwise}")
+        return where
+
     def embedder(self, model: str | None = None, device: str = "auto") -> Embedder:
         """The embedder of the model that the index was made with, from its recorded path or the given one."""
-        where = model or self.about["model"]["where"]
-        if model is None and Path(where).is_absolute() and not Path(where).exists():
-            raise UserError(f"{where}: the model of {self.where} is no longer there; --model says where it is now")
-        found = Embedder.load(where, device)
+        found = Embedder.load(model or self.model("; --model says where it is now"), device)
         if found.fingerprint != self.about["model"]["fingerprint"]:
             raise UserError(f"{found.where}: not the model that {self.where} was made with, or it has changed since")
         return found

@@ -117,7 +117,7 @@ def open_served(where: str, device: str, threads: int | None) -> Served:
 
     if is_index(where):
         index = Index.open(where)
-        return TorchServed(index.about["model"]["where"], device, threads, index)
+        return TorchServed(index.model(), device, threads, index)
     return TorchServed(where, device, threads)
 
 
