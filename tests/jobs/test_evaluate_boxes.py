@@ -14,6 +14,7 @@ from vitreous.data.sources import DataSettings
 from vitreous.errors import UserError
 from vitreous.evaluation.figures import drawn
 from vitreous.evaluation.score import score
+from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.objects import evaluate_objects, fitted_calibration, measured
 from vitreous.models import ViTSettings
 from vitreous.nn.detr import Decoded
@@ -47,6 +48,17 @@ def test_an_oracle_is_measured_calibrated_and_drawn(splits):
     np.testing.assert_array_equal(
         measured(carrying, splits.test).found.scores, measured(oracle, splits.test).found.scores
     )
+
+
+def test_pictures_with_masks_are_no_data_for_a_detector(tmp_path):
+    """Said before their classes are compared."""
+    model = ViTSettings(picture_px=(32, 32), patch=16, width=16, depth=1, heads=2)
+    task = DetectSettings(decoder="centres", width=16, heads=2, encoder_depth=1)
+    weights = task.build(model.build(), ("a", "b")).state_dict()
+    card = Card(model=model, task=task, classes=("a", "b"), preprocessing=PREPROCESSING)
+    Trained(card, weights, "here").save(tmp_path / "model")
+    with pytest.raises(UserError, match="its pictures have masks, and this model predicts objects: give pictures with"):
+        evaluate(tmp_path / "model", "rendered:segment", device="cpu")
 
 
 def test_the_same_average_precision_as_in_training(splits):

@@ -9,6 +9,7 @@ import numpy as np
 
 from vitreous import settings
 from vitreous.data.base import Source, with_classes
+from vitreous.data.kinds import TaskKind
 from vitreous.data.sources import DataSettings, check_classes
 from vitreous.data.splits import Splits
 from vitreous.display.html import together
@@ -31,6 +32,7 @@ from vitreous.training.devices import World
 from vitreous.weights.trained import Trained
 
 PROBES = ("knn", "linear", "fewshot")
+PLACED: dict[TaskKind, str] = {"segment": "masks", "detect": "objects", "instances": "objects"}
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,12 @@ def _by_class(
 
 def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:
     """Evaluate a task whose targets have places in the picture."""
+    assert model.card.task is not None
+    wanted, given = PLACED[model.card.task.task_kind], PLACED.get(test.targets.task, "neither masks nor objects")
+    if wanted != given:
+        raise UserError(
+            f"{test.name}: its pictures have {given}, and this model predicts {wanted}: give pictures with {wanted}"
+        )
     classes, predictor = model.card.classes, TorchPredictor(model, world.device)
     known = None if val is None else with_classes(val, classes)
     found = measure(predictor, known, with_classes(test, classes), calibration=model.card.calibration)

@@ -209,6 +209,8 @@ def _kind(descriptor: int, where: str) -> Kind:
         return "safetensors"
     if head[0] == 0x80 and head[1:2] <= b"\5":
         raise UserError(f"{where}: a plain pickle (joblib writes them too), which would run code; {SAFE_WAY}")
+    if str(where).endswith(".onnx"):
+        raise UserError(f"{where}: an exported file, for predict and serve alone; give the run that it was made from")
     raise UserError(f"{where}: not a file of weights that is read (safetensors, npz, PyTorch's .pth); {SAFE_WAY}")
 
 
