@@ -139,6 +139,7 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
         (["train", "fashion_vit", "more"], "does not take more"),
         (["train", "fashion_vit", "--optimizer.rl", "1"], "Did you mean --optimizer.lr"),
         (["train", "fashion_vit", "--epoch", "1"], "Did you mean --training.epochs"),
+        (["study", "positions", "fashion", "--minuts", "1"], "does not take --minuts. Did you mean --minutes"),
         (["train", "fashion_vit", "--lr", "1"], "Did you mean --optimizer.lr?"),
         (["train", "fashion_vit", "--optimizer.lr", "fast"], "--optimizer.lr: 'fast' is not float"),
         (["train", "fashion_vit", "--optimizer.lr"], "--optimizer.lr needs a value"),

@@ -1,6 +1,7 @@
 """The command line: finds the verb, separates argparse's options from settings, and shows errors as one line."""
 
 import argparse
+import difflib
 import signal
 import sys
 import threading
@@ -12,7 +13,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from vitreous import platforms
-from vitreous.errors import UserError, did_you_mean, in_plain_words
+from vitreous.errors import UnknownSettingError, UserError, did_you_mean, in_plain_words
 from vitreous.terminal import lasting_output
 from vitreous.verbs import VERBS
 
@@ -25,6 +26,11 @@ class Parser(argparse.ArgumentParser):
 
     def known(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
+
+    def refuse_if_mistyped(self, option: str) -> None:
+        """What is no setting may be an option with a letter missing."""
+        if difflib.get_close_matches(option, self.known(), cutoff=0.8):
+            self.refuse(option)
 
     def refuse(self, word: str) -> NoReturn:
         """An unknown argument."""
@@ -130,7 +136,11 @@ def run_verb(name: str, arguments: list[str]) -> None:
     if unknown:
         own.refuse(unknown[0])
     options.parser = own
-    module.run(options, dotted(settings))
+    try:
+        module.run(options, dotted(settings))
+    except UnknownSettingError as error:
+        own.refuse_if_mistyped(f"--{error.name}")
+        raise
 
 
 def separated(arguments: list[str], known: list[str]) -> tuple[list[str], list[str]]:

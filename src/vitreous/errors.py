@@ -16,6 +16,14 @@ class UserError(Exception):
     exit_code = 2  # of the command that ends with it
 
 
+class UnknownSettingError(UserError):
+    """A dotted name that no setting has; it may be a mistyped option of the command."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(f"--{name}: there is no such setting.{hint}")
+        self.name = name
+
+
 class ReaderEndedError(UserError):
     """A process that reads pictures for another has died."""
 

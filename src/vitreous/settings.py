@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vitreous.errors import UserError, did_you_mean, shown
+from vitreous.errors import UnknownSettingError, UserError, did_you_mean, shown
 from vitreous.storage import atomic
 
 S = TypeVar("S")
@@ -231,7 +231,7 @@ def _unknown(root: Any, name: str) -> typing.NoReturn:
     leaf = [other for other, own in zip(known, leaves, strict=True) if own in nearest]
     options = [f"--{other}" for other in known]
     hint = f" Did you mean {' or '.join('--' + k for k in leaf[:3])}?" if leaf else did_you_mean(f"--{name}", options)
-    raise UserError(f"--{name}: there is no such setting.{hint or ' --help lists those that there are.'}")
+    raise UnknownSettingError(name, hint or " --help lists those that there are.")
 
 
 def parsed(hint: Any, text: str, where: str) -> Any:

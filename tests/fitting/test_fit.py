@@ -274,6 +274,12 @@ def test_bad_options_are_one_clear_line(options, message, folder, tmp_path):
         fit(str(folder), tmp_path, **options)
 
 
+def test_a_file_in_the_place_of_the_run_is_refused_before_the_pictures_are_read(folder, capsys):
+    with pytest.raises(UserError, match=r"test_fit\.py: a file, where a run directory has to be; choose another --out"):
+        fit(str(folder), __file__)
+    assert "classes" not in capsys.readouterr().out
+
+
 def test_tiny_classes_do_not_break_it(tmp_path, capsys):
     root = write_scenes(tmp_path / "pictures", {"a": 30, "b": 12, "few": 3, "one": 1}, size=(16, 16))
     (root / "b" / "noise.png").write_bytes(encoded(recompressed(scene(999, (16, 16)), 50)))

@@ -406,7 +406,7 @@ def test_the_verb(tmp_path, teacher, stored, capsys):
     words = ["teach", str(tmp_path / "recipe.json"), "--epochs", "1", "--out", str(tmp_path / "answers")]
     main(words)
     printed = capsys.readouterr().out
-    assert "120 views in 1 epochs, 120 of them computed now" in printed
+    assert "120 views in 1 epoch, 120 of them computed now" in printed
     assert f"--objective.stored {tmp_path / 'answers'}" in printed
     about = json.loads((tmp_path / "answers" / "answers.json").read_text())
     assert about["teacher"]["where"] == teacher

@@ -78,6 +78,8 @@ class RunDirectory:
 
     def check_ours(self) -> None:
         """Refuses a folder that somebody else filled: nothing is written into it or removed from it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path}: a file, where a run directory has to be; choose another --out")
         names = atomic.strangers(self.path) if self.path.is_dir() else []
         if RUN in names:
             self._about()

@@ -35,5 +35,6 @@ def run(options: argparse.Namespace, changes: dict[str, str]) -> None:
     with quietly(options.quiet):
         stored = teach(recipe, out, options.epochs)
     if World.join(recipe.training.device).is_first:
-        print(f"{stored['views']:,} views in {stored['epochs']} epochs, {stored['asked']:,} of them computed now")
+        epochs = f"{stored['epochs']} epoch{'s' if stored['epochs'] > 1 else ''}"
+        print(f"{stored['views']:,} views in {epochs}, {stored['asked']:,} of them computed now")
         print(f"Saved to {out}. Students learn from these predictions with --objective.stored {out}")
