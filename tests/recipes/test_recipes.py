@@ -21,6 +21,8 @@ from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.unlabelled import cell_of, cifar10_tuned
 from vitreous.tasks.classify import ClassifySettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.mask_queries import MaskQuerySettings
 from vitreous.tasks.predictions import Detections, Embeddings, InstanceMasks
 from vitreous.training.optim import AdamWSettings, SGDSettings
 from vitreous.weights.shipped import shipped_folder
@@ -222,6 +224,21 @@ def test_a_function_s_own_parameters_come_before_the_fields():
     assert found.name == "pretrain_jft-vit_l16"
     assert found.training.epochs == 14
     assert (found.optimizer.lr, found.model.dropout) == (0.1, 0.3)
+
+
+def test_on_pictures_with_objects_a_decoder_is_fine_tuned(tmp_path):
+    """It was a head for classes of whole pictures. The decoder is as that of a run that found objects."""
+    found = finetune_recipe("vitreous-xs", "rendered:objects", {})
+    assert (found.objective.decoder, found.normalise.crop) == ("deformable", "letterbox")
+    model = model_settings("vit_ti16", picture_px=32)
+    for task, targets in (
+        (DetectSettings(decoder="centres"), "boxes"),
+        (MaskQuerySettings(output="instances"), "instances"),
+    ):
+        card = Card(model=model, task=task, classes=("a",), preprocessing=Preprocessing(size_px=(32, 32)))
+        Trained(card, {}, "made").save(tmp_path / targets / "model")
+        found = finetune_recipe(str(tmp_path / targets / "model"), "rendered:objects", {})
+        assert found.objective == task and found.data.layout.targets == targets
 
 
 def test_a_model_by_its_name_is_for_the_recipe_s_pictures():

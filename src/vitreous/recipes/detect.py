@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
 from vitreous.data.names import LayoutSettings
-from vitreous.data.sources import DataSettings
+from vitreous.data.sources import DataSettings, open_sources
+from vitreous.errors import UserError
 from vitreous.models import ModelSettings, ResNetV1Settings, model_settings
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.detect import DetectSettings
@@ -13,8 +14,20 @@ from vitreous.training.averages import AverageSettings
 from vitreous.training.loop import TrainingSettings
 from vitreous.training.optim import AdamWSettings
 from vitreous.training.schedule import ScheduleSettings
+from vitreous.weights.card import Card
 from vitreous.weights.detr import FROZEN_LEVELS, PREPROCESSING
 from vitreous.weights.trained import Trained
+
+VOC = DetectSettings(
+    queries=150,
+    encoder_depth=2,
+    decoder_depth=4,
+    dropout=0.0,
+    levels=3,
+    two_stage=True,
+    weights=LossSettings(hints=1.0, quality=True),
+    finest=1,
+)
 
 
 def rendered_detr(start: str = "vitreous-xs", epochs: float | None = None, gpu: bool = False) -> Recipe:
@@ -90,16 +103,7 @@ def voc_deformable(
         data=DataSettings(where=data, val_fraction=0.05, layout=LayoutSettings(targets="boxes")),
         model=replace(card.model, picture_px=(px, px)),
         start=start,
-        objective=DetectSettings(
-            queries=150,
-            encoder_depth=2,
-            decoder_depth=4,
-            dropout=0.0,
-            levels=3,
-            two_stage=True,
-            weights=LossSettings(hints=1.0, quality=True),
-            finest=1,
-        ),
+        objective=VOC,
         normalise=replace(card.preprocessing, crop="letterbox"),
         augmentation=Augmentation(
             crop=CropSettings(method="zoom", zoom=(0.5, 1.5)),
@@ -191,3 +195,34 @@ def _on_coco(name: str, start: str, data: str, encoder: ModelSettings, head: Det
 def _dropping(share: float) -> ScheduleSettings:
     """Drops to a tenth for the last share of the run."""
     return ScheduleSettings(decay="drop", cooldown_fraction=share, final_fraction=0.1)
+
+
+# ---- fine-tuning on pictures with objects
+
+
+def has_objects(data: str) -> bool:
+    """Whether the pictures have them; False if they cannot be opened: training on them will report why."""
+    try:
+        return any(source.targets.task == "detect" for source in open_sources(data).values())
+    except UserError:
+        return False
+
+
+def for_objects(recipe: Recipe, card: Card) -> Recipe:
+    """A recipe that fine-tunes, with a decoder instead of a head: one as in the weights it starts from, or that of
+    `voc_deformable`. It learns from the start, since its classes may be others."""
+    finds = card.task is not None and card.task.task_kind in ("detect", "instances")
+    has_shapes = card.task is not None and card.task.task_kind == "instances"
+    task = card.task if finds and card.task is not None else replace(VOC, finest=2)
+    return replace(
+        recipe,
+        data=replace(recipe.data, layout=LayoutSettings(targets="instances" if has_shapes else "boxes")),
+        objective=task,
+        normalise=replace(recipe.normalise, crop="letterbox"),
+        augmentation=Augmentation(
+            crop=CropSettings(method="zoom", zoom=(0.7, 1.4)),
+            colour=ColourSettings(brightness=0.2, contrast=0.2, saturation=0.2),
+        ),
+        optimizer=AdamWSettings(lr=5e-4, weight_decay=0.05, layer_decay=0.8),
+        training=replace(recipe.training, batch_size=16),
+    )

@@ -12,6 +12,7 @@ from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings, open_sources
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings
+from vitreous.recipes.detect import for_objects, has_objects
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.recipes.segment import for_pixels, has_masks
 from vitreous.tasks.classify import ClassifySettings
@@ -58,6 +59,8 @@ def finetune(start: str, data: str, picture_px: int | None = None, steps: int | 
         schedule=ScheduleSettings(warmup_fraction=0.05, decay="cosine"),
         training=training,
     )
+    if has_objects(data):
+        return for_objects(recipe, trained.card)
     return for_pixels(recipe, trained.card) if has_masks(data) else recipe
 
 
