@@ -172,7 +172,8 @@ def _by_class(
 def _by_picture(measure: ByPicture, model: Trained, val: Source | None, test: Source, world: World) -> Evaluation:
     """Evaluate a task whose targets have places in the picture."""
     assert model.card.task is not None
-    wanted, given = PLACED[model.card.task.task_kind], PLACED.get(test.targets.task, "neither masks nor objects")
+    has = test.targets.task
+    wanted, given = PLACED[model.card.task.task_kind], PLACED.get(has or "label", "neither masks nor objects")
     if wanted != given:
         raise UserError(
             f"{test.name}: its pictures have {given}, and this model predicts {wanted}: give pictures with {wanted}"
