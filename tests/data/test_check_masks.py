@@ -43,7 +43,7 @@ def test_pixels_and_pictures_of_each_class(splits):
     assert test.pixels.counts == (600, 0, 0, 600)
     assert (train.pixels.blank, test.pixels.num_blank) == (("train/2",), 1)
     lines = report.summary()
-    assert "pixels of train: sky 44.44%, road 44.44%, car 11.11%; 25.0% of all ignored" in lines
+    assert "pixels of train: sky 44.44 %, road 44.44 %, car 11.11 %; 25.0 % of all ignored" in lines
     assert "classes that occur in no training mask: train" in lines
     assert "pictures of train in which every pixel is ignored: 1 (train/2)" in lines
     assert report.num_two_labels == 0

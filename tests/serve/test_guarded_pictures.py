@@ -37,11 +37,12 @@ hostile = {
     "whole": whole,
 }
 
-def outcome(ask):
+def outcome(ask, path=None):
+    # A file is named before the reason, which is the same.
     try:
         return ask()
     except BadPicture as error:
-        return f"refused: {error}"
+        return f"refused: {str(error).removeprefix(f'{path}: ')}"
 
 torch.set_num_threads(1)
 asked = [(Predictor.load(where), open_served(where, "cpu", 1)) for where in sys.argv[1:]]
@@ -54,7 +55,7 @@ for name, data in hostile.items():
     path.write_bytes(data)
     for predictor, served in asked:
         found.setdefault(name, []).extend([
-            outcome(lambda: predictor(path).best),
+            outcome(lambda: predictor(path).best, path),
             outcome(lambda: served.predict([served.prepare(read_picture(data))])[0].best),
         ])
 print(json.dumps(found))

@@ -174,7 +174,7 @@ class DataReport:
         order = sorted(range(len(shares)), key=lambda place: -shares[place])
         every = train.ignored + sum(train.counts)
         ignored = f"; {100 * train.ignored / every:.1f} % of all ignored" if train.ignored else ""
-        named = [f"{self.classes[place]} {shares[place]:.2%}" for place in order if shares[place]]
+        named = [f"{self.classes[place]} {100 * shares[place]:.2f} %" for place in order if shares[place]]
         lines = [f"pixels of train: {listed(named, NAMED_CLASSES)}{ignored}"]
         if missing := [self.classes[place] for place in order if not shares[place]]:
             lines.append(f"classes that occur in no training mask: {listed(missing)}")
