@@ -10,6 +10,7 @@ import threading
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -166,6 +167,7 @@ def store(monkeypatch, before):
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
+        urlopen(Request(f"{there['AWS_ENDPOINT_URL']}/moto-api/reset", method="POST")).close()  # what a test left
         s3fs.S3FileSystem.clear_instance_cache()
         yield s3fs.S3FileSystem()
     finally:

@@ -127,7 +127,7 @@ class RemoteStore(Store):
         return cast(AbstractContextManager[BinaryIO], self.files.open(f"{self.path}/{name}", "rb"))
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        return cast(bytes, self.files.cat_file(f"{self.path}/{name}", start, end))
+        return cast(bytes, self.files.cat_file(f"{self.path}/{name}", start=start, end=end))
 
     def has(self, name: str) -> bool:
         return bool(self.files.exists(f"{self.path}/{name}"))
