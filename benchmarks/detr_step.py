@@ -32,7 +32,8 @@ from vitreous.cli import one_line_errors
 from vitreous.models import ResNetV1Settings
 from vitreous.nn import kernels
 from vitreous.nn.folded import folded
-from vitreous.tasks.detect import Detect, DetectSettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detect_queries import DetectByQueries
 from vitreous.weights.peers import imported
 
 VARIANTS = ("ours_fused", "ours_tuned", *side_by_side.VARIANTS)
@@ -93,27 +94,27 @@ def their_model(kind: str, tiny: bool) -> Any:
     return getattr(library, f"{name}ForObjectDetection")(config)
 
 
-def our_model(theirs: Any, px: int, kind: str) -> Detect:
+def our_model(theirs: Any, px: int, kind: str) -> DetectByQueries:
     if theirs is None:  # of the same sizes
         encoder = ResNetV1Settings(picture_px=(px, px), learned_norms=False, frozen_levels=2).build()
         sizes = {"queries": 300} if kind == "deformable" else {"queries": 100, "mlp_width": 2048, "decoder": "detr"}
-        return DetectSettings(refine=False, **sizes).build(encoder, tuple(map(str, range(NUM_CLASSES))))
-    task = read_back(theirs, px)
-    assert isinstance(task, Detect)
+        task = DetectSettings(refine=False, **sizes).build(encoder, tuple(map(str, range(NUM_CLASSES))))
+    else:
+        task = read_back(theirs, px)
+    assert isinstance(task, DetectByQueries)
     return task
 
 
-def check_equal(ours: Detect, theirs: Any, work: Work, kind: str) -> dict[str, float]:
+def check_equal(ours: DetectByQueries, theirs: Any, work: Work, kind: str) -> dict[str, float]:
     """In float32, without dropout."""
     theirs.config.auxiliary_loss = kind == "deformable"
     auxiliary = float(theirs.config.auxiliary_loss)
-    settings = replace(ours.settings, weights=replace(ours.settings.weights, auxiliary=auxiliary))
     some = Work(_first(work.batch), work.labels[:2], work.mask[:2])
-    kept, ours.settings = ours.settings, settings
+    kept, ours.weights = ours.weights, replace(ours.weights, auxiliary=auxiliary)
     with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
         mine = ours.eval()(some.batch, torch.zeros((), device=some.mask.device))["loss"]
         other = theirs.eval()(some.batch.images, some.mask, labels=some.labels).loss
-    ours.settings, theirs.config.auxiliary_loss = kept, True
+    ours.weights, theirs.config.auxiliary_loss = kept, True
     ours.train(), theirs.train()
     return equal(ours, sum(p.numel() for p in theirs.parameters()), (mine, other))
 
@@ -133,7 +134,7 @@ def their_step(model: Any, work: Work, compiled: bool) -> Step:
 
 
 def our_prediction(
-    model: Detect, work: Work, compiled: bool, *, levers: tuple[str, ...] = (), tuned: bool = False
+    model: DetectByQueries, work: Work, compiled: bool, *, levers: tuple[str, ...] = (), tuned: bool = False
 ) -> Step:
     """levers: kernels that are not switched on by themselves. tuned: cuDNN tries out what it has for a convolution."""
     model = folded(model, torch.bfloat16)

@@ -118,7 +118,7 @@ def test_confidence_is_not_rounded_where_products_are():
     encoder = ViTSettings(picture_px=(32, 32), patch=8, width=16, depth=1, heads=2).build()
     task = CENTRES.build(encoder, ("a", "b")).eval()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = task.decoded(torch.rand(2, 3, 32, 32)).logits
+        logits = task.placed(torch.rand(2, 3, 32, 32)).logits
     assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).any()
 
 

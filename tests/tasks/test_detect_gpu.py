@@ -7,7 +7,8 @@ import torch
 
 from vitreous.batch import Batch
 from vitreous.models import ResNetV1Settings
-from vitreous.tasks.detect import Detect, DetectSettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detector import Detect
 from vitreous.training.graph import GraphedStep
 
 pytestmark = pytest.mark.gpu

@@ -19,7 +19,8 @@ from vitreous.errors import UserError
 from vitreous.models import model_settings
 from vitreous.models.flops import num_parameters
 from vitreous.models.shapes import shapes_only
-from vitreous.tasks.detect import Detect, DetectSettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detect_queries import DetectByQueries
 from vitreous.weights import formats
 from vitreous.weights.card import Card
 from vitreous.weights.detr import PREPROCESSING
@@ -85,7 +86,7 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return images, extent, mask
 
 
-def ours_of(card: Card, weights: dict[str, Tensor]) -> Detect:
+def ours_of(card: Card, weights: dict[str, Tensor]) -> DetectByQueries:
     task = card.task.build(card.model.build(), card.classes).double().eval()
     task.load_state_dict(weights)
     return task

@@ -11,7 +11,7 @@ from vitreous.data.transforms import Preprocessing
 from vitreous.errors import UserError
 from vitreous.models.base import Encoder, Features, TokenEncoder
 from vitreous.tasks.base import Task
-from vitreous.tasks.detect import Detect
+from vitreous.tasks.detector import Detect
 from vitreous.tasks.image_text import ImageText
 from vitreous.tasks.mask_queries import MaskQueries
 from vitreous.tasks.predictions import class_logits

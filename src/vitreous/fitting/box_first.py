@@ -18,11 +18,13 @@ from vitreous.data.augmentation import Augmentation
 from vitreous.data.base import Source, Subset
 from vitreous.fitting.class_first import LEAST_PICTURES, beginning
 from vitreous.jobs.build import build_loader, build_objective, eval_batches
-from vitreous.nn.centres import Centres, picture_shares
+from vitreous.nn.centres import picture_shares
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.centre_loss import centre_losses
-from vitreous.tasks.detect import Detect, DetectSettings
+from vitreous.tasks.detect import DetectSettings
+from vitreous.tasks.detect_centres import DetectByCentres
 from vitreous.tasks.detect_loss import Objects, objects_of
+from vitreous.tasks.detector import Detect
 from vitreous.training.devices import World, autocast
 from vitreous.weights.card import Card
 from vitreous.weights.trained import Trained
@@ -67,7 +69,7 @@ def centre_head(
     pictures have no objects."""
     world = World.join(recipe.training.device)
     task = build_objective(replace(recipe, start_head=False), train.classes).to(world.device)
-    assert isinstance(task, Detect) and isinstance(task.head, Centres)
+    assert isinstance(task, DetectByCentres)
     seen = looked_at(task, recipe, train, looking_s, world)
     if not seen.objects.valid.any():
         return None
@@ -121,10 +123,9 @@ def _altered(recipe: Recipe, train: Source, most: int, world: World) -> Iterator
     return build_loader(altered, train, world).batches(0, max(0, most // batch_size))
 
 
-def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> float:
+def learned(task: DetectByCentres, seen: Seen, seconds: float, *, batch_size: int) -> float:
     """Train the head for this time. Returns the passes over the views. Its boxes start at the usual size."""
     head, canvas = task.head, task.encoder.picture_px
-    assert isinstance(head, Centres)
     head.begin_with(_sides(seen, canvas, head.size(seen.maps)))
     optimizer = torch.optim.AdamW(head.parameters(), lr=RATE, weight_decay=DECAY)
     draws, began, step = torch.Generator().manual_seed(0), time.monotonic(), 0
@@ -137,7 +138,7 @@ def learned(task: Detect, seen: Seen, seconds: float, *, batch_size: int) -> flo
         extent = None if seen.extent is None else seen.extent[rows]
         found = head([one[rows].float() for one in seen.maps], extent, canvas)
         objects = Objects(seen.objects.boxes[rows], seen.objects.classes[rows], seen.objects.valid[rows])
-        losses = centre_losses(found, objects, task.settings.weights)
+        losses = centre_losses(found, objects, task.weights)
         losses["loss"].backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(head.parameters(), CLIP)
         optimizer.step()

@@ -147,6 +147,8 @@ class Proposals(nn.Module):
 class DeformableDetr(nn.Module):
     """Several maps through the encoder, queries through the decoder; each gives a box and independent classes."""
 
+    softmax = False
+
     def __init__(self, channels: Sequence[int], num_classes: int, sizes: DeformableSizes) -> None:
         super().__init__()
         if sizes.two_stage and not sizes.refine:

@@ -202,6 +202,8 @@ class DecoderLayer(nn.Module):
 class Detr(nn.Module):
     """One map through the encoder, queries through the decoder; each gives a box and a class or none (the last)."""
 
+    softmax = True  # over the classes and none
+
     def __init__(self, channels: int, num_classes: int, sizes: Sizes) -> None:
         super().__init__()
         self.width = sizes.width

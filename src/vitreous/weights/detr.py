@@ -237,7 +237,7 @@ class DetrFormat(Format):
     def _backbone(self, model: ResNetV1Settings, task: DetectSettings) -> dict[str, Any]:
         """timm's by its name where it has one: another one cannot be asked for; else transformers' own."""
         last = len(model.depths)
-        stages = range(last + 1 - detr_rules.num_maps(task), last + 1)
+        stages = range(last + 1 - task.num_maps, last + 1)
         if self.resnet is resnet_v1.TORCHVISION:
             if not model.name.startswith("ResNet-") or model.channels != 3:
                 raise UserError(f"{self.name} stores ResNets by their timm names, and none is a {model.describe()}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vitreous.models import ResNetV1Settings
-from vitreous.tasks.detect import MOST_MAPS, DetectSettings
+from vitreous.tasks.detect import DetectSettings
 from vitreous.weights.resnet_v1 import Names as ResNetNames
 from vitreous.weights.resnet_v1 import resnet_rules
 from vitreous.weights.rules import Rule, aside, joined, layer, prefixed, repeated, same
@@ -143,11 +143,6 @@ def deformable_rules(task: DetectSettings, names: Names, *, inside: bool, one: b
         rules += _mlp(f"head.boxes.{i}", [f"{boxes}.layers.{k}" for k in range(3)])
     # Files repeat the heads: for every layer where they are shared, and inside the decoder where they are not.
     return [*rules, aside(r"((model|transformer)\.)*(decoder\.)?(class|bbox)_embed\.\d+\.")]
-
-
-def num_maps(task: DetectSettings) -> int:
-    """Of the backbone's maps that are read."""
-    return 1 if task.decoder == "detr" else min(task.levels, MOST_MAPS)
 
 
 def _encoder_layer(i: int, names: Names, attention: AttentionRules) -> list[Rule]:
