@@ -70,6 +70,20 @@ def test_options(server, predictor):
     assert "0.9, 0.99" in server.predict(data, coverage=0.5).json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "option", "words"),
+    [
+        ("detect", "scor", "/v1/detect has no option 'scor'. Did you mean score?"),
+        ("predict", "k", "/v1/predict has no option 'k'. It has model, top, coverage, abstain"),
+        ("attention", "topp", "Did you mean top?"),
+        ("neighbours", "x" * 5000, "It has model, num"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused(server, path, option, words):
+    answer = server.client.post(f"/v1/{path}", params={option: 1, "model": "x"}, content=png(1))
+    assert answer.status_code == 400 and words in answer.json()["error"] and len(answer.text) < 200
+
+
 def test_a_second_model(server, model):
     data = png(3)
     other = TorchPredictor.load(model)(data)

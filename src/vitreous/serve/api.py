@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
-from vitreous.errors import UserError
+from vitreous.errors import UserError, did_you_mean, shown
 from vitreous.prediction.naming import AS_THEY_ARE, TEMPLATES, check, listed
 from vitreous.serve import schemas
 from vitreous.serve.body import MOST_TEXTS, Gone, Refused
@@ -86,6 +86,16 @@ def naming_options(classes: list[str], templates: str | None) -> dict[str, Any]:
     return {"classes": names, "templates": sentences}
 
 
+def check_options(request: Request) -> None:
+    """Refuse an option that the endpoint does not have, which FastAPI would ignore."""
+    route = request.scope["route"]
+    known = [field.alias for field in route.dependant.query_params]
+    wrong = next((name for name in request.query_params if name not in known), None)
+    if wrong is not None and known:  # where there are no options, as at /metrics, none can be mistyped
+        hint = did_you_mean(wrong, known) or f" It has {', '.join(known)}"
+        raise Refused(400, f"{route.path} has no option {shown(wrong)}.{hint}")
+
+
 def embeddings(reply: Reply | Refused, width: int) -> list[dict[str, Any]]:
     """The embedding of a picture, or those of the texts that were sent together."""
     if isinstance(reply, Refused):
@@ -121,6 +131,7 @@ def build_app(service: Service, files: dict[str, PageFile]) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # these pages load scripts from other sites
         redoc_url=None,
+        dependencies=[Depends(check_options)],
     )
     _add_errors(app)
     _add_questions(app, service)
@@ -266,7 +277,9 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         ]
         return JSONResponse({"models": found})
 
-    @app.get("/v1/examples", response_model=schemas.Examples, responses=schemas.errors(404), summary="Pictures to try.")
+    @app.get(
+        "/v1/examples", response_model=schemas.Examples, responses=schemas.errors(400, 404), summary="Pictures to try."
+    )
     async def examples(model: Model = None) -> Response:
         found = service.model(model).examples
         return JSONResponse({"examples": [{"label": label, "picture": picture} for label, picture in found]})
