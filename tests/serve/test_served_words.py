@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from vitreous.models.base import Grid
 from vitreous.prediction.naming import TEMPLATES
 from vitreous.prediction.zero_shot import zero_shot
 from vitreous.recipes.words import rendered_clip
+from vitreous.serve.words import Words
 from vitreous.weights.trained import Trained
 
 
@@ -121,6 +124,28 @@ def test_places_are_what_is_said_of_the_windows_around_them(server, towers):
     np.testing.assert_allclose(cosines, expected, atol=0.01 * (place["most"] - place["least"]) + 1e-5)
 
 
+def test_one_name_alone_is_compared_with_nothing(server):
+    (said,) = asked(server, "/v1/zero-shot", png(5), classes="red circle").json()["results"]
+    assert said["label"] is None and said["top"][0]["probability"] is None and -1 <= said["top"][0]["similarity"] <= 1
+    assert "match" not in said["top"][0]
+
+
+def test_a_model_of_pairs_says_whether_each_name_matches_by_itself(towers):
+    """SigLIP's bias counts, and the other names do not."""
+    trained = Trained.load(towers)
+    pairwise = replace(trained.card.task, loss="sigmoid", start_bias=-2.0)
+    model = pairwise.build(trained.encoder(), ()).eval()
+    words, (picture,) = Words(model, trained.tokenizer(), torch.device("cpu")), torch.eye(16)[:1]
+    with torch.inference_mode():
+        said = [
+            words.said(picture, None, {"classes": names, "templates": ("{}",)}) for names in (["red"], ["red", "b"])
+        ]
+    alone, among = (next(one for one in each["top"] if one["label"] == "red") for each in said)
+    odds = model.log_scale.exp().item() * alone["similarity"] - 2.0
+    assert alone["match"] == pytest.approx(1 / (1 + math.exp(-odds)), abs=1e-5) and among["match"] == alone["match"]
+    assert alone["probability"] is None and 0 < among["probability"] < 1
+
+
 def test_windows_cover_every_place_and_none_twice_in_one():
     for grid in (Grid(1, 1), Grid(4, 4), Grid(8, 8), Grid(14, 10), Grid(24, 37)):
         at, cover = windows(grid)
@@ -148,6 +173,7 @@ def test_search_finds_by_words_and_by_picture(server, index, capsys):
     ("path", "body", "options", "status", "words"),
     [
         ("zero-shot", png(1), {}, 422, "classes"),
+        ("zero-shot", png(1), {"clases": "a,b"}, 400, "Did you mean classes"),
         ("zero-shot", png(1), {"classes": " , "}, 422, "at least 1"),
         ("zero-shot", png(1), {"classes": "a,a"}, 422, "twice"),
         ("zero-shot", png(1), {"classes": "a", "templates": "no"}, 422, "needs {}"),

@@ -92,7 +92,10 @@ class Detections(BaseModel):
 
 class Named(BaseModel):
     label: str
-    probability: float = Field(ge=0, le=1, description="among the given names")
+    probability: float | None = Field(ge=0, le=1, description="among the given names; null for one name alone")
+    match: float | None = Field(
+        None, description="of SigLIP: the probability that picture and name belong together, whatever the other names"
+    )
     similarity: float = Field(description="cosine similarity of picture and name")
     places: str | None = Field(None, description="with `places`: one byte per place, row by row, in base64")
 
@@ -105,7 +108,7 @@ class PlacesOf(BaseModel):
 
 
 class Naming(BaseModel):
-    label: str | None = Field(None, description="the most likely name")
+    label: str | None = Field(None, description="the most likely name; null for one name alone")
     top: list[Named] | None = Field(None, description="all names, most likely first")
     places: PlacesOf | None = Field(None, description="with `places`: covers the part of the picture the model sees")
     error: str | None = Field(None, description="instead of everything else: why this picture could not be read")
@@ -201,7 +204,7 @@ def body(num: int, texts: int = 0) -> dict[str, Any]:
 
 def errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     meanings = {
-        400: "malformed",
+        400: "malformed, or an option that the endpoint does not have",
         401: "the token is missing or wrong",
         403: "the request comes from another site, or names another host",
         404: "there is no such model, or it cannot do this",

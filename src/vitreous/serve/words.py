@@ -50,17 +50,22 @@ class Words:
     def said(self, picture: Tensor, places: Tensor | None, options: dict[str, Any]) -> dict[str, Any]:
         """Probability and similarity of each name, most likely first, for a picture (D,) and its places (h, w, D) if
         these are given."""
-        directions = self.names(options["classes"], options["templates"])
+        names: list[str] = options["classes"]
+        directions = self.names(names, options["templates"])
         alike = directions @ picture
-        shares = (self.towers.log_scale.exp() * alike).softmax(dim=0)
+        logits = self.towers.log_scale.exp() * alike
+        columns = {"probability": logits.softmax(dim=0), "similarity": alike}
+        if self.towers.bias is not None:  # trained on each pair by itself
+            columns["match"] = (logits + self.towers.bias).sigmoid()
         order = alike.argsort(descending=True).tolist()
         found: dict[str, Any] = {
-            "label": options["classes"][order[0]],
+            "label": names[order[0]],
             "top": [
-                {"label": options["classes"][row], "probability": float(shares[row]), "similarity": float(alike[row])}
-                for row in order
+                {"label": names[row]} | {name: float(values[row]) for name, values in columns.items()} for row in order
             ],
         }
+        if len(names) == 1:  # its share among itself is 1, whatever the picture
+            found["label"] = found["top"][0]["probability"] = None
         if places is not None:
             levels = places @ directions.T  # (h, w, n)
             least, most = float(levels.min()), float(levels.max())

@@ -81,15 +81,16 @@ export class Names {
     this.views.forEach((view, place) => view.show(shown[place] ?? null, span));
   }
 
-  #bar({ label, probability, similarity }, isCompared) {
+  #bar({ label, probability, similarity, match }, isCompared) {
     const row = document.createElement("li"), button = element("button", "score"), track = element("span", "bar");
     const filled = document.createElement("i"), isChosen = this.chosen.includes(label);
-    filled.style.setProperty("--share", isCompared ? probability : Math.max(0, similarity));
+    const share = isCompared ? probability : match;
+    filled.style.setProperty("--share", share ?? Math.max(0, similarity));
     track.append(filled);
     button.type = "button";
     button.title = `Show where it is, beside another one (cosine ${similarity.toFixed(3)})`;
     button.setAttribute("aria-pressed", isChosen);
-    button.append(element("span", "name", label), element("span", "share", isCompared ? percent(probability) : similarity.toFixed(2)), track);
+    button.append(element("span", "name", label), element("span", "share", share === undefined ? similarity.toFixed(2) : percent(share)), track);
     button.addEventListener("click", () => {
       this.chosen = [...this.chosen.filter((name) => name !== label), label].slice(-2);
       this.#draw(this.#typed.filter((name) => this.result.top.some((each) => each.label === name)));
@@ -175,7 +176,8 @@ const spanOf = ({ levels }) => (levels ? Math.max(...levels) - Math.min(...level
 
 function inWords(top) {
   if (top.length === 0) return "Type what might be in the picture.";
-  const [{ label, probability }] = top;
+  const [{ label, probability, match }] = top;
+  if (top.length === 1 && match !== undefined) return `That this belongs to the picture: ${percent(match)}.`;
   if (top.length === 1) return "One name alone has no probability: type another to compare it with.";
   return `Most likely ${label}: ${percent(probability)}, among these. Leave the right one out, and another wins.`;
 }
