@@ -38,7 +38,7 @@ def png(seed: int, size: tuple[int, int] = (40, 48)) -> bytes:
 class Running:
     """A `vitreous serve` of its own."""
 
-    def __init__(self, *words, token: str | None = None, waits: bool = True, files: int | None = None) -> None:
+    def __init__(self, *words, token: str | None = None, files: int | None = None) -> None:
         """`files`: how many it may have open."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({} if token is None else {"VITREOUS_TOKEN": token})
         command = [sys.executable, "-m", "vitreous", "serve", *(str(word) for word in words), "--no-open"]
@@ -57,8 +57,6 @@ class Running:
         # A server with many clients ends idle connections: none is kept.
         limits = httpx.Limits(max_keepalive_connections=0)
         self.client = httpx.Client(base_url=self.url, timeout=60, headers=headers, limits=limits)
-        if waits:
-            self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         for _ in range(1200):

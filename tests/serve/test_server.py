@@ -2,9 +2,10 @@
 
 import argparse
 import socket
+import subprocess
+import sys
 
 import pytest
-from running import Running
 
 from vitreous.errors import UserError
 from vitreous.serve.server import serve
@@ -60,7 +61,8 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
 
 
 def test_a_model_that_is_none(tmp_path):
-    running = Running(tmp_path / "nothing", waits=False)
-    assert running.process.wait(60) == 2
-    running.stop()
-    assert running.errors == f"vitreous: nothing: {tmp_path / 'nothing'}: no such run, file or folder of weights\n"
+    """It gets no address: nobody can use it."""
+    command = [sys.executable, "-m", "vitreous", "serve", tmp_path / "nothing", "--no-open", "--port", "0"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == f"vitreous: nothing: {tmp_path / 'nothing'}: no such run, file or folder of weights\n"

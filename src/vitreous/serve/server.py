@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 import threading
-import time
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,12 +64,15 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, max_connections, service)
     shown = f"[{address}]" if ":" in address else address
     url = f"http://{shown if not ipaddress.ip_address(address).is_unspecified else 'localhost'}:{port}/"
-    say(f"{', '.join(service.models)}: {url} (Ctrl-C stops it)")
-    if opens:
-        threading.Thread(target=_open_when_ready, args=(service, url), daemon=True).start()
+
+    def welcome() -> None:
+        say(f"{', '.join(service.models)}: {url} (Ctrl-C stops it)")
+        if opens:
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    server = _Server(config, max_connections, service, welcome)
     # uvicorn raises the signal that stopped it once more when it is done: this then ends the program quietly.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
@@ -81,13 +84,19 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
 
 
 class _Server(BoundedServer):
-    def __init__(self, config: uvicorn.Config, max_connections: int, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, max_connections: int, service: Service, welcome: Callable[[], None]
+    ) -> None:
+        """`welcome` is called once, when all models are ready."""
         super().__init__(config, max_connections)
-        self.service = service
+        self.service, self.welcome, self.is_welcoming = service, welcome, False
 
     async def on_tick(self, counter: int) -> bool:
         if any(model.failure is not None for model in self.service.models.values()):
             self.should_exit = True
+        if not self.is_welcoming and all(model.is_ready for model in self.service.models.values()):
+            self.is_welcoming = True
+            self.welcome()
         self.service.is_stopping = self.should_exit
         return await super().on_tick(counter)
 
@@ -131,11 +140,3 @@ def _names(models: tuple[str, ...]) -> list[str]:
         name = path.parent.name if path.name == "model" and path.parent.name else path.name or "model"
         names.append(name if name not in names else f"{name}-2")
     return names
-
-
-def _open_when_ready(service: Service, url: str) -> None:
-    import webbrowser
-
-    while not all(model.is_ready for model in service.models.values()):
-        time.sleep(0.1)
-    webbrowser.open(url)
