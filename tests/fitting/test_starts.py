@@ -125,7 +125,7 @@ def test_it_never_raises(monkeypatch):
         raise RuntimeError("one\ntwo")
 
     monkeypatch.setattr("vitreous.weights.hub.in_cache", broken)
-    assert best_start(replace(work(600, 240), gmacs=74.0)) == Found(None, "no start from the hub: one")
+    assert best_start(replace(work(600, 240), gmacs=74.0)) == Found(None, "no start from the hub: one", "one")
 
 
 @pytest.fixture
@@ -186,6 +186,14 @@ def test_a_slow_download_does_not_take_the_budget(play, chosen):
     play.silent = "body"
     where, why, _ = chosen(12, 4, constants={"PATIENCE_S": 60, "DOWNLOAD_MB_S": 1000})
     assert where is None and why == f"no start from the hub: {SMALL}: not downloaded within 1 s"
+
+
+def test_a_hub_that_cannot_be_reached_is_said_to_be_and_nothing_to_be_downloaded(play, chosen):
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert chosen(1000, 240, **away) == [None, "no start from the hub: the hub cannot be reached", []]
+    where, _, _ = chosen(1000, 240)
+    found, why, said = chosen(600, 240, **away)
+    assert (found, said) == (where, []) and why.endswith("; from the cache, as the hub cannot be reached")
 
 
 def test_offline_without_a_cache(play, chosen):

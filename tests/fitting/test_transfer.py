@@ -12,7 +12,7 @@ from test_plan import CPU, report
 
 from scenes import write_scenes
 from vitreous.data.transforms import Preprocessing
-from vitreous.fitting import transfer
+from vitreous.fitting import starts, transfer
 from vitreous.fitting.first import FIRST_MODEL, ON_PIXELS
 from vitreous.fitting.fit import fit
 from vitreous.fitting.transfer import Scratch, Start, reconsidered, starting
@@ -90,6 +90,13 @@ def test_time_for_a_part_of_the_training_pictures_takes_a_part(encoders, tmp_pat
     assert found.first.start == "vitreous-xs" and told.value == "a head on 80 of 243 training pictures"
     assert told.value in capsys.readouterr().out
     assert "of 243 training pictures" in (tmp_path / "out" / "plan.json").read_text()
+
+
+def test_trouble_with_the_hub_is_said_with_what_a_fit_goes_on_with(encoders, monkeypatch, capsys):
+    away = starts.Found(None, "no start from the hub: it is away", "the hub is away")
+    monkeypatch.setattr(transfer, "best_start", lambda work, say: away)
+    start(report(), monkeypatch, {"vitreous-s": 0.001, "vitreous-xs": 0.001})
+    assert capsys.readouterr().out == "the hub is away; going on with vitreous-s\n"
 
 
 def test_what_the_user_says_goes(encoders, monkeypatch):

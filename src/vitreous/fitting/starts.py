@@ -106,7 +106,7 @@ EVERYWHERE = tuple(start.where for start in STARTS)
 class Found(NamedTuple):
     where: str | None  # for Trained.load, with the commit; None: start from what ships
     why: str  # one line
-    start: Start | None = None
+    trouble: str = ""  # with the hub, if there was any
 
 
 def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], None] = print) -> Found:
@@ -117,8 +117,7 @@ def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], 
     try:
         return _best(work, revision, say)
     except Exception as error:  # of any kind: there is the encoder that ships
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        return Found(None, f"no start from the hub: {reason[0][:200]}")
+        return _none((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
 
 
 def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found:
@@ -136,26 +135,38 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
     able = affordable(work, cached)
     if not able:
         return Found(None, _too_slow(work))
-    refused = ""
+    trouble = ""
     if able[0].where not in cached and not hub.is_offline():
-        say(f"Downloading {described(able[0])}")
         limit_s = SHARE * work.seconds
         try:
             # Without bars: a late download continues in the background, and must not show among later output.
             address = _address(able[0], revision)
-            folder = hub.within(limit_s, lambda: hub.fetch(address, silence_s=PATIENCE_S, has_bars=False))
+            folder = hub.within(
+                limit_s,
+                lambda: hub.fetch(
+                    address,
+                    silence_s=PATIENCE_S,
+                    has_bars=False,
+                    on_download=lambda: say(f"Downloading {described(able[0])}"),
+                ),
+            )
             return _found(able[0], folder.name)
         except TimeoutError:
-            refused = f"{able[0].where}: not downloaded within {limit_s:.0f} s"
+            trouble = f"{able[0].where}: not downloaded within {limit_s:.0f} s"
+        except hub.UnreachableError:
+            trouble = "the hub cannot be reached"
         except UserError as error:
-            refused = str(error)
+            trouble = str(error)
     here = [start for start in able if start.where in cached]
     if here:
-        return _found(here[0], cached[here[0].where], refused)
-    return Found(
-        None,
-        f"no start from the hub: {refused or 'HF_HUB_OFFLINE is set, and the cached ones take too long'}",
-    )
+        return _found(here[0], cached[here[0].where], trouble)
+    if trouble:
+        return _none(trouble)
+    return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and the cached ones take too long")
+
+
+def _none(trouble: str) -> Found:
+    return Found(None, f"no start from the hub: {trouble}", trouble)
 
 
 def _measured_gmacs() -> float:
@@ -192,9 +203,9 @@ def _address(start: Start, revision: str | None) -> str:
     return f"{start.where}@{revision or start.revision}"
 
 
-def _found(start: Start, commit: str, refused: str = "") -> Found:
+def _found(start: Start, commit: str, trouble: str = "") -> Found:
     why = f"{described(start)}, suits {start.suits}"
-    return Found(f"{start.where}@{commit}", f"{why}; from the cache, as {refused}" if refused else why, start)
+    return Found(f"{start.where}@{commit}", f"{why}; from the cache, as {trouble}" if trouble else why, trouble)
 
 
 def described(start: Start) -> str:

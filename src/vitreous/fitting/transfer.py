@@ -81,12 +81,15 @@ def starting(
     work = Work(kind=hardware.kind, threads=torch.get_num_threads(), num_pictures=num_pictures, seconds=left_s)
     published = best_start(work, say=say)
     if published.where is not None:
-        return _prepared(Trained.load(published.where), published.why, hardware, wishes)
-    if not shipped():
-        return Scratch(f"no encoder ships with this copy; {published.why}")
-    return _shipped(
-        shipped(), f"ships with the package; {published.why}", report, hardware, wishes, left_s=left_s, passes=passes
-    )
+        found: Found = _prepared(Trained.load(published.where), published.why, hardware, wishes)
+    elif shipped():
+        why = f"ships with the package; {published.why}"
+        found = _shipped(shipped(), why, report, hardware, wishes, left_s=left_s, passes=passes)
+    else:
+        found = Scratch(f"no encoder ships with this copy; {published.why}")
+    if published.trouble:
+        say(f"{published.trouble}; going on with {found.where if isinstance(found, Start) else 'random weights'}")
+    return found
 
 
 def reconsidered(

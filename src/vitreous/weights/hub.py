@@ -38,6 +38,10 @@ class Place(NamedTuple):
     where: str  # as the user wrote it
 
 
+class UnreachableError(UserError):
+    """The hub cannot be reached, and the cache does not have everything."""
+
+
 class SilenceError(Exception):
     """The hub accepted a request and sent nothing, or wants us to wait."""
 
@@ -55,10 +59,17 @@ def is_offline() -> bool:
     return bool(_library("offline mode").constants.HF_HUB_OFFLINE)
 
 
-def fetch(where: str, *, silence_s: float = SILENCE_S, has_bars: bool = True) -> Path:
+def fetch(
+    where: str,
+    *,
+    silence_s: float = SILENCE_S,
+    has_bars: bool = True,
+    on_download: Callable[[], None] = lambda: None,
+) -> Path:
     """The folder in the cache that holds the weights and their documents, or the one file that was named.
 
     A folder is called as its commit. A commit that is in the cache already is taken from there without asking the hub.
+    `on_download` is called when the hub has answered, before the first file is asked for.
     """
     place = _place(where)
     hub = _library(where)
@@ -68,7 +79,11 @@ def fetch(where: str, *, silence_s: float = SILENCE_S, has_bars: bool = True) ->
     try:
         with _patience(hub, silence_s), _bars(hub, has_bars and not is_quiet()):
             known = _listed(hub, place, silence_s)
-            paths = _cached(hub, place) if known is None else _downloaded(hub, place, known)
+            if known is None:
+                paths = _cached(hub, place)
+            else:
+                on_download()
+                paths = _downloaded(hub, place, known)
     except UserError:
         raise
     except Exception as error:  # the library raises its own, its network's and the disk's errors
@@ -210,7 +225,7 @@ def _cached(hub: Any, place: Place) -> list[Path]:
     try:
         folder = Path(hub.snapshot_download(place.repository, revision=place.revision, local_files_only=True))
     except (FileNotFoundError, OSError, ValueError):
-        raise UserError(
+        raise UnreachableError(
             f"{place.where}: not in the cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
         ) from None
     known = sorted(path.name for path in folder.iterdir())
@@ -222,7 +237,7 @@ def _cached(hub: Any, place: Place) -> list[Path]:
         names += _shards(weights, place)
     for name in names:
         if not (folder / name).is_file():
-            raise UserError(f"{place.where}: {name} is not in the cache, and the hub cannot be reached")
+            raise UnreachableError(f"{place.where}: {name} is not in the cache, and the hub cannot be reached")
     return [weights, *(folder / name for name in names)]
 
 
