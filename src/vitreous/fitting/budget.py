@@ -134,7 +134,7 @@ def pace_of(recipe: Recipe, picture_s: float) -> Pace:
     return Pace(step_s=step_s, start_s=1.0 + step_s, picture_s=picture_s)
 
 
-def steps_within(budget: Budget, recipe: Recipe, report: DataReport) -> int:
+def steps_within(budget: Budget, report: DataReport) -> int:
     """Steps that fit into the time for training; below 0 if there is none."""
     val_s = _validations_s(budget, report) if has_validations(budget, report) else 0.0
     return int((budget.train_s - budget.pace.start_s - val_s) / budget.pace.step_s)

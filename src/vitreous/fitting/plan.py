@@ -41,7 +41,7 @@ def plan(
     kept = _budget(drafts, seconds, pace, clock(), first_s)
     usual = usual_steps(next(draft for draft in drafted if draft.model == recipe.model), report)
     most = drafts.most_steps(usual, encoder)
-    steps = steps_within(kept, recipe, report)
+    steps = steps_within(kept, report)
     steps = steps if most is None else min(steps, most)
     trains = must_train or wishes.gives_a_length or steps >= LEAST_STEPS
     if trains and not wishes.gives_a_length:
@@ -89,7 +89,7 @@ def _largest(drafts: Drafts, drafted: list[Recipe], measure: Measure, clock: Clo
     assert seconds is not None
 
     def epochs(recipe: Recipe, pace: Pace) -> float:
-        steps = steps_within(_budget(drafts, seconds, pace, clock()), recipe, report)
+        steps = steps_within(_budget(drafts, seconds, pace, clock()), report)
         return steps / max(1, report.num_train // recipe.training.batch_size)
 
     probe_s = min(max(seconds / 100, 0.5), 4.0)

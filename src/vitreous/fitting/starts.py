@@ -54,6 +54,10 @@ class Start:
     gmacs: float  # of one picture of 224 px
     suits: str
 
+    @property
+    def address(self) -> str:
+        return f"{self.where}@{self.revision}"
+
     def seconds(self, work: Work, is_cached: bool) -> float:
         """The time to download it and to read every picture once."""
         return work.num_pictures * self.gmacs / work.speed + (0.0 if is_cached else self.megabytes / DOWNLOAD_MB_S)
@@ -109,25 +113,25 @@ class Found(NamedTuple):
     trouble: str = ""  # with the hub, if there was any
 
 
-def best_start(work: Work, *, revision: str | None = None, say: Callable[[str], None] = print) -> Found:
+def best_start(work: Work, say: Callable[[str], None] = print) -> Found:
     """The best start that there is time for, already in the cache; or none, and why. Never raises.
 
-    `revision` replaces that of the table. `say` is told what is downloaded, and its size.
+    `say` is told what is downloaded, and its size.
     """
     try:
-        return _best(work, revision, say)
+        return _best(work, say)
     except Exception as error:  # of any kind: there is the encoder that ships
         return _none((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
 
 
-def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found:
+def _best(work: Work, say: Callable[[str], None]) -> Found:
     if not hub.is_installed():
         able, more = affordable(work), ""
         if not able:
             able, more = STARTS[-1:], " and more time"
         return Found(None, f"with pip install 'vitreous[hub]'{more} it could start from {described(able[0])}")
     possible = affordable(work, EVERYWHERE)
-    cached = {start.where: path.name for start in possible if (path := hub.in_cache(_address(start, revision)))}
+    cached = {start.where: path.name for start in possible if (path := hub.in_cache(start.address))}
     if possible and not cached and hub.is_offline():
         return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and the cache has none")
     if possible and work.kind == "cpu" and work.gmacs is None:
@@ -140,11 +144,10 @@ def _best(work: Work, revision: str | None, say: Callable[[str], None]) -> Found
         limit_s = SHARE * work.seconds
         try:
             # Without bars: a late download continues in the background, and must not show among later output.
-            address = _address(able[0], revision)
             folder = hub.within(
                 limit_s,
                 lambda: hub.fetch(
-                    address,
+                    able[0].address,
                     silence_s=PATIENCE_S,
                     has_bars=False,
                     on_download=lambda: say(f"Downloading {described(able[0])}"),
@@ -197,10 +200,6 @@ def _too_slow(work: Work) -> str:
         f"no start from the hub: {least.where}, the smallest, would take {least.seconds(work, is_cached=True):.0f} s "
         f"of {work.seconds:.0f} s to read {work.num_pictures:,} pictures once"
     )
-
-
-def _address(start: Start, revision: str | None) -> str:
-    return f"{start.where}@{revision or start.revision}"
 
 
 def _found(start: Start, commit: str, trouble: str = "") -> Found:

@@ -10,24 +10,21 @@ log = logging.getLogger("vitreous.serve")
 
 
 class Quota(logging.Filter):
-    """Passes up to `num` records per period. The first of the next period says how many were left out."""
+    """Passes up to NUM_RECORDS per period. The first of the next period says how many were left out."""
 
-    def __init__(
-        self, num: int = NUM_RECORDS, period_s: float = PERIOD_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self.num, self.period_s, self.clock = num, period_s, clock
-        self.ends = clock() + period_s
+        self.clock, self.ends = clock, clock() + PERIOD_S
         self.num_seen = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         if self.clock() >= self.ends:
-            num_left_out = max(0, self.num_seen - self.num)
-            self.ends, self.num_seen = self.clock() + self.period_s, 0
+            num_left_out = max(0, self.num_seen - NUM_RECORDS)
+            self.ends, self.num_seen = self.clock() + PERIOD_S, 0
             if num_left_out:
                 record.msg, record.args = f"{record.getMessage()} ({num_left_out} earlier messages were left out)", ()
         self.num_seen += 1
-        return self.num_seen <= self.num
+        return self.num_seen <= NUM_RECORDS
 
 
 def log_to_stderr() -> None:
