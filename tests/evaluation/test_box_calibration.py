@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from vitreous.errors import UserError
-from vitreous.evaluation.box_calibration import best_threshold, fitted, probabilities, threshold_for
+from vitreous.evaluation.box_calibration import best_threshold, calibration_of, probabilities, threshold_for
 from vitreous.weights.calibration import BoxCalibration
 
 
@@ -20,7 +20,7 @@ def detections(num, seed):
 
 def test_a_score_of_eight_tenths_is_right_eight_times_in_ten():
     scores, right, classes = detections(15_000, 0)
-    calibration = fitted(scores, right, 2000, classes, 3)
+    calibration = calibration_of(scores, right, 2000, classes, 3)
     scores, right, classes = detections(150_000, 1)
     promised = probabilities(scores, calibration, classes)
     for low in np.arange(0, 0.8, 0.1):
@@ -36,7 +36,7 @@ def test_a_score_of_eight_tenths_is_right_eight_times_in_ten():
 
 def test_the_fit_is_the_least_log_loss():
     scores, right, classes = detections(400, 2)
-    found = fitted(scores, right, 200, classes, 3)
+    found = calibration_of(scores, right, 200, classes, 3)
     num = len(found.slopes)
     assert num == right.sum() // 30 > 1
 
@@ -57,16 +57,16 @@ def test_the_fit_is_the_least_log_loss():
 @pytest.mark.parametrize("right", [[True] * 6, [False] * 6, [False, False, False, True, True, True]])
 def test_few_detections_and_none_that_contradict(right):
     scores, one = np.array([0.1, 0.2, 0.3, 0.7, 0.8, 0.999999999]), np.zeros(6, int)
-    found = probabilities(scores, fitted(scores, np.array(right), 6, one, 2), one)
+    found = probabilities(scores, calibration_of(scores, np.array(right), 6, one, 2), one)
     assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
-    nothing = fitted(np.zeros(0), np.zeros(0, bool), 3, one[:0], 1)
+    nothing = calibration_of(np.zeros(0), np.zeros(0, bool), 3, one[:0], 1)
     assert nothing == BoxCalibration()
 
 
 def test_scores_that_mislead_are_flattened_rather_than_turned_round():
     rng = np.random.default_rng(0)
     scores = rng.random(2000)
-    found = fitted(scores, rng.random(2000) < 1 - scores, 1000, np.zeros(2000, int), 1)
+    found = calibration_of(scores, rng.random(2000) < 1 - scores, 1000, np.zeros(2000, int), 1)
     assert np.ptp(probabilities(np.array([0.05, 0.95]), found, np.zeros(2, int))) < 0.05
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detections import made_up
-from vitreous.evaluation.box_calibration import fitted, probabilities
+from vitreous.evaluation.box_calibration import calibration_of, probabilities
 from vitreous.evaluation.box_scores import BoxEvaluation, Measured
 from vitreous.evaluation.full import evaluation_of
 from vitreous.tasks import box_precision
@@ -81,7 +81,7 @@ def test_calibration_brings_scores_to_what_is_right(measured):
     fit, held = (Measured(*made_up(pictures=150, seed=seed), CLASSES, range(150)) for seed in (7, 1))
     counted = fit.counted
     scores, is_right, classes = fit.found.scores[counted], fit.matches.is_right[counted], fit.found.classes[counted]
-    curve = fitted(scores, is_right, (~fit.truth.crowd).sum(), classes, len(CLASSES))
+    curve = calibration_of(scores, is_right, (~fit.truth.crowd).sum(), classes, len(CLASSES))
     assert curve.offsets[2] < min(curve.offsets[:2]) - 2  # no object is of the last class
     before, _ = held.reliability(held.found.scores)
     after, _ = held.reliability(probabilities(held.found.scores, curve, held.found.classes))

@@ -26,7 +26,7 @@ def probabilities(scores: Floats, calibration: BoxCalibration, classes: Numbers)
     return calibration.probabilities(logits_of(scores), classes)
 
 
-def fitted(
+def calibration_of(
     scores: Floats, right: NDArray[np.bool_], num_objects: int, classes: Numbers, num_classes: int
 ) -> BoxCalibration:
     """For detections (D,) on pictures that have this many objects in all. Classes share the slopes, but each has its

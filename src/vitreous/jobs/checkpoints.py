@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitreous.jobs.build import build_objective, class_order
 from vitreous.jobs.train import trained
-from vitreous.jobs.words import begun_with, fitted
+from vitreous.jobs.words import begun_with, for_tokenizer
 from vitreous.recipes.recipe import read_recipe
 from vitreous.storage import atomic
 from vitreous.tasks import ImageTextSettings
@@ -28,7 +28,7 @@ def model_at(folder: Path) -> Trained:
     tokenizer = None
     if isinstance(recipe.objective, ImageTextSettings):
         tokenizer = begun_with(run)
-        recipe = fitted(recipe, recipe.objective, tokenizer)
+        recipe = for_tokenizer(recipe, recipe.objective, tokenizer)
     classes = class_order(recipe, tuple(atomic.read_json(run / "pictures.json")["train"]["classes"]))
     objective = build_objective(recipe, classes)
     averages = {name: tensor for name, tensor in saved.tensors["average"].items() if name != "updates"}

@@ -9,7 +9,7 @@ from vitreous.data.base import Source
 from vitreous.data.images import BadPicture, Picture
 from vitreous.data.targets import Boxes, Instances
 from vitreous.errors import UserError
-from vitreous.evaluation.box_calibration import fitted, probabilities
+from vitreous.evaluation.box_calibration import calibration_of, probabilities
 from vitreous.evaluation.box_scores import BoxEvaluation, Measured
 from vitreous.prediction.box_outcomes import FoundIn, found_boxes
 from vitreous.prediction.instance_outcomes import found_shapes
@@ -48,7 +48,7 @@ def fitted_calibration(predictor: Predictor, source: Source) -> BoxCalibration:
     if not any(len(boxes.of(index)) for index in range(len(source))):
         return BoxCalibration()
     found = measured(predictor, source)
-    return fitted(
+    return calibration_of(
         found.found.scores[found.counted],
         found.matches.is_right[found.counted],
         int((~found.truth.crowd).sum()),

@@ -33,13 +33,13 @@ def with_words(
     if mixing.probability > 0 and max(mixing.mixup, mixing.cutmix) > 0:
         raise UserError("a caption describes one picture: set augmentation.mix.mixup and augmentation.mix.cutmix to 0")
     tokenizer = _kept(recipe, objective, splits.train, world, directory)
-    fitting = fitted(recipe, objective, tokenizer)
+    fitting = for_tokenizer(recipe, objective, tokenizer)
     text = fitting.objective.text  # type: ignore[union-attr]
     val, test = (None if part is None else encoded(part, tokenizer, text) for part in (splits.val, splits.test))
     return fitting, replace(splits, train=encoded(splits.train, tokenizer, text), val=val, test=test), tokenizer
 
 
-def fitted(recipe: Recipe, objective: ImageTextSettings, tokenizer: Tokenizer) -> Recipe:
+def for_tokenizer(recipe: Recipe, objective: ImageTextSettings, tokenizer: Tokenizer) -> Recipe:
     """The recipe with a text tower for this tokenizer; with that of a model, if training goes on with both of its."""
     if recipe.start_head and recipe.start is not None:
         found = _towers(recipe.start, objective)
