@@ -121,7 +121,9 @@ def best_start(work: Work, say: Callable[[str], None] = print) -> Found:
     try:
         return _best(work, say)
     except Exception as error:  # of any kind: there is the encoder that ships
-        return _none((str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        trouble = f"no start from the hub: {reason[0][:200]}"
+        return Found(None, trouble, trouble)
 
 
 def _best(work: Work, say: Callable[[str], None]) -> Found:
@@ -164,12 +166,8 @@ def _best(work: Work, say: Callable[[str], None]) -> Found:
     if here:
         return _found(here[0], cached[here[0].where], trouble)
     if trouble:
-        return _none(trouble)
+        return Found(None, trouble, trouble)
     return Found(None, "no start from the hub: HF_HUB_OFFLINE is set, and the cached ones take too long")
-
-
-def _none(trouble: str) -> Found:
-    return Found(None, f"no start from the hub: {trouble}", trouble)
 
 
 def _measured_gmacs() -> float:
