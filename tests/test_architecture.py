@@ -154,7 +154,7 @@ def test_encoders_are_asked_rather_than_told_apart():
 
 # ---- budgets: where one is exceeded, a seam is in the wrong place
 
-MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_FIELDS = 10, 420, 60, 15
+MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_FIELDS = 11, 420, 60, 15
 
 
 def test_the_root_stays_small():

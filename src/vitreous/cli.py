@@ -2,18 +2,16 @@
 
 import argparse
 import difflib
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import NoReturn
 
-from vitreous import platforms
 from vitreous.errors import UnknownSettingError, UserError, did_you_mean, in_plain_words
+from vitreous.signals import Hearing, Stopped
 from vitreous.terminal import lasting_output
 from vitreous.verbs import VERBS
 
@@ -41,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    with lasting_output(), one_line_errors(), tidy_end():
+    with lasting_output(), one_line_errors(), Hearing():
         dispatch(sys.argv[1:] if arguments is None else arguments)
 
 
@@ -54,29 +52,14 @@ def one_line_errors() -> Iterator[None]:
     except UserError as error:
         print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Stopped as stop:
+        print(f"vitreous: {stop}", file=sys.stderr)
+        sys.exit(stop.exit_code)
     except KeyboardInterrupt:
         print("vitreous: stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # `vitreous list | head`
         sys.stderr.close()
-
-
-@contextmanager
-def tidy_end() -> Iterator[None]:
-    """Signals end the program like errors, so that half-written files are removed. Ctrl-C always does."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)  # as shells report it
-
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be caught
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in platforms.STOPPING if number != signal.SIGINT}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def dispatch(arguments: list[str]) -> None:

@@ -21,6 +21,7 @@ from vitreous.prediction.zero_shot import zero_shot
 from vitreous.report import write_report
 from vitreous.settings import typed
 from vitreous.training.devices import World
+from vitreous.training.run import says_what_is_kept
 from vitreous.weights.trained import Trained
 
 REPORT = "report.html"
@@ -54,8 +55,9 @@ def fit(
         changes={name: typed(value) for name, value in (changes or {}).items()},
         began=began,
     )
-    say("report", "Writing the report")
-    account_for(result)
+    with says_what_is_kept(result.out):
+        say("report", "Writing the report")
+        account_for(result)
     return result
 
 

@@ -11,8 +11,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -32,27 +31,11 @@ READING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_C
 
 CHILD_ENDED: signal.Signals | None = getattr(signal, "SIGCHLD", None)
 
-# Signals that ask a program to end: from a scheduler, a terminal, a scheduler's warning (Slurm's --signal=USR1@60).
-STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
-
 READER_TIMEOUT_S = 600.0  # how long to wait for pictures, unless VITREOUS_READER_TIMEOUT_S says otherwise
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 WITHOUT_FLOAT64 = {"mps"}  # types of devices
-
-
-@contextmanager
-def without_stopping() -> Iterator[None]:
-    """Processes started inside do not hear STOPPING; the one that started them ends them. Not on Windows."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def reader_timeout_s() -> float:

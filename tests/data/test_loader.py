@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous import platforms
+from vitreous import signals
 from vitreous.batch import Batch
 from vitreous.data.augmentation import Augmentation, CropSettings, MixSettings, WarpSettings
 from vitreous.data.base import BadFiles, Source
@@ -187,7 +187,7 @@ def test_readers_do_not_hear_signals_that_end_a_run():
     batches = train_loader(Made(50), workers=2).batches(0, 20)
     next(batches)
     for reader in set(multiprocessing.active_children()) - before:
-        for number in platforms.STOPPING:
+        for number in signals.ENDING:
             os.kill(reader.pid, number)
     assert len(list(batches)) == 19
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

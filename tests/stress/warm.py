@@ -66,6 +66,16 @@ class Command:
     def is_running(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def hears(self) -> bool:
+        """Whether it catches signals, as it does from its first line on."""
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt")), 0)
+        return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+
     def send(self, number: int, group: bool = True) -> None:
         """A signal to the process, or to its readers too, as a terminal and a scheduler send it."""
         try:
@@ -127,11 +137,11 @@ def _run(words: list[str], said: str, environment: dict[str, str], before: Calla
     for end, descriptor in ((".out", 1), (".err", 2)):
         os.dup2(os.open(said + end, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ.update(environment)
-    from vitreous import cli
+    from vitreous.__main__ import main
 
     try:
         if before is not None:
             before()
-        cli.main(words)
+        main(words)
     finally:
         atexit._run_exitfuncs()  # as Python does where a process is not one of multiprocessing's

@@ -15,6 +15,7 @@ from vitreous.training.loop import MemorySettings, TrainingSettings
 from vitreous.training.meter import Meter
 from vitreous.training.optim import AdamWSettings, MuonSettings, SGDSettings
 from vitreous.training.run import RunDirectory
+from vitreous.training.saving import Saver
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.training.stopping import StoppedError
 
@@ -244,6 +245,14 @@ def test_a_signal_stops_after_the_step(tmp_path, number, name):
     assert error.value.exit_code == 128 + number
     assert saved_steps(tmp_path) == [5]
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)] == handlers
+
+
+def test_a_signal_while_the_last_checkpoint_is_written_is_not_lost(tmp_path, monkeypatch):
+    begin = Saver.begin
+    monkeypatch.setattr(Saver, "begin", lambda *words: (os.kill(os.getpid(), signal.SIGTERM), begin(*words)))
+    with pytest.raises(StoppedError, match="SIGTERM: stopped after step 5 of 5"):
+        run(make_loop(steps=5), tmp_path)
+    assert saved_steps(tmp_path) == [5]
 
 
 def test_checkpoints_are_written_at_the_end_and_when_due(tmp_path):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vitreous import platforms
+from vitreous import platforms, signals
 from vitreous.data.augmentation import View
 from vitreous.data.base import BadFiles, Sample, Source
 from vitreous.data.geometry import Geometry
@@ -216,7 +216,7 @@ def _begun(loader: DataLoader[Any], watch: "_Watch") -> Iterator[Any]:
         # Python 3.12 warns of every fork in a process with threads, as torch's always is.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
         # Schedulers and terminals signal them too. Who reads for a step that others wait for must not end before it.
-        with platforms.without_stopping():
+        with signals.unheard():
             items = iter(loader)
     if loader.num_workers:
         watch.over(getattr(items, "_workers", ()))

@@ -37,7 +37,7 @@ from vitreous.models.shapes import shapes_only
 from vitreous.recipes.recipe import Recipe, short_name
 from vitreous.terminal import duration, table
 from vitreous.training.devices import World
-from vitreous.training.run import RunDirectory
+from vitreous.training.run import RunDirectory, says_what_is_kept
 from vitreous.training.schedule import ScheduleSettings
 from vitreous.training.stopping import DivergedError
 from vitreous.weights.trained import Trained
@@ -74,7 +74,7 @@ def fit(
     world = World.join(dict(request.changes).get("training.device", "auto"))
     if unlabelled is not None and world.size > 1:
         raise UserError("--unlabelled is for one process: leave out torchrun, or --unlabelled")
-    with world.together():
+    with world.together(), says_what_is_kept(out):
         ranks = Ranks(world)
         if not world.is_first:
             ranks.follow(request, out)

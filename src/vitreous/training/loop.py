@@ -232,7 +232,7 @@ class Loop:
         """Train from wherever the run is to its end, or to the step `until`, and save. `course` may move the end."""
         start, last = self._resume(directory), min(until or self.num_steps, self.num_steps)
         every = self.settings.evaluate_every_steps(self.data.steps_per_epoch)
-        step, stop, saved_at = start, False, time.monotonic()
+        step, saved_at = start, time.monotonic()
         reads = self.data.inputs(start, last if course is None else FAR)
         with (
             StopSignals() as signals,
@@ -258,17 +258,13 @@ class Loop:
                 due, stop, is_writing = self.world.any(due, signals.received > 0, saver.is_writing)
                 if not is_writing:
                     saver.finish()
-                if stop:
-                    break
-                if due or step == last:
+                if stop or due or step == last:
                     self._save(saver, step)
                     saved_at = time.monotonic()
-                if step == last:
+                if stop or step == last:
                     break
-            if stop:
-                self._save(saver, step)
-                saver.finish()
-                raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
+        if self.world.any(signals.received > 0)[0]:  # also one that came while the last checkpoint was written
+            raise signals.stopped(f"after step {step:,} of {self.num_steps:,}, saved in {directory.path}")
 
     def _is_in_step(self, step: int) -> bool:
         """Whether the clock shows when this step was done: the host waits for a GPU only when it logs numbers."""

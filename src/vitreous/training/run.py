@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from vitreous.errors import UserError
+from vitreous.signals import Stopped
 from vitreous.storage import atomic, locks
 from vitreous.training.checkpoint import Checkpoint, Checkpoints
 from vitreous.training.environment import environment
@@ -109,6 +110,8 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Stopped):
+            error.kept = _kept(self.checkpoints, self.path)
         with contextlib.suppress(OSError):  # a full disk: log() has reported it, or nothing is missing
             if self._writer:
                 self._writer.close()
@@ -241,6 +244,23 @@ class RunDirectory:
             return None
         is_whole = isinstance(found, dict) and {"recipe", "wall_s"} <= found.keys() and type(found.get("steps")) is int
         return found if is_whole else None
+
+
+@contextlib.contextmanager
+def says_what_is_kept(path: Path) -> Iterator[None]:
+    """If a signal stops what is inside, which belongs to the run at this path."""
+    try:
+        yield
+    except Stopped as stop:
+        stop.kept = _kept(Checkpoints(path / "checkpoints"), path)
+        raise
+
+
+def _kept(checkpoints: Checkpoints, path: Path) -> str:
+    steps = checkpoints.paths()
+    if not steps:
+        return f"there is no checkpoint in {path} yet, so the same command begins the training anew"
+    return f"step {max(steps):,} is saved in {path}, and the same command resumes from there"
 
 
 def _finite(value: Any) -> Any:

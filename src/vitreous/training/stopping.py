@@ -2,10 +2,9 @@
 
 import signal
 from types import FrameType, TracebackType
-from typing import Any, Self
 
-from vitreous import platforms
 from vitreous.errors import UserError
+from vitreous.signals import Hearing, Stopped, named
 
 
 class EndedTogetherError(UserError):
@@ -21,37 +20,25 @@ class StoppedError(EndedTogetherError):
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
-        self.exit_code = 128 + number  # as shells report a process ended by a signal
+        self.exit_code = Stopped(number).exit_code
 
 
-class StopSignals:
-    """Notes signals to end (platforms.STOPPING), so that the current step can be finished; a second Ctrl-C ends at
-    once."""
-
-    def __init__(self) -> None:
-        self.received = 0  # the signal's number
-        self._before: dict[int, Any] = {}
+class StopSignals(Hearing):
+    """Notes the signals, so that the current step can be finished; a second Ctrl-C ends at once."""
 
     def stopped(self, where: str) -> StoppedError:
         number = self.received or signal.SIGTERM  # 0: another rank received it
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        return StoppedError(f"{name}: stopped {where}; the same command resumes from there", number)
-
-    def __enter__(self) -> Self:
-        try:
-            for number in platforms.STOPPING:
-                self._before[number] = signal.signal(number, self._note)
-        except ValueError:  # not in the main thread, where signals cannot be caught
-            pass
-        return self
+        return StoppedError(f"{named(number)}: stopped {where}; the same command resumes from there", number)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if error is None:  # who noted the signal says where the run is
+            self._end(None)
+        else:
+            super().__exit__(kind, error, trace)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise Stopped(number)
         self.received = number
