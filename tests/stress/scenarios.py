@@ -111,14 +111,14 @@ def sharded(shared: Path) -> Recipe:
 
 
 def longer(shared: Path) -> Recipe:
-    """Long enough to be met in the middle."""
+    """Long enough to be met in the middle: nine tenths are still to come when the others look for it."""
     recipe = supervised(shared)
-    return replace(recipe, training=replace(recipe.training, steps=40, checkpoint_every_s=0.1))
+    return replace(recipe, training=replace(recipe.training, steps=200, checkpoint_every_s=0.1))
 
 
 def longer_read(shared: Path) -> Recipe:
     recipe = read_by_workers(shared)
-    return replace(recipe, training=replace(recipe.training, steps=40, checkpoint_every_s=0.1))
+    return replace(recipe, training=replace(recipe.training, steps=200, checkpoint_every_s=0.1))
 
 
 def mae(shared: Path) -> Recipe:
