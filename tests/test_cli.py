@@ -143,6 +143,7 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
         (["train", "fashion_vit", "--lr", "1"], "Did you mean --optimizer.lr?"),
         (["train", "fashion_vit", "--optimizer.lr", "fast"], "--optimizer.lr: 'fast' is not float"),
         (["train", "fashion_vit", "--optimizer.lr"], "--optimizer.lr needs a value"),
+        (["train", "fashion_vit", "--training.memory.shard", "maybe"], "'maybe' is not one of auto, true, false"),
         (["train", "fashion_vit", "--optimizer.kind", "Mun"], "Did you mean Muon?"),
         (["train", "fashion_vit", "--schedule.decay", "cosin"], "Did you mean cosine?"),
         (["train", "fashion_vit", "--optimizer", "SGD"], "such as --optimizer.kind Muon"),

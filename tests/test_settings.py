@@ -56,7 +56,7 @@ def test_file_round_trip(tmp_path):
     [
         ({"siez": [2, 3]}, "no field 'siez' in Basket. Did you mean size?"),
         ({"size": [2]}, "Basket.size: [2] is not int,int"),
-        ({"lid": 1}, "Basket.lid: 1 is not bool"),
+        ({"lid": 1}, "Basket.lid: 1 is not true or false"),
         ({"limit": 2.5}, "Basket.limit: 2.5 is not int or none"),
         ({"fruit": {"kind": "Aple"}}, "'Aple' is not one of Apple, Pear. Did you mean Apple?"),
         ({"fruit": {"kind": "Pear", "shape": "square"}}, "'square' is not one of round, long"),

@@ -265,8 +265,7 @@ def parsed(hint: Any, text: str, where: str) -> Any:
             return int(text.replace("_", "").replace(",", "")) if hint is int else hint(text)
         except ValueError:
             pass
-    options = [str(option) for option in arguments] if origin is typing.Literal else []
-    raise UserError(f"{where}: {text!r} is not {type_name(hint)}.{did_you_mean(text, options)}")
+    raise UserError(f"{where}: {text!r} is not {type_name(hint)}.{did_you_mean(text, _words(hint))}")
 
 
 def typed(value: Any) -> str:
@@ -299,10 +298,12 @@ def _choices(hint: Any) -> tuple[type, ...]:
 
 
 def type_name(hint: Any) -> str:
-    """A type as a person would write it: `int`, `float or none`, `one of linear, cosine`."""
+    """A type as a person would write it: `int`, `float or none`, `one of linear, cosine`, `true or false`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(str(option) for option in arguments)
+    if len(words := _words(hint)) > 2 or (words and origin is typing.Literal):
+        return "one of " + ", ".join(words)
+    if words:
+        return " or ".join(words)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(option) for option in arguments)
     if origin is tuple:
@@ -310,7 +311,20 @@ def type_name(hint: Any) -> str:
         return f"several {type_name(arguments[0])}" if many else ",".join(type_name(item) for item in arguments)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return kind(hint)
-    return "none" if hint in (None, type(None)) else getattr(hint, "__name__", str(hint))
+    return str(getattr(hint, "__name__", hint))
+
+
+def _words(hint: Any) -> list[str]:
+    """All that one can write for a type, if that is a few words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return [str(option) for option in arguments]
+    if origin in (typing.Union, types.UnionType):
+        each = [_words(option) for option in arguments]
+        return [word for words in each for word in words] if all(each) else []
+    if hint is bool:
+        return ["true", "false"]
+    return ["none"] if hint in (None, type(None)) else []
 
 
 @_once
