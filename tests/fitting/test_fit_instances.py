@@ -14,7 +14,7 @@ from vitreous.data.runs import Runs
 from vitreous.data.sources import DataSettings
 from vitreous.export.job import export
 from vitreous.fitting.budget import Pace
-from vitreous.fitting.drafts import VAL_PASSES, Problem
+from vitreous.fitting.drafts import Problem
 from vitreous.fitting.fit import ending, fit
 from vitreous.fitting.instance_drafts import InstanceDrafts
 from vitreous.fitting.wishes import Hardware, Wishes
@@ -75,7 +75,7 @@ def test_time_is_kept_for_the_masks_of_validation_pictures(fitted):
     data = fitted.data
     drafts = InstanceDrafts(Problem(data, DataSettings(), Hardware(kind="cpu", name="one"), Wishes(changes={})))
     kept = drafts.budget(60.0, Pace(step_s=1.0, start_s=0.0, picture_s=0.01), 0.0)
-    assert kept.after_s == pytest.approx(7 + 0.06 * (VAL_PASSES * data.size("val") + data.size("test")))
+    assert kept.after_s == pytest.approx(7 + 0.06 * (3 * data.size("val") + data.size("test")))
     assert data.size("val") > 0, "each takes six times as long as the model alone"
 
 

@@ -202,6 +202,14 @@ class Measured:
             del entries
         self.times = draws(len(ids), len(found.picture))  # (1 + draws, N)
 
+    def __len__(self) -> int:
+        """Pictures."""
+        return len(self.ids)
+
+    def score(self) -> float:
+        """AP."""
+        return box_precision.mean(box_precision.precisions(self.evaluator)[..., 0]) or 0.0
+
     @property
     def counted(self) -> NDArray[np.bool_]:
         """(D,): detections that are right or wrong; those of crowds are neither."""

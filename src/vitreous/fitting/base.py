@@ -22,6 +22,7 @@ from vitreous.jobs.by_picture import BY_PICTURE
 from vitreous.prediction.torch_predictor import TorchPredictor
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.devices import World, autocast
+from vitreous.weights.calibration import Calibration
 from vitreous.weights.trained import Trained
 
 
@@ -152,13 +153,21 @@ class ByPictureFit(TaskFit[NoAccount]):
     def seen(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
         """Once: a first model is scored as it is made, and again among the others."""
         if name not in self.said:
-            self.said[name] = super().seen(name, model, recipe)
+            self.said[name] = self.judged(name, model, recipe)
         return self.said[name]
+
+    def judged(self, name: str, model: Trained, recipe: Recipe) -> Said | None:
+        return super().seen(name, model, recipe)
+
+    def calibration(self, kept: Kept) -> Calibration | None:
+        """By what the kept model says of the validation part; None: it has to predict for that again."""
+        return None
 
     def evaluated(self, kept: Kept, begun: Begun) -> Measured[NoAccount]:
         splits, predictor = self.job.scored(begun.plan), self.predictor(kept.model, begun.plan.recipe)
         assert splits.test is not None
-        evaluation = BY_PICTURE[self.job.report.task](predictor, splits.val, splits.test)
+        evaluate = BY_PICTURE[self.job.report.task]
+        evaluation = evaluate(predictor, splits.val, splits.test, calibration=self.calibration(kept))
         return Measured(calibrated(kept.model, evaluation.calibration), evaluation, NoAccount())
 
     def predictor(self, model: Trained, recipe: Recipe) -> TorchPredictor:

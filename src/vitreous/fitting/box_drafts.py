@@ -33,7 +33,7 @@ LOOKING = {"cpu": 0.35, "cuda": 0.1}  # share of the time for the feature maps o
 ENOUGH_SEEN = 500  # pictures: above, larger ones help a head more than further ones
 LEARNING = {"cpu": 0.25, "cuda": 0.1}  # share of the time for its head, if enough remains for training
 ENOUGH_TRAINED = 3.0  # least epochs of training that are worth their time; with fewer, the head gets it
-CALIBRATED = 3  # passes over the validation part for the first model alone
+JUDGED = 2  # passes over the validation part for the first model alone, with some time to spare
 
 
 class BoxDrafts(PlacedDrafts):
@@ -44,6 +44,7 @@ class BoxDrafts(PlacedDrafts):
     )
     enough_epochs = 20
     usual_seen: ClassVar = {"cpu": 16_000, "cuda": 150_000}
+    val_passes = 3  # what the kept weights predict calibrates them too
     scoring_s = judging_s = 0.01  # matching, and drawing pictures again
 
     def objective(self, model: ModelSettings) -> ObjectiveSettings:
@@ -141,7 +142,7 @@ class BoxDrafts(PlacedDrafts):
 
     def _after_s(self, picture_s: float) -> float:
         """The time needed after a first model that is kept as it is."""
-        return 2 * FIGURES_S + picture_s * (CALIBRATED * self.report.size("val") + self.report.size("test"))
+        return 2 * FIGURES_S + picture_s * (JUDGED * self.report.size("val") + self.report.size("test"))
 
     def foreseen(self, recipe: Recipe, start: Start) -> Pace | None:
         return pace_of(recipe, _picture_s(start, recipe.model, recipe.model.picture_px)) if self.is_by_centres else None

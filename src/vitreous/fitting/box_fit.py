@@ -1,21 +1,36 @@
-"""What models that find objects bring to a fit: of boxes, a first model. Scores are calibrated as they are measured."""
+"""What models that find objects bring to a fit: of boxes, a first model. What they predict for the validation part
+says which of them is best, and calibrates that one.
+"""
 
 from dataclasses import replace
 
+from vitreous.evaluation.box_scores import Measured
 from vitreous.fitting.base import ByPictureFit
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.box_first import centre_head
+from vitreous.fitting.candidates import Kept
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.first import FIRST, Made
 from vitreous.fitting.instance_drafts import InstanceDrafts
 from vitreous.fitting.transfer import Start
+from vitreous.jobs.objects import calibration_by, judged
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks.box_metric import BoxMetric
 from vitreous.tasks.detect import DetectSettings
+from vitreous.weights.calibration import BoxCalibration
 from vitreous.weights.trained import Trained
 
 
-class BoxFit(ByPictureFit):
+class ObjectFit(ByPictureFit):
+    def judged(self, name: str, model: Trained, recipe: Recipe) -> Measured | None:
+        val = self.job.parts.of(recipe).val
+        return None if val is None else judged(self.predictor(model, recipe), val)
+
+    def calibration(self, kept: Kept) -> BoxCalibration | None:
+        return calibration_by(kept.said) if isinstance(kept.said, Measured) else None
+
+
+class BoxFit(ObjectFit):
     drafts = BoxDrafts
 
     def made(self, start: Start, draft: Recipe) -> Made | None:
@@ -49,5 +64,5 @@ class BoxFit(ByPictureFit):
         return replace(plan, recipe=replace(recipe, start=str(self.job.out / FIRST), start_head=True))
 
 
-class InstanceFit(ByPictureFit):
+class InstanceFit(ObjectFit):
     drafts = InstanceDrafts

@@ -16,7 +16,6 @@ from vitreous.fitting.wishes import Hardware, Wishes
 from vitreous.recipes.recipe import Recipe
 from vitreous.training.averages import AverageSettings
 
-VAL_PASSES = 4  # after the last step: raw weights, averaged weights, those that are kept, and their calibration
 LEAST_SCORED = 200  # test pictures to score, whatever the time
 
 
@@ -96,7 +95,7 @@ class Drafts(ABC):
         affordable = int(min(total_s - before_s - FIGURES_S, SCORED_SHARE * total_s) / scoring_s)
         scored = min(num_test, max(LEAST_SCORED, affordable))
         judging_s = pace.picture_s + self.judging_s
-        after_s = FIGURES_S + judging_s * VAL_PASSES * self.report.size("val") + scoring_s * scored
+        after_s = FIGURES_S + judging_s * self.val_passes * self.report.size("val") + scoring_s * scored
         return Budget(
             total_s=total_s,
             before_s=before_s,
@@ -106,6 +105,7 @@ class Drafts(ABC):
             scored=scored if scored < num_test else None,
         )
 
+    val_passes = 4  # after the last step: raw weights, averaged weights, those that are kept, and their calibration
     scoring_s = 0.0  # per test picture, in addition to the model
     judging_s = 0.0  # per validation picture, likewise
 

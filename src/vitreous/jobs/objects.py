@@ -44,17 +44,26 @@ def evaluate_objects(
 
 def fitted_calibration(predictor: Predictor, source: Source) -> BoxCalibration:
     """Fitted to validation pictures; the identity if they have no objects."""
-    boxes = _boxes(source, predictor.reading.kind == "instances")
-    if not any(len(boxes.of(index)) for index in range(len(source))):
-        return BoxCalibration()
-    found = measured(predictor, source)
+    found = judged(predictor, source)
+    return BoxCalibration() if found is None else calibration_by(found)
+
+
+def calibration_by(found: Measured) -> BoxCalibration:
     return calibration_of(
         found.found.scores[found.counted],
         found.matches.is_right[found.counted],
         int((~found.truth.crowd).sum()),
         found.found.classes[found.counted],
-        len(predictor.classes),
+        len(found.classes),
     )
+
+
+def judged(predictor: Predictor, source: Source) -> Measured | None:
+    """None if the pictures have no objects to judge it by."""
+    boxes = _boxes(source, predictor.reading.kind == "instances")
+    if not any(len(boxes.of(index)) for index in range(len(source))):
+        return None
+    return measured(predictor, source)
 
 
 def measured(predictor: Predictor, source: Source) -> Measured:
