@@ -1,5 +1,6 @@
 """Pictures with boxes from end to end: fit, the same again, its report, evaluate."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from detections import write_shapes
 from vitreous.commands import account_for, redraw
 from vitreous.data.sources import DataSettings
+from vitreous.errors import UserError
 from vitreous.fitting import base
 from vitreous.fitting.box_drafts import BoxDrafts
 from vitreous.fitting.drafts import Problem
@@ -92,6 +94,14 @@ def test_validation_pictures_are_predicted_once(folder, tmp_path, monkeypatch):
     found = fit(str(folder), tmp_path / "fit", start="none", changes=TINY)
     assert [num for num in read if num > 1] == [8, 12], "validation and test; then the cost of one is measured"
     assert found.evaluation.calibration != BoxCalibration() and found.candidates[0].score is not None
+
+
+def test_a_part_without_objects_is_refused_before_anything_is_learned(tmp_path):
+    root = write_shapes(tmp_path / "shapes", {"train": 8, "val": 2, "test": 2})
+    for file in root.rglob("*val*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": []}))
+    with pytest.raises(UserError, match="no picture of val has an object: add some"):
+        fit(str(root), tmp_path / "run", start="none", changes=TINY)
 
 
 def test_the_same_call_again_goes_on(fitted, folder):

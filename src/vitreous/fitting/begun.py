@@ -131,6 +131,12 @@ def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> D
             f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also appear in the "
             f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
         )
+    for part in report.parts:
+        if part.boxes is not None and part.boxes.total == part.boxes.crowd:
+            raise UserError(
+                f"{source.where}: no picture of {part.name} has an object: add some that do, or move some from another "
+                "part"
+            )
     print("\n".join(f"  {line}" for line in report.summary()), flush=True)
     return report
 
