@@ -13,6 +13,7 @@ from vitreous.fitting.wishes import DEFAULT_S
 from vitreous.models import ModelSettings
 from vitreous.models.flops import flops
 from vitreous.models.shapes import shapes_only
+from vitreous.recipes.detect import QUICK
 from vitreous.recipes.recipe import Recipe
 from vitreous.tasks import ObjectiveSettings
 from vitreous.tasks.detect import DetectSettings
@@ -52,17 +53,15 @@ class BoxDrafts(PlacedDrafts):
         if self.is_by_centres:
             return self.centres(model)
         width, heads, mlp_width = SIZES[self.hardware.kind]
-        return DetectSettings(
+        return replace(
+            QUICK,
             queries=self._queries(),
             width=width,
             heads=heads,
             mlp_width=mlp_width,
             encoder_depth=1,
             decoder_depth=3,
-            dropout=0.0,
             levels=3,
-            two_stage=True,
-            weights=LossSettings(hints=1.0, quality=True),
             finest=_finest(model),
         )
 
