@@ -186,6 +186,20 @@ def test_a_folder_that_was_only_just_begun_is_free(tmp_path, begun):
         pass
 
 
+def test_a_training_that_is_refused_leaves_no_folder_but_an_earlier_run_stays(tmp_path):
+    def refused():
+        with pytest.raises(UserError, match="no classes"), RunDirectory(tmp_path / "run") as directory:
+            directory.write_environment()
+            raise UserError("no classes")
+
+    refused()
+    assert not list(tmp_path.iterdir())
+    with RunDirectory(tmp_path / "run"):
+        pass
+    refused()
+    assert (tmp_path / "run" / "run.json").is_file()
+
+
 def test_a_run_of_before_there_were_formats(tmp_path):
     with quiet(tmp_path) as run:
         run.write_environment()

@@ -33,6 +33,7 @@ from vitreous.training.environment import environment
 RUN = "run.json"
 FORMAT = "vitreous run 1"
 BEFORE_FORMATS = {"recipe.json", "environment.json"}  # the files of runs from before there was a run.json
+BEGUN = {RUN, "recipe.json", "environment.json", "pictures.json", "checkpoints"}  # before anything is learned
 
 _held: set[Path] = set()  # directories that this process trains into
 
@@ -46,6 +47,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self._owner = owner  # False: a rank other than the first, which enters too and writes nothing
         self._tensorboard = tensorboard
+        self._is_new = False
         self._lock: IO[bytes] | None = None
         self._log: IO[str] | None = None
         self._writer: Any = None
@@ -68,6 +70,7 @@ class RunDirectory:
         return self
 
     def _take_possession(self) -> None:
+        self._is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self.check_ours()
         self._take_lock()
@@ -119,10 +122,18 @@ class RunDirectory:
             if self._log:
                 self._log.close()
         self._writer = self._log = None
+        if self._is_new and isinstance(error, UserError):
+            self._remove_if_only_begun()
         if self._lock:
             _held.discard(self.path.resolve())
             self._lock.close()
             self._lock = None
+
+    def _remove_if_only_begun(self) -> None:
+        """A training that was refused leaves no folder behind."""
+        with contextlib.suppress(OSError):
+            if BEGUN.issuperset(atomic.strangers(self.path)) and not self.checkpoints.paths():
+                atomic.remove(self.path)
 
     # ---- metrics
 
