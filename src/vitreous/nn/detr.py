@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous import platforms
+from vitreous.nn.attend import attend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class CrossAttention(nn.Module):
         """(B, Q, D), (B, N, D), (B, N, D) -> (B, Q, D). shown: (B, N) or (B, Q, N) bool, what may be attended to."""
         q, k = self._queries_keys(queries, keys)
         v = self._apart(F.linear(values, *self._part(2)))
-        looked = F.scaled_dot_product_attention(q, k, v, attn_mask=None if shown is None else _by_head(shown))
+        looked = attend(q, k, v, None if shown is None else _by_head(shown))
         out: Tensor = self.project_out(looked.transpose(1, 2).flatten(2))
         return out
 
