@@ -50,7 +50,8 @@ def one_line_errors() -> Iterator[None]:
         with in_plain_words():
             yield
     except UserError as error:
-        print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        if str(error):  # of several processes, one may speak for all
+            print(f"vitreous: {' '.join(str(error).splitlines())}", file=sys.stderr)
         sys.exit(error.exit_code)
     except Stopped as stop:
         print(f"vitreous: {stop}", file=sys.stderr)

@@ -117,11 +117,11 @@ def tiny_recipe():
     )
 
 
-def start_ranks(recipe_path, out):
+def start_ranks(recipe_path, out, port=None, **environment):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        port = port or free.getsockname()[1]
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | environment
     return [
         subprocess.Popen(
             [sys.executable, "-c", RANK, str(recipe_path), str(out)],
@@ -160,6 +160,24 @@ def test_two_ranks_stop_together_and_go_on(tmp_path):
     assert "test  accuracy" in ended[0][0]
     assert ended[1] == ("", "")
     assert [row["step"] for row in RunDirectory(tmp_path / "two").rows() if "loss" in row] == [*range(7, 60, 7), 60]
+
+
+@pytest.mark.parametrize("refused", ["by one", "by all"])
+def test_of_the_ranks_that_torchrun_starts_on_a_host_one_says_why_all_end(tmp_path, refused):
+    recipe, out = tiny_recipe(), tmp_path / "out"
+    if refused == "by one":  # only the first looks at the folder
+        out.mkdir()
+        (out / "mine.txt").touch()
+    else:
+        recipe = replace(recipe, training=replace(recipe.training, batch_size=39))
+    save(recipe, tmp_path / "recipe.json")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)  # as torchrun has one
+    codes, ended = finish(
+        start_ranks(tmp_path / "recipe.json", out, port=store.port, TORCHELASTIC_USE_AGENT_STORE="True")
+    )
+    assert codes == [2, 2], ended
+    said = "".join(errors for _, errors in ended)
+    assert said.count("\n") == 1 and ("with 'mine.txt' in it" if refused == "by one" else "cannot share evenly") in said
 
 
 @pytest.mark.gpu

@@ -2,11 +2,13 @@
 
 import atexit
 import gc
+import json
 import os
+import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Self
@@ -21,6 +23,7 @@ from vitreous.nn import gather
 from vitreous.nn.blocks import Repeated
 from vitreous.nn.fp8 import use_8_bits
 from vitreous.nn.shards import is_sharded
+from vitreous.signals import Stopped
 
 Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
@@ -31,6 +34,14 @@ TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the environment variable for how long ran
 
 class LostRankError(UserError):
     """Another rank died, hangs or cannot be reached."""
+
+
+class AlreadySaidError(LostRankError):
+    """Another rank on this host has said why all of them end."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("")
+        self.exit_code = exit_code
 
 
 def rank_timeout_s() -> float:
@@ -91,6 +102,7 @@ class World:
             store = self._store(timeout)
             where: dict[str, Any] = {"store": store, "rank": self.rank, "world_size": self.size} if store else {}
             dist.init_process_group(kind, timeout=timeout, **where)
+        _Words.store = store if self.size > 1 else None
         atexit.register(_leave)
 
     def _store(self, timeout: timedelta) -> Any:
@@ -105,7 +117,8 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, torch's error about a lost rank becomes one line."""
+        """Inside, torch's error about a lost rank becomes one line; and under torchrun, only the first rank of a host
+        that ends says why."""
         try:
             yield
         except RuntimeError as error:
@@ -113,10 +126,28 @@ class World:
                 raise
             # Nothing may wait for the group any more: it could wait for ever.
             atexit.unregister(_leave)
-            raise LostRankError(
+            raise self._lost() from error
+        except (UserError, Stopped) as error:
+            if self.size > 1 and not isinstance(error, LostRankError) and self._is_said(str(error)):
+                raise AlreadySaidError(error.exit_code) from error
+            raise
+
+    def _lost(self) -> LostRankError:
+        said = _Words.heard()
+        if said is None:
+            why = (
                 f"rank {self.rank} of {self.size} lost another one, which ended or did not answer for "
                 f"{rank_timeout_s():g} s ({TIMEOUT}); the same command resumes from the last checkpoint"
-            ) from error
+            )
+            return AlreadySaidError(LostRankError.exit_code) if self._is_said(why) else LostRankError(why)
+        if said["host"] == socket.gethostname() or os.environ.get("LOCAL_RANK", "0") != "0":
+            return AlreadySaidError(LostRankError.exit_code)
+        return LostRankError(f"rank {said['rank']} of {self.size}, on {said['host']}, ended: {said['why']}")
+
+    def _is_said(self, why: str) -> bool:
+        """Whether another rank on this host ended before, and said why; otherwise this one has, for the others."""
+        first = _Words.said({"rank": self.rank, "host": socket.gethostname(), "why": why})
+        return bool(first["rank"] != self.rank and first["host"] == socket.gethostname())
 
     @property
     def is_first(self) -> bool:
@@ -154,6 +185,29 @@ class World:
     def wait(self) -> None:
         """Wait until every rank is here."""
         self.any(False)
+
+
+class _Words:
+    """Why the first of all ranks ended: kept where torchrun lets them meet, which is there for longer than they are."""
+
+    store: Any = None
+
+    @classmethod
+    def said(cls, word: dict[str, Any]) -> dict[str, Any]:
+        """By the first that ended, which may be this one."""
+        with suppress(RuntimeError):
+            if cls.store is not None:
+                word = json.loads(cls.store.compare_set("ended", "", json.dumps(word)))
+        return word
+
+    @classmethod
+    def heard(cls) -> dict[str, Any] | None:
+        """Its connections break when it ends, and it speaks before that."""
+        with suppress(RuntimeError):
+            if cls.store is not None and cls.store.check(["ended"]):
+                word: dict[str, Any] = json.loads(cls.store.get("ended"))
+                return word
+        return None
 
 
 def _among_ranks() -> tuple[int, int]:
