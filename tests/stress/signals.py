@@ -21,11 +21,11 @@ IN_TRAINING = 60  # of the trials
 def trial(number: int, folder: Path, shared: Path) -> Facts:
     draws, sent = random.Random(number), list(NAMES)[number % 3]
     ranks = 1 + number // 3 % 2
-    name = "longer_read" if number // 6 % 2 else "longer"
+    in_training, reads = number < IN_TRAINING, number // 6 % 2
+    name = ("longer", "longer_read")[reads] if in_training else ("supervised", "read_by_workers")[reads]
     scenario, out = SCENARIOS[name], folder / "out"
     expected, takes_s = reference(shared, name, ranks)
     commands = together(scenario.words(shared, out), folder / "stopped", ranks)
-    in_training = number < IN_TRAINING
     if in_training:
         wait_for_a_checkpoint(out, commands[0], of_step=draws.randrange(1, 15))
         time.sleep(0.1 * draws.random())  # it finds ranks anywhere in a step
