@@ -8,6 +8,7 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -86,6 +87,14 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
         return ""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def did_you_mean_beside(path: Path) -> str:
+    """The same for a path, among what lies in its folder."""
+    try:
+        return did_you_mean(path.name, [each.name for each in path.parent.iterdir()])
+    except OSError:
+        return ""
 
 
 def shown(value: object) -> str:

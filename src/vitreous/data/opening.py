@@ -18,7 +18,7 @@ from vitreous.data.rendered import open_rendered
 from vitreous.data.segmented import open_segmented
 from vitreous.data.table import open_table
 from vitreous.data.tar import open_tar
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError, did_you_mean, did_you_mean_beside
 
 FASHION = Path(__file__).parent / "fashion"
 # Looked for in the folder that VITREOUS_DATA names.
@@ -151,8 +151,7 @@ def found_at(where: str, asked: str = "") -> Path:
     if where in SHARED:
         state = f"it is not in {shared}" if shared else "this variable is not set"
         raise UserError(f"{asked or where} is expected in the folder that the variable VITREOUS_DATA names; {state}.")
-    beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     raise UserError(
         f"{where}: no such file or folder, and no data set of that name."
-        f"{did_you_mean(where, ['fashion', *SHARED]) or did_you_mean(str(path), beside)}"
+        f"{did_you_mean(where, ['fashion', *SHARED]) or did_you_mean_beside(path)}"
     )

@@ -9,7 +9,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from vitreous import settings
-from vitreous.errors import UserError, did_you_mean
+from vitreous.errors import UserError, did_you_mean, did_you_mean_beside
 from vitreous.models import ModelSettings
 from vitreous.models.base import Encoder
 from vitreous.models.shapes import shapes_only
@@ -171,7 +171,7 @@ def found_at(where: str) -> Path:
     """An error if there are no such weights."""
     path = fetched(where)
     if not path.exists():
-        known = did_you_mean(where, list(shipped()))
+        known = did_you_mean(where, list(shipped())) or did_you_mean_beside(path)
         raise UserError(f"{where}: no such run, file or folder of weights{known and '.' + known}")
     return path
 
