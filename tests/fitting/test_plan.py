@@ -217,7 +217,7 @@ def test_imbalance_is_named_and_handled_above_a_ratio():
     even, uneven = report(counts=(300, 100)), report(counts=(301, 100))
     assert not planned(even).recipe.data.order.balance
     assert planned(uneven).recipe.data.order.balance
-    assert "3.0 times as many pictures as the smallest, more than 3" in planned(uneven).choices[-1].reason
+    assert "over 3 to 1, so every class is shown equally often" in planned(uneven).choices[-1].reason
     assert not planned(uneven, balance="none").recipe.data.order.balance
     assert planned(even, balance="sampling").recipe.data.order.balance
 

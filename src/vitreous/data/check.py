@@ -123,6 +123,14 @@ class DataReport:
         return max(counts) / min(counts)
 
     @property
+    def class_sizes(self) -> str:
+        """In words."""
+        counts = [count for count in self.train_counts if count]
+        if self.imbalance == 1:
+            return f"every class has {counts[0]:,} training pictures"
+        return f"the largest class has {max(counts):,} training pictures, the smallest {min(counts):,}"
+
+    @property
     def small_classes(self) -> tuple[str, ...]:
         pairs = zip(self.classes, self.train_counts, strict=True)
         return tuple(f"{name} {count}" for name, count in pairs if 0 < count <= FEW)

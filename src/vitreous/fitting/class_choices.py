@@ -96,12 +96,12 @@ def _balance_words(recipe: Recipe, report: DataReport, wishes: Wishes) -> tuple[
     if report.task != "classify":
         return balance_of(recipe), "a picture with several labels counts for all of them"
     way = balance_of(recipe)
-    ratio = f"the largest class has {report.imbalance:.1f} times as many pictures as the smallest"
+    sizes = report.class_sizes
     if wishes.balance != "auto" or wishes.gives(*BALANCE, "objective.class_weights"):
-        return way, f"as you asked; {ratio}"
+        return way, f"as you asked; {sizes}"
     if recipe.data.order.balance:
-        return way, f"{ratio}, more than {IMBALANCE:g}: every class is shown equally often"
-    return way, f"{ratio}, not more than {IMBALANCE:g}"
+        return way, f"{sizes}: over {IMBALANCE:g} to 1, so every class is shown equally often"
+    return way, sizes if report.imbalance == 1 else f"{sizes}: at most {IMBALANCE:g} to 1"
 
 
 def balance_of(recipe: Recipe) -> str:

@@ -17,10 +17,7 @@ SHEET_CLASSES, SHEET_PICTURES, SHEET_PX = 24, 8, 72  # of the contact sheet
 
 
 def facts(data: DataReport) -> Iterator[tuple[str, str]]:
-    if data.imbalance == 1:
-        yield "balance", "every class has the same number of training pictures"
-    else:
-        yield "balance", f"the largest class has {data.imbalance:.1f} times as many training pictures as the smallest"
+    yield "balance", data.class_sizes
 
 
 def balance(data: DataReport, train: Source) -> Html:
