@@ -177,8 +177,9 @@ def abstention_curve(found: Abstention) -> Figure:
         label="95 % interval",
     )
     axes.plot(shares, [point.accuracy.value for point in found.points], color=SERIES[0])
-    lowest = min(point.accuracy.value for point in found.points)
-    axes.set_ylim(max(0.0, lowest - 0.3 * (1 - lowest) - 0.01), 1.005)
+    # The interval of all pictures is seen whole, and those of the first few, which know little, are not.
+    lowest = min(found.points[-1].accuracy.low, *(point.accuracy.value for point in found.points))
+    axes.set_ylim(max(0.0, lowest - 0.1 * (1 - lowest) - 0.01), 1.005)
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of pictures predicted, most confident first")
     axes.set_ylabel("accuracy of the predictions")

@@ -207,7 +207,7 @@ def _schedule(warmup: float) -> ScheduleSettings:
 def _training(batch: int, epochs: float, hardware: Hardware) -> TrainingSettings:
     plain = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=20)
     if hardware.kind == "cpu":
-        return plain
+        return replace(plain, log_every_steps=5)  # of a few dozen: there is no GPU that would wait
     return replace(plain, workers=min(8, os.cpu_count() or 1))
 
 

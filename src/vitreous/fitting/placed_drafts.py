@@ -64,7 +64,8 @@ class PlacedDrafts(Drafts):
         data, kind = self.data(), self.hardware.kind
         epochs = min(max(self.usual_seen[kind] / self.report.num_train, 5.0), 200.0)
         batch = batch_for(self.report.num_train, BATCH[kind])
-        training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=20)
+        every = 5 if kind == "cpu" else 20  # a GPU would wait
+        training = TrainingSettings(epochs=round(epochs, 4), batch_size=batch, precision="auto", log_every_steps=every)
         if kind == "cuda":
             # Not compiled, which would take too long: as a CUDA graph, a step does not wait for launches either.
             training = replace(training, workers=min(8, os.cpu_count() or 1))
