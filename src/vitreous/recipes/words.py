@@ -24,8 +24,9 @@ def rendered_clip(epochs: float = 150.0) -> Recipe:
 
     Command:  vitreous train rendered_clip
               vitreous evaluate runs/rendered_clip rendered:captions-unseen
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     99 s on an H200, beside two other trainings
+    Score:    recall@1, mean of both ways: 98.4 % on 1,000 test drawings (99.0 % to texts, 97.8 % to pictures), 99.6 % on
+              500 of combinations that never met (one seed)
     Section:  Radford et al. 2021, section 2.3; the recipe is ours
     """
     return Recipe(
@@ -65,8 +66,8 @@ def flickr8k_clip(start: str | None = "vitreous-s", data: str = "flickr8k", epoc
 
     Command:  vitreous train flickr8k_clip
               vitreous train flickr8k_clip --start none --epochs 100
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     114 s on an H200 beside three other trainings; from scratch 130 s
+    Score:    recall@1 on the test pictures 19.4 % to texts, 14.3 % to pictures; from scratch 3.1 and 2.5 % (one seed)
     Section:  Radford et al. 2021, section 2.3; the recipe is ours
     """
     return _flickr8k("flickr8k_clip", ImageTextSettings(width=256, text=TEXT), start, data, epochs)
@@ -76,8 +77,8 @@ def flickr8k_siglip(start: str | None = "vitreous-s", data: str = "flickr8k", ep
     """SigLIP on Flickr8k: a text tower that reads in both directions, and every pair judged separately.
 
     Command:  vitreous train flickr8k_siglip
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     115 s on an H200 beside three other trainings
+    Score:    recall@1 on the test pictures 17.0 % to texts, 13.4 % to pictures (one seed)
     Section:  Zhai et al. 2023, algorithm 1 and section 4; the recipe is ours
     """
     text = replace(TEXT, context=40, attention="both", pool="last", projection_bias=True)
@@ -89,8 +90,8 @@ def flickr8k_lit(start: str | None = "vitreous-s", data: str = "flickr8k", epoch
     """LiT on Flickr8k: the picture tower is frozen, and the text tower learns to describe what it sees.
 
     Command:  vitreous train flickr8k_lit
-    Cost:     not measured yet
-    Score:    not measured yet
+    Cost:     73 s on an H200 beside three other trainings
+    Score:    recall@1 on the test pictures 13.7 % to texts, 10.1 % to pictures (one seed)
     Section:  Zhai et al. 2022, section 3 ("Lu": locked pictures, texts from scratch); the recipe is ours
     """
     if start is None:
