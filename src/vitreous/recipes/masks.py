@@ -33,7 +33,7 @@ def rendered_mask2former(
 
     Command:  vitreous train rendered_mask2former
               vitreous train rendered_mask2former --gpu true
-    Cost:     on a CPU with --epochs 4, 188 s on one thread; on a GPU it has not ended yet (docs/results/segmentation.md)
+    Cost:     on a CPU with --epochs 4, 188 s on one thread; on a GPU not yet to its end (docs/results/segmentation.md)
     Score:    so trained AP of masks 30.8 %, AP50 43.4 % on 500 test scenes (commit c3dcf25); otherwise none yet
     Section:  Cheng et al. 2022, section 3; the recipe is ours. Masks have one place per 4 px of the model's input:
               even true masks at this resolution have an AP of 67 % at 64 px (CPU) and 99.9 % at 192 px (GPU)
