@@ -25,8 +25,8 @@ def rendered_clip(epochs: float = 150.0) -> Recipe:
     Command:  vitreous train rendered_clip
               vitreous evaluate runs/rendered_clip rendered:captions-unseen
     Cost:     99 s on an H200, beside two other trainings
-    Score:    recall@1, the mean of both ways: 98.4 % on 1,000 test drawings, 99.6 % on 500 of combinations that never met
-              (one seed)
+    Score:    recall@1, the mean of both ways: 98.4 % on 1,000 test drawings, 99.6 % on 500 of combinations that never
+              met (one seed)
     Section:  Radford et al. 2021, section 2.3; the recipe is ours
     """
     return Recipe(
