@@ -240,10 +240,11 @@ def test_what_differs_is_refused(folder, tmp_path):
     assert hashes(tmp_path / "out") == before
 
 
-def test_a_kill_costs_no_more_than_a_part(folder, tmp_path):
-    """SIGKILL while a part is being written: it is not there, and the rerun ends byte for byte as if never killed."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_costs_no_more_than_a_part(folder, tmp_path, number):
+    """While a part is being written: it is not there, and the rerun ends byte for byte as if never killed."""
     code = """
-import os, signal, sys
+import os, sys
 from vitreous.cli import main
 import pyarrow.parquet as pq
 
@@ -253,14 +254,18 @@ def kill_in_the_middle(table, file, **options):
     write(table, file, **options)
     if next(num) == 3:
         file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), int(sys.argv[1]))
 
 pq.write_table = kill_in_the_middle
-main(sys.argv[1:])
+main(sys.argv[2:])
 """
     words = ["embed", folder / "model", folder / "pictures", "--out", tmp_path / "out", "--part", "4", "--batch", "4"]
-    ended = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=False, timeout=100)
-    assert ended.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", code, str(int(number)), *map(str, words)]
+    ended = subprocess.run(command, check=False, timeout=100, capture_output=True, text=True)
+    if number == signal.SIGTERM:
+        assert ended.returncode == 143 and ended.stderr.startswith("vitreous: SIGTERM: stopped; 3 of 10 parts are writ")
+    else:
+        assert ended.returncode == -signal.SIGKILL
     assert len(list((tmp_path / "out" / "rows").glob("part-*"))) == 3
     result = embed(folder, tmp_path / "out")
     assert result.added == result.rows - (4 + 4 + 2)

@@ -14,6 +14,7 @@ from vitreous.bulk.planner import grown, plan
 from vitreous.bulk.work import Opened, Work
 from vitreous.bulk.worker import Job, Line
 from vitreous.errors import UserError
+from vitreous.signals import Stopped
 from vitreous.terminal import Bar
 
 PER_PART = 4096  # pictures: what a kill can cost each worker
@@ -55,7 +56,12 @@ def run(request: Request) -> Result:
         before = output.written()
         output.forget_begun()
         missing = [number for number in range(len(planned)) if number not in before]
-        _watch(_done(request, output, planned, missing, opened), len(missing))
+        try:
+            _watch(_done(request, output, planned, missing, opened), len(missing))
+        except Stopped as stop:
+            parts = f"{len(output.written()):,} of {len(planned):,} parts"
+            stop.kept = f"{parts} are written to {output.where}, and the same command resumes from there"
+            raise
         return _finished(output, planned, set(before))
 
 
