@@ -28,7 +28,9 @@ def result():
         splits=splits,
         out=oracle,
         card=SimpleNamespace(classes=splits.test.classes),
-        data=SimpleNamespace(where="rendered:objects"),
+        data=SimpleNamespace(
+            where="rendered:objects", part=lambda name: SimpleNamespace(boxes=SimpleNamespace(total=150))
+        ),
     )
 
 
@@ -56,6 +58,9 @@ def test_words(result):
     told = [together(*parts).markup for parts in box_account.cautions(result)]
     assert any("may be chance" in one for one in told) and not any("do not rely" in one for one in told)
     assert list(box_account.cautions_of_confidence(result)) == []
+    few = SimpleNamespace(part=lambda name: SimpleNamespace(boxes=SimpleNamespace(total=70)))
+    ((heading, told),) = box_account.cautions_of_confidence(SimpleNamespace(**vars(result) | {"data": few}))
+    assert heading == "Roughly calibrated." and "Only 70 objects in 30 validation pictures" in told
     options, lines = box_page.usage(result)
     assert "--out" in options
     compile(lines, "usage", "exec")

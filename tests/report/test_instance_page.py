@@ -34,7 +34,8 @@ def test_shapes_are_shown_and_told_of(result, monkeypatch):
     monkeypatch.setattr(Predictor, "load", staticmethod(lambda oracle: oracle))
     kind, test = KINDS["instances"], result.splits.test
     sections = {name: content.markup for name, _, content in (*kind.results(result), *kind.trust(result))}
-    assert sections["examples"].count("<img") == 2 * 9
+    shown = sum(1 for one in result.evaluation.scores.per_picture if one.objects or one.shown)
+    assert shown == 7 and sections["examples"].count("<img") == 2 * 3 * 2, "two of each kind"
     assert "AP of masks" in kind.lead(result) and "a mask need only" in kind.lead(result)
     options, lines = kind.usage(result)
     assert options == " --out masks" and "one.shape.area" in lines

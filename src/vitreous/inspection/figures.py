@@ -192,8 +192,8 @@ def _draw_filters(ax: Axes, filters: FilterComponents | str) -> None:
     rows = [[rgba(tile) for tile in pictures[start : start + 7]] for start in range(0, len(pictures), 7)]
     show(ax, mosaic(rows))
     ax.axis("off")
-    share = float(filters.explained.sum())
-    ax.set_title(f"Filters of the first layer\nfirst {len(pictures)} principal components, {share:.0%} of variance")
+    percent = 100 * float(filters.explained.sum())
+    ax.set_title(f"Filters of the first layer\nfirst {len(pictures)} principal components, {percent:.0f} % of variance")
 
 
 def _draw_positions(ax: Axes, similarity: Tensor | str) -> None:

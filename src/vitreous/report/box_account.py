@@ -13,6 +13,7 @@ from vitreous.report.words import INTERVAL, counted, interval, percent
 UNSURE_POINTS = 0.05  # half of an interval, above which the report calls the number rough
 NOTHING = 0.005  # AP below which a model finds next to nothing
 FEW_OBJECTS = 20  # of a class, from which its AP is worth mentioning
+FEW_TO_CALIBRATE = 100  # objects
 ROUGH_SHARE = 0.5  # AP75 as a share of AP50, below which boxes are placed roughly
 
 ONE = {"boxes": "a box", "masks": "a mask"}
@@ -85,5 +86,12 @@ def cautions(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
 
 
 def cautions_of_confidence(result: BoxFitted) -> Iterator[tuple[Content, ...]]:
-    if not of_boxes(result).validation_pictures:
+    pictures, val = of_boxes(result).validation_pictures, result.data.part("val")
+    if not pictures:
         yield "Not calibrated.", "There was no validation part, so its scores are not calibrated."
+    elif val is not None and val.boxes is not None and val.boxes.total < FEW_TO_CALIBRATE:
+        yield (
+            "Roughly calibrated.",
+            f"Only {counted(val.boxes.total, 'object')} in {counted(pictures, 'validation picture')} were available to "
+            "calibrate the scores and choose the threshold.",
+        )

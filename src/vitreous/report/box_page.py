@@ -21,13 +21,14 @@ from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
 from vitreous.prediction.predictor import Predictor
 from vitreous.report.box_account import BoxFitted, of_boxes
 from vitreous.report.boxed_data import labelled_objects
+from vitreous.report.examples import chosen
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
 from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
 
 SHOWN_PX, CROP_PX = 320, 160
-NUM_SHOWN, NUM_CROPS = 3, 12  # pictures of each kind (the best, the typical, the worst), and mistakes
+NUM_CROPS = 12  # mistakes
 MARGIN = 0.6  # around a crop, in sides of the box
 LEAST_CROP_PX = 24
 TRUTH = (255, 255, 255)
@@ -74,17 +75,9 @@ def examples(result: BoxFitted) -> Html:
     found, there is nothing to see."""
     every = [one for one in of_boxes(result).scores.per_picture if one.objects or one.shown]
     order = sorted(every, key=lambda one: (-one.f1, -one.objects))
-    middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
-    best, typical = order[:NUM_SHOWN], order[middle : middle + NUM_SHOWN]
-    worst = sorted(order, key=lambda one: (one.f1, -one.objects))
-    chosen = {
-        "The best": best,
-        "The typical": typical,
-        # Where nothing is found in most pictures, the others are as bad: then it is the rest, if there is one.
-        "The worst": sorted(worst, key=lambda one: one in (*best, *typical))[:NUM_SHOWN],
-    }
+    kinds = chosen(order, sorted(order, key=lambda one: (one.f1, -one.objects)))
     predictor = Predictor.load(result.out)
-    cards = {kind: [_example(result, predictor, one) for one in some] for kind, some in chosen.items()}
+    cards = {kind: [_example(result, predictor, one) for one in some] for kind, some in kinds.items()}
     return together(
         paragraph("Test pictures: as labelled, and as predicted, with the scores from the threshold on."),
         legend(result.card.classes),

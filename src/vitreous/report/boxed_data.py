@@ -22,7 +22,7 @@ from vitreous.report.figures import inline
 from vitreous.report.html import Html, folded, name, paragraph, path, table, tag, together
 from vitreous.report.masked_data import legend
 from vitreous.report.pictures import readable
-from vitreous.report.words import counted
+from vitreous.report.words import counted, percent
 
 SHOWN, SHOWN_PX = 12, 320  # pictures
 MOST_TICKS = 8  # on an axis of ratios, about
@@ -61,7 +61,10 @@ def _shapes(targets: Boxes) -> Html | None:
     sides = found.boxes[:, 2:] - found.boxes[:, :2]
     side = np.sqrt(sides.prod(axis=1))
     small, large = float(np.mean(side < SMALL_PX)), float(np.mean(side >= LARGE_PX))
-    sizes = f"{small:.0%} are small by COCO's measure (below {SMALL_PX} px), {large:.0%} large (from {LARGE_PX} px)."
+    sizes = (
+        f"{percent(small, 0)} are small by COCO's measure (below {SMALL_PX} px), {percent(large, 0)} large "
+        f"(from {LARGE_PX} px)."
+    )
     counts = np.bincount(found.owner, minlength=len(targets))
     held = places(found, targets.sizes)
     charts = [

@@ -137,7 +137,7 @@ def cautions_of_confidence(result: ClassFitted) -> Iterator[tuple[Content, ...]]
             f"Only {counted(found.validation_pictures, 'validation picture')} were available to fit the temperature "
             "and the prediction sets.",
         )
-    missed = [f"{one.coverage:.0%}" for one in found.sets if not one.holds]
+    missed = [percent(one.coverage, 0) for one in found.sets if not one.holds]
     if missed:
         yield (
             "Prediction sets that promise too much.",

@@ -1,5 +1,6 @@
 """What it cost, and what a prediction costs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,8 @@ def section(result: Fitted[Any]) -> Html:
             [
                 ("parameters", f"{num_parameters(result.card):,}"),
                 ("FLOPs per picture", f"{large(flops(kept))}FLOPs at {width} x {height} px, forward, head apart"),
-                (
-                    "FLOPs in training",
-                    f"{large(training_flops(trained) * seen)}FLOPs for {counted(seen, 'picture')} seen",
-                ),
-                ("training speed", _pace(seen, results["wall_s"])),
+                ("FLOPs in training", _work(training_flops(trained), seen)),
+                *_speed(seen, results["wall_s"]),
                 (
                     "one prediction",
                     f"{1000 * result.costs.picture_s:.1f} ms on the CPU, from a picture to a prediction",
@@ -65,8 +63,15 @@ def num_parameters(card: Card) -> int:
     return sum(weight.numel() for weight in task.parameters())
 
 
-def _pace(seen: int, wall_s: float) -> str:
-    return f"{seen / wall_s:,.0f} pictures/s, validations included" if seen else "nothing was trained"
+def _work(per_picture: float, seen: int) -> str:
+    if not seen:
+        return "none: nothing was trained"
+    return f"{large(per_picture * seen)}FLOPs for {counted(seen, 'picture')} seen"
+
+
+def _speed(seen: int, wall_s: float) -> Iterator[tuple[str, str]]:
+    if seen:
+        yield "training speed", f"{seen / wall_s:,.0f} pictures/s, validations included"
 
 
 def _model_bytes(folder: Path) -> int:

@@ -11,6 +11,7 @@ from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
 from vitreous.prediction.painted import overlay
 from vitreous.prediction.pixel_outcomes import PixelOutcome
 from vitreous.prediction.predictor import Predictor
+from vitreous.report.examples import chosen
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
@@ -18,7 +19,6 @@ from vitreous.report.pixel_account import PixelFitted, of_pixels
 from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
 
 SHOWN_PX, OPACITY = 224, 0.55
-NUM_SHOWN = 3  # pictures of each kind: the best, the typical, the worst
 NUM_CONFUSIONS = 10
 
 Sections = tuple[tuple[str, str, Html], ...]
@@ -48,19 +48,14 @@ def examples(result: PixelFitted) -> Html:
     """The best, the typical, the worst."""
     order = sorted(of_pixels(result).scores.picture_ious, key=lambda one: -one[1])
     order = [one for one in order if not np.isnan(one[1])]
-    middle = max(0, len(order) // 2 - NUM_SHOWN // 2)
-    kinds = {
-        "The best": order[:NUM_SHOWN],
-        "The typical": order[middle : middle + NUM_SHOWN],
-        "The worst": order[::-1][:NUM_SHOWN],
-    }
+    kinds = chosen(order, order[::-1])
     predictor = Predictor.load(result.out)
     return together(
         paragraph("Test pictures: as given, as labelled, as predicted; with the mean IoU of the classes in each."),
         legend(result.card.classes),
         [
-            together(tag.h3(kind), [_example(result, predictor, index, iou) for index, iou in chosen])
-            for kind, chosen in kinds.items()
+            together(tag.h3(kind), [_example(result, predictor, index, iou) for index, iou in some])
+            for kind, some in kinds.items()
         ],
     )
 

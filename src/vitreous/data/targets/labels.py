@@ -91,7 +91,9 @@ class PseudoLabels(ClassLabels):
 
     def described(self, index: int, classes: Sequence[str]) -> str:
         likeliest = super().described(index, classes)
-        return likeliest if self.known[index] else f"{likeliest}, says a model ({self.probabilities[index].max():.0%})"
+        if self.known[index]:
+            return likeliest
+        return f"{likeliest}, says a model ({100 * self.probabilities[index].max():.0f} %)"
 
     def small(self) -> dict[str, Tensor]:
         return super().small() | {"probabilities": torch.tensor(self.probabilities)}
