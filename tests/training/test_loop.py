@@ -69,7 +69,7 @@ def test_nan_is_caught_before_the_step(tmp_path, optimizer):
     good = make_loop(optimizer=optimizer, steps=4)
     run(good, tmp_path / "good")
     bad = make_loop(optimizer=optimizer, steps=12, data=Points(bad_step=5))
-    with pytest.raises(UserError, match="at step 5;"):
+    with pytest.raises(UserError, match="at step 5, the pictures are not finite;"):
         run(bad, tmp_path / "bad")
     for name, tensor in weights(good).items():
         assert torch.equal(weights(bad)[name], tensor), name
@@ -80,7 +80,7 @@ def test_nan_is_caught_before_the_step(tmp_path, optimizer):
 
 def test_nan_never_reaches_a_checkpoint(tmp_path):
     loop = make_loop(steps=12, data=Points(bad_step=5), checkpoint_every_s=0, log_every_steps=100)
-    with pytest.raises(UserError, match="at step 5;"):
+    with pytest.raises(UserError, match="at step 5, the pictures are not finite;"):
         run(loop, tmp_path)
     assert saved_steps(tmp_path) == [3, 4]
     resumed = make_loop(steps=12, checkpoint_every_s=0, log_every_steps=100)  # the data are mended
@@ -99,7 +99,7 @@ def test_infinity_in_one_part_is_caught(tmp_path):
 
     loop = make_loop(objective=Infinite(), memory=MemorySettings(accumulate=4))
     before = weights(loop)
-    with pytest.raises(UserError, match="at step 1;"):
+    with pytest.raises(UserError, match="at step 1, first in the loss;"):
         run(loop, tmp_path)
     assert all(torch.equal(weights(loop)[name], tensor) for name, tensor in before.items())
 

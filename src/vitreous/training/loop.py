@@ -8,7 +8,7 @@ host reads the numbers when they are logged, evaluated or saved.
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -32,6 +32,7 @@ from vitreous.training.devices import (
     compiles,
     multiply_in_8_bits,
 )
+from vitreous.training.diverged import origin
 from vitreous.training.graph import Graph, GraphedStep
 from vitreous.training.meter import Meter
 from vitreous.training.one_pass import OnePass
@@ -217,12 +218,31 @@ class Loop:
         self.first_bad_step.copy_(torch.where(newly_bad, self.step_count, self.first_bad_step))
 
     def _check_health(self) -> None:
-        if int(self.first_bad_step) >= 0:
+        bad = int(self.first_bad_step)
+        if bad >= 0:
             raise DivergedError(
-                f"the loss or its gradient became NaN or infinite at step {int(self.first_bad_step) + 1:,}; that step "
+                f"the loss or its gradient became NaN or infinite at step {bad + 1:,}{self._origin(bad)}; that step "
                 "was not taken, and nothing has been saved since. With another --out, try a lower --optimizer.lr, a "
                 "longer warm-up (--schedule.warmup_steps) or --training.clip 1"
             )
+
+    def _origin(self, step: int) -> str:
+        """Where a bad step went wrong. It can be computed again, since it has changed no weight."""
+        if self.world.size > 1:
+            return ""
+        torch.manual_seed(keys.step_seed(self.settings.seed, step + 1, self.world.rank))
+        with closing(self.data.inputs(step, step + 1)) as reads:
+            batch = self.data.prepare(*next(reads))
+        progress = torch.full_like(self.step_count, step) / self.num_steps
+        with suppress(torch.OutOfMemoryError):  # without compilation a step needs more
+            for part in batch.parts(self.settings.memory.accumulate):
+                with self.draws.of(part.keys, len(part.views)):
+                    found = origin(self.objective, part, progress, autocast(self.world.device, self.settings.precision))
+                if found:
+                    return f", {found}"
+            is_compiled = compiles(self.world.device, self.settings.compile)
+            return ", though not when computed again" + (" without --training.compile" if is_compiled else "")
+        return ""
 
     # ---- the whole run
 
