@@ -150,7 +150,7 @@ def test_several_labels_are_named(tmp_path):
     write_folder(tmp_path, {"pizza,yellow": 2, "pizza": 1, "red; round": 1})
     assert open_folder(tmp_path, Layout())["all"].notes == (
         f"{tmp_path}: 3 pictures have labels such as 'pizza,yellow', each read as one class; several labels per "
-        "picture are read from a labels.json, or from a table with --data.layout.label_separator",
+        "picture are read from a labels.json, or from a table with --data.layout.label_separator ','",
     )
     (tmp_path / "classes.json").write_text(json.dumps(["pizza,yellow", "pizza", "red; round"]))
     assert open_folder(tmp_path, Layout())["all"].notes == (), "somebody has said that these are the classes"

@@ -123,7 +123,10 @@ def test_without_a_separator_a_list_is_one_class_and_a_note_says_so(tmp_path):
     source = opened(tmp_path / "x.csv")
     assert isinstance(source.targets, ClassLabels) and source.classes == ("a", "a|b", "b")
     assert "2 pictures have labels such as 'a|b', each read as one class" in source.notes[0]
-    assert "--data.layout.label_separator" in source.notes[0]
+    assert "--data.layout.label_separator '|'" in source.notes[0]
+    (tmp_path / "y.csv").write_text("path,label\n0.png,a;b\n1.png,\n2.png,b")
+    with pytest.raises(UserError, match=r"line 3: no label. .* several or none: --data.layout.label_separator ';'"):
+        opened(tmp_path / "y.csv")
 
 
 def test_one_label_for_each_file_in_a_json(tmp_path):

@@ -158,15 +158,20 @@ def is_missing(mark: str) -> bool:
     return mark.strip().lower() in ("", "nan")
 
 
+def separator_in(label: str) -> str | None:
+    """What stands between the parts of what looks like a list of labels."""
+    return next((mark for mark in SEPARATORS if mark in label), None)
+
+
 def _several_labels(labels: Indices, classes: Sequence[str], where: str) -> tuple[str, ...]:
     """A note where classes look like lists of labels."""
-    joined = [number for number, name in enumerate(classes) if any(mark in name for mark in SEPARATORS)]
+    joined = [number for number, name in enumerate(classes) if separator_in(name)]
     if not joined:
         return ()
-    num = int(np.isin(labels, joined).sum())
+    num, first = int(np.isin(labels, joined).sum()), classes[joined[0]]
     return (
-        f"{where}: {num:,} pictures have labels such as {classes[joined[0]]!r}, each read as one class; several "
-        "labels per picture are read from a labels.json, or from a table with --data.layout.label_separator",
+        f"{where}: {num:,} pictures have labels such as {first!r}, each read as one class; several labels per picture "
+        f"are read from a labels.json, or from a table with --data.layout.label_separator '{separator_in(first)}'",
     )
 
 

@@ -24,6 +24,7 @@ from vitreous.data.names import (
     label_column_of,
     matched,
     numbered,
+    separator_in,
     split_of,
     unlabelled,
 )
@@ -77,7 +78,9 @@ def open_table(path: Path, layout: Layout) -> dict[str, Source]:
     have_masks = _name_masks(rows)
     for row in rows:
         if not row.label and not (have_masks or flagged or layout.label_separator):
-            raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.")
+            mark = next(filter(None, (separator_in(one.label) for one in rows)), None)
+            hint = f" Where pictures have several or none: --data.layout.label_separator '{mark}'." if mark else ""
+            raise UserError(f"{path}, line {row.line}: no label. Fill it in, or remove the line.{hint}")
         splits.setdefault(_split(path, row.line, row.split), []).append(row)
     if not splits:
         raise UserError(f"{path}: no rows.")
