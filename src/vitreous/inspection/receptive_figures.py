@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Mapping
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -72,4 +71,5 @@ def _draw(ax: Axes, field: ReceptiveField) -> None:
 
 def _pictures(found: Mapping[str, ReceptiveFields | str]) -> str:
     nums = {each.num_pictures for each in found.values() if not isinstance(each, str)}
-    return f" (over {np.max(list(nums))} pictures)" if nums else ""
+    most = max(nums, default=0)
+    return f" (over {most} picture{'s' if most > 1 else ''})" if nums else ""

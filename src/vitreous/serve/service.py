@@ -53,7 +53,7 @@ class Service:
         assert model.description is not None
         if kind not in model.description["can"]:
             closed = model.description["closed"] if kind == "attention" else None
-            why = closed or f"what it has is {', '.join(f'/v1/{one}' for one in model.description['can'])}"
+            why = closed or f"it has {', '.join(f'/v1/{one}' for one in model.description['can'])}"
             raise Refused(404, f"the model {model.name} cannot {kind}: {why}")
         return model
 
