@@ -1,7 +1,9 @@
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
 from dataclasses import replace
 
 import pytest
@@ -21,6 +23,7 @@ from vitreous.recipes.segment import rendered_segmenter
 from vitreous.recipes.words import rendered_clip
 from vitreous.tasks.segment import SegmentSettings
 from vitreous.training.checkpoint import Checkpoints
+from vitreous.training.loop import Loop
 from vitreous.training.run import RunDirectory
 from vitreous.words.pairs import train_tokenizer
 
@@ -196,6 +199,20 @@ def test_a_run_that_does_not_resume_exactly_is_noticed(run, monkeypatch):
     assert "resume: steps 1 to 8, without a stop and with one after 4: the losses differ" in wrong(
         verify(run, resume=True)
     )
+
+
+def test_a_signal_is_no_finding(run, monkeypatch, capsys):
+    def signalled(loop, *inputs):
+        if int(loop.step_count) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(loop, *inputs)
+
+    step = Loop.step
+    monkeypatch.setattr(Loop, "step", signalled)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run), "--resume"])
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "vitreous: SIGTERM: stopped\n"
 
 
 def test_what_is_no_run(tmp_path):

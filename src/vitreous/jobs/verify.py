@@ -18,9 +18,11 @@ from vitreous.jobs import words
 from vitreous.jobs.data import OpenData
 from vitreous.jobs.train import train
 from vitreous.recipes.recipe import Recipe, read_recipe
+from vitreous.signals import Stopped
 from vitreous.storage import atomic
 from vitreous.training.checkpoint import Checkpoints
 from vitreous.training.run import RunDirectory
+from vitreous.training.stopping import StoppedError
 from vitreous.weights import own
 
 STEPS = 8  # to take twice
@@ -180,6 +182,8 @@ def _resume(directory: RunDirectory, recipe: Recipe, splits: Splits) -> Check:
                 for stop in stops:
                     train(read_recipe(copy / "recipe.json"), copy, False, lambda _: splits, until=stop)
             difference = _difference(*(RunDirectory(copy) for copy in copies))
+    except (Stopped, StoppedError) as error:  # which is no finding, and what was saved is gone with the copies
+        raise Stopped(error.number) from error
     except UserError as error:
         return Check("resume", False, str(error))
     steps = f"steps {start + 1:,} to {end:,}, without a stop and with one after {halfway:,}"

@@ -20,7 +20,7 @@ class StoppedError(EndedTogetherError):
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
-        self.exit_code = Stopped(number).exit_code
+        self.number, self.exit_code = number, Stopped(number).exit_code
 
 
 class StopSignals(Hearing):
