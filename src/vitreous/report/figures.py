@@ -99,7 +99,7 @@ def headline_curve(rows: Rows, headline: str) -> Figure:
             shares = [100 * value for value in values]
             axes.plot(epochs, shares, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=label)
     axes.set(xlabel="epoch", ylabel=f"{headline} (%)", xlim=(0, None))
-    axes.legend(loc="lower right")
+    axes.legend()
     return drawn
 
 
