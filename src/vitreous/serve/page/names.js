@@ -177,7 +177,7 @@ const spanOf = ({ levels }) => (levels ? Math.max(...levels) - Math.min(...level
 function inWords(top) {
   if (top.length === 0) return "Type what might be in the picture.";
   const [{ label, probability, match }] = top;
-  if (top.length === 1 && match !== undefined) return `That this belongs to the picture: ${percent(match)}.`;
+  if (top.length === 1 && match !== undefined) return `The probability that this fits the picture: ${percent(match)}, whatever else may be in it.`;
   if (top.length === 1) return "One name alone has no probability: type another to compare it with.";
   return `Most likely ${label}: ${percent(probability)}, among these. Leave the right one out, and another wins.`;
 }
