@@ -10,7 +10,7 @@ from vitreous.weights.describe import describe
     ("name", "size", "num_classes", "expected"),
     [
         ("vit_s16", (384, 384), 21_843, "a ViT-S/16 at 384 px with 21,843 classes"),
-        ("vit_h14", (224, 280), 0, "a ViT-H/14 at 224 x 280 px without a head"),
+        ("vit_h14", (224, 280), 0, "a ViT-H/14 at 280 x 224 px without a head"),
         ("r26_vit_s32", (224, 224), 10, "a hybrid ViT-S/32 at 224 px with 10 classes"),
         ("bit_r50x3", (224, 224), 10, "a BiT R50x3 at 224 px with 10 classes"),
     ],

@@ -196,7 +196,7 @@ def test_a_detectors_statistics_are_checked_too() -> None:
 
 
 def test_a_crop_that_is_no_square_cannot_be_written() -> None:
-    with pytest.raises(UserError, match="32 x 64"):
+    with pytest.raises(UserError, match="64 x 32"):
         write_preprocessing(Preprocessing(size_px=(32, 64)))
 
 

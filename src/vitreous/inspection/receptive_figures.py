@@ -54,7 +54,7 @@ def _label(name: str, fields: tuple[ReceptiveField, ...]) -> str:
     lines = textwrap.wrap(name, 16)
     if lines and fields:
         height, width = fields[0].field.shape
-        lines.append(f"{height} x {width} px")
+        lines.append(f"{width} x {height} px")
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from vitreous.weights.card import Card
 def describe(card: Card) -> str:
     """'a ViT-S/16 at 384 px with 21,843 classes'."""
     height, width = card.model.picture_px
-    size = f"{height} px" if height == width else f"{height} x {width} px"
+    size = f"{height} px" if height == width else f"{width} x {height} px"
     if isinstance(card.task, ImageTextSettings):
         head = " with a text tower"
     else:

@@ -158,7 +158,7 @@ class DetrFormat(Format):
             return []
         height, width = card.model.picture_px
         return [
-            f"its files give no fixed picture size: pictures are shown whole in {height} x {width} px, with padding"
+            f"its files give no fixed picture size: pictures are shown whole in {width} x {height} px, with padding"
         ]
 
     # ---- both ways

@@ -97,7 +97,7 @@ class EomtFormat(MaskQueryFormat):
             raise UserError(f"{self.name} has a class token without a position, and LayerScale: this model has not")
         height, width = vit.picture_px
         if height != width or not isinstance(vit.patch, int):
-            raise UserError(f"{self.name} has square pictures and patches, not {height} x {width} px")
+            raise UserError(f"{self.name} has square pictures and patches, not {width} x {height} px")
         return vit
 
     # ---- writing

@@ -116,7 +116,7 @@ class MaskQueryFormat(Format):
         if OUTPUT not in given.documents[CONFIG]:
             notes.append("its files do not say whether it is for classes or for objects: read as a class per pixel")
         if self._canvas(given) is None:
-            notes.append(f"its files give no fixed picture size: pictures are resized to {height} x {width} px")
+            notes.append(f"its files give no fixed picture size: pictures are resized to {width} x {height} px")
         return notes
 
     # ---- both ways

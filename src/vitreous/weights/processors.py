@@ -154,7 +154,7 @@ def write_preprocessing(preprocessing: Preprocessing) -> dict[str, Any]:
     tall, wide = enlarged(p.size_px, p.crop_fraction)
     if p.crop == "centre" and height != width:
         raise UserError(
-            f"{FILE} cannot say that pictures are cut to {height} x {width} from the centre: it knows squares only"
+            f"{FILE} cannot say that pictures are cut to {width} x {height} from the centre: it knows squares only"
         )
     return {
         "image_processor_type": "BitImageProcessor",

@@ -133,7 +133,7 @@ def assumptions(given: Given, card: Card) -> list[str]:
     if isinstance(model, ViTSettings) and told is not None and told != model.picture_px:
         height, width = model.picture_px
         lines.append(
-            f"its patches cover {height} x {width} px: ours are made of that size, where timm's may be {told[0]} x "
-            f"{told[1]}, of which it drops the rest"
+            f"its patches cover {width} x {height} px: ours are made of that size, where timm's may be {told[1]} x "
+            f"{told[0]}, of which it drops the rest"
         )
     return lines

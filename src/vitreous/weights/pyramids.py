@@ -113,7 +113,7 @@ class Pyramid(Format):
         if self.library in ("timm", "transformers") and given.documents:
             return []
         height, width = card.model.picture_px
-        return [f"its files do not record the preprocessing: the centre {height} x {width} px, ImageNet's mean"]
+        return [f"its files do not record the preprocessing: the centre {width} x {height} px, ImageNet's mean"]
 
     # ---- both ways
 
