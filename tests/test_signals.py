@@ -119,6 +119,29 @@ with signals.Process() as process:
     assert process.returncode == 128 + signal.SIGTERM
 
 
+def test_where_python_drops_what_is_raised_a_signal_ends_the_command_after_that() -> None:
+    """As while torch's loader waits for its readers to end, in __del__: Python would print a traceback, and go on."""
+    code = """
+import time
+from vitreous import signals
+
+class Slow:
+    def __del__(self):
+        print("waits", flush=True)
+        time.sleep(0.3)
+
+with signals.Process() as process:
+    process.hear()
+    Slow()
+    time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=5)[1] == "vitreous: SIGTERM: stopped\n"
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("consequence", [None, ImportError("cannot load module more than once per process")])
 def test_what_a_library_makes_of_a_signal_still_ends_the_command(
     handlers: list[object], consequence: Exception | None

@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 GRACE_S = 8.0  # that a command which is to end at once may take, then it is ended wherever it is
+AGAIN_S = 0.2
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -66,8 +67,8 @@ class Hearing:
             signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT or not _is_leaving():  # schedulers and torchrun may both send the same
-            self.received = number
+        self.received = number
+        if not _is_leaving() and not _is_deleting(frame):  # schedulers and torchrun may both send the same
             raise Stopped(number)
 
 
@@ -77,6 +78,13 @@ def _is_leaving() -> bool:
     while error is not None and getattr(error, "exit_code", 0) <= 128:
         error = error.__context__
     return error is not None
+
+
+def _is_deleting(frame: FrameType | None) -> bool:
+    """Whether an object is being deleted: Python prints what is raised there, and drops it."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 class Process(Hearing):
@@ -106,14 +114,18 @@ class Process(Hearing):
             signal.signal(number, lambda *_: os._exit(code))
 
     def _watch(self, heard: int) -> None:
-        """Python calls handlers between two of its own instructions, and a library may wait for long inside one."""
+        """Sends a signal again, since what was raised may have been dropped. In the end nothing is raised: Python calls
+        handlers between two of its own instructions, and a library may wait for long inside one."""
         while True:
             number = os.read(heard, 1)[0]
-            if number in ENDING and _ends_at_once(number):
-                time.sleep(GRACE_S)
-                if _ends_at_once(number):
+            given_up = time.monotonic() + GRACE_S
+            while number in ENDING and _ends_at_once(number):
+                time.sleep(AGAIN_S)
+                if time.monotonic() > given_up and _ends_at_once(number):
                     print(f"vitreous: {Stopped(number)}", file=sys.stderr, flush=True)
                     os._exit(Stopped(number).exit_code)
+                if _ends_at_once(number):  # or a run has begun to note it, or the command is over
+                    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     def _ignore(self) -> None:
         for number in self._before:
