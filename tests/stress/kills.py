@@ -20,6 +20,7 @@ TURNS = [
 RANKS = {"sharded": 2}  # that train together
 WRITE_S = 0.008  # so long, about, a checkpoint is being written here
 PATIENCE_S = 60.0
+STATED = {"VITREOUS_RANK_TIMEOUT_S": "60"}  # for one whose other was killed before they met
 
 
 def trial(number: int, folder: Path, shared: Path) -> Facts:
@@ -31,7 +32,7 @@ def trial(number: int, folder: Path, shared: Path) -> Facts:
     for attempt in range(10):  # earlier and earlier, where it had ended before
         shutil.rmtree(out, ignore_errors=True)
         after_s = draws.uniform(0, takes_s) * 0.6**attempt
-        commands = together(scenario.words(shared, out), folder / f"killed-{attempt}", ranks)
+        commands = together(scenario.words(shared, out), folder / f"killed-{attempt}", ranks, STATED)
         if _killed(commands, out, after_s, in_a_write, draws):
             break
     else:
