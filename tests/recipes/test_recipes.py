@@ -93,7 +93,7 @@ def test_json_round_trip(name, tmp_path):
 @pytest.mark.parametrize("recipe", [*RECIPES.values(), finetune], ids=lambda recipe: recipe.__name__)
 def test_docstring_tells_command_cost_score_and_section(recipe, tmp_path):
     first, *rest = (recipe.__doc__ or "").strip().splitlines()
-    assert len(first) > 30
+    assert len(first) > 30 and first.endswith("."), "it stands alone in `vitreous list`"
     text = "\n".join(rest)
     command = re.search(r"^ +Command: +(vitreous .+)$", text, re.MULTILINE)
     assert command

@@ -51,8 +51,7 @@ def cifar10_matching(teacher: str = "vitreous-s", picture_px: int = 32, epochs: 
 
 
 def cifar10_noisy_student(labels: int = 4000, steps: int = 12_000) -> Recipe:
-    """Few labels and many pictures, for `selftrain`: a plain ViT with augmentation, dropout and stochastic depth as
-    noise.
+    """Few labels and many pictures, for `selftrain`: a plain ViT under noise (augmentation, dropout, stochastic depth).
 
     Command:  vitreous selftrain cifar10_noisy_student --data.val_fraction 0
               for labels and pictures of your own: --data.where LABELLED --data.train_limit none --unlabelled FOLDER
