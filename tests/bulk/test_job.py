@@ -170,7 +170,14 @@ def test_a_list_names_pictures_and_shards(folder, tmp_path):
     assert found["name"].to_pylist() == [f"{at}/01.png", *members, "/nowhere/x.png", f"{at}/02.png"]
     assert found["error"].to_pylist()[-2] == "No such file or directory"
     with pytest.raises(UserError, match="nowhere: no such file or folder"):
-        embed(folder, tmp_path / "mistyped", tmp_path / "nowhere")
+        embed(folder, tmp_path / "refused" / "mistyped", tmp_path / "nowhere")
+    (tmp_path / "list.csv").write_text("path\na.png\n")
+    with pytest.raises(UserError, match=r"list\.csv: a table; .*\.txt"):
+        embed(folder, tmp_path / "refused" / "table", tmp_path / "list.csv")
+    (tmp_path / "list.txt").write_text("")
+    with pytest.raises(UserError, match="no pictures to embed"):
+        embed(folder, tmp_path / "refused" / "empty", tmp_path / "list.txt")
+    assert not list((tmp_path / "refused").iterdir())
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from vitreous.errors import UserError, first_line
 from vitreous.terminal import note
 
 LISTS = (".txt", ".list")
+TABLES = (".csv", ".tsv")
 
 
 def plan(words: Sequence[str], per_part: int, root: Path, lines: BinaryIO | None = None) -> Iterator[Part]:
@@ -89,6 +90,8 @@ def _found(words: Iterable[str], root: Path, lines: BinaryIO | None) -> Iterator
             skipped = Skipped(word)
             yield from files_under(word, root, skipped)
             note(*skipped.notes())
+        elif found.suffix in TABLES:
+            raise UserError(f"{word}: a table; list the paths of its pictures, one per line, in a .txt")
         elif found.suffix in (*SUFFIXES, *SHARDS) or is_url(word) or (root / word).exists():
             yield _sized(word, root)
         else:  # a picture that is missing gets a row that says so; a folder has none

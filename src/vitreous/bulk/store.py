@@ -82,6 +82,7 @@ class LocalStore(Store):
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
+        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -93,7 +94,12 @@ class LocalStore(Store):
         with lock:
             for folder in filter(Path.is_dir, (self.path, self.path / "rows", self.path / "begun")):
                 atomic.sweep(folder)
-            yield
+            try:
+                yield
+            except UserError:
+                if is_new and self.names() in ([], ["plan.jsonl"]):  # what is refused leaves no folder behind
+                    atomic.remove(self.path)
+                raise
 
 
 class RemoteStore(Store):
