@@ -152,7 +152,8 @@ def test_some_files_may_be_missing(tmp_path):
         ("path,label,split\nx/0000.png,a,train\nx/0001.png,a,\n", None, "some rows name a split"),
         ('path,label\nx/0000.png,"a\nx/0001.png,b\n', None, "cannot be read as a table .unexpected end of data"),
         ("path,label\n", None, "no rows"),
-        ("", None, "no path column"),
+        ("", None, r"table\.csv: empty"),
+        ("path,words\nx/0000.png,a cat\n", None, r"captions with --data\.layout\.caption_column"),
     ],
 )
 def test_errors(tmp_path, text, column, message):

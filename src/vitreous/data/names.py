@@ -229,7 +229,8 @@ def column(names: Sequence[str], wanted: str | None, usual: Sequence[str], what:
     for name in usual:
         if name in names:
             return name
-    setting = f" Name it with --data.layout.{what}_column." if what in ("label", "path", "caption") else ""
+    setting = f" Name it with --data.layout.{what}_column" if what in ("label", "path", "caption") else ""
+    setting += ", or one of captions with --data.layout.caption_column." if what == "label" else "." if setting else ""
     raise UserError(f"{where}: no {what} column ({', '.join(usual)}) among {_shown(names)}.{setting}")
 
 

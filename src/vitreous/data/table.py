@@ -246,7 +246,9 @@ def _cells(path: Path, layout: Layout) -> Cells:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as a table ({reason}).") from None
-    names = found[0][1] if found else []
+    if not found:
+        raise UserError(f"{path}: empty.")
+    names = found[0][1]
     has_header = not any(map(_is_picture, names))
     if has_header:
         found = found[1:]
