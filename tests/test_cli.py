@@ -133,7 +133,11 @@ def test_help_of_a_recipe_that_needs_arguments(capsys):
     [
         (["trian"], "Did you mean train or selftrain?"),
         (["--verison"], "Did you mean --version?"),
-        (["list", "recipe"], "invalid choice: 'recipe'"),
+        (["list", "recipe"], "'recipe' is not one of recipes, models"),
+        (["list", "recipe"], "Did you mean recipes? `vitreous list --help`"),
+        (["fit", "x", "--minutes", "abc"], "--minutes: 'abc' is not a number. `vitreous fit --help`"),
+        (["serve", "x", "--port", "8.5"], "--port: '8.5' is not a whole number"),
+        (["serve", "x", "--port"], "vitreous: --port: expected one argument"),
         (["train"], "train needs a recipe"),
         (["train", "fashon_vit"], "Did you mean fashion_vit"),
         (["train", "fashion_vit", "more"], "does not take more"),

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; `{self.prog} --help` shows what it takes")
+        raise UserError(f"{in_our_words(message)} `{self.prog} --help` shows what it takes")
 
     def known(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
@@ -36,6 +37,19 @@ class Parser(argparse.ArgumentParser):
             f"`{self.prog}` does not take {word}.{did_you_mean(word, self.known())} "
             f"`{self.prog} --help` shows what it takes"
         )
+
+
+KINDS = {"int": "a whole number", "float": "a number"}
+
+
+def in_our_words(message: str) -> str:
+    """argparse's own messages about an option's value, worded like those about settings."""
+    if found := re.fullmatch(r"argument (.+): invalid (int|float) value: (.+)", message):
+        return f"{found[1]}: {found[3]} is not {KINDS[found[2]]}."
+    if found := re.fullmatch(r"argument (.+): invalid choice: '(.+)' \(choose from (.+)\)", message):
+        choices = [each.strip("'") for each in found[3].split(", ")]
+        return f"{found[1]}: {found[2]!r} is not one of {', '.join(choices)}.{did_you_mean(found[2], choices)}"
+    return message.removeprefix("argument ") + "."
 
 
 def main(arguments: list[str] | None = None) -> None:

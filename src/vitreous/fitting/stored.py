@@ -19,7 +19,7 @@ import torch
 from vitreous import settings
 from vitreous.data.check import DataReport
 from vitreous.data.fingerprint import names_digest
-from vitreous.errors import UserError
+from vitreous.errors import UserError, did_you_mean_beside
 from vitreous.evaluation.full import evaluation_of
 from vitreous.fitting.after import inspected_findings, scored_part, shown_as
 from vitreous.fitting.begun import Begun
@@ -47,6 +47,8 @@ def keep(result: Fitted[Any]) -> None:
 def stored(run: str | Path, device: torch.device | str = "cpu") -> Fitted[Any]:
     """The result of a finished fit. The model is inspected on `device`."""
     run = Path(run)
+    if not run.is_dir():
+        raise UserError(f"{run}: no such run.{did_you_mean_beside(run)}")
     if not (run / "plan.json").is_file():
         raise UserError(f"{run}: not a run of `vitreous fit`; `vitreous evaluate` measures other runs")
     begun = Begun.load(run)
