@@ -1,6 +1,7 @@
 """Two towers: they keep every objective's promises, and a text tower does what CLIP's and SigLIP's do."""
 
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,16 @@ def test_a_tokenizer_that_a_failed_start_left_is_not_kept(table, tmp_path):
     larger = replace(recipe.objective, text=replace(text, vocabulary=540))
     train(replace(recipe, objective=larger), tmp_path / "run", read_test=False)
     assert len(Trained.load(tmp_path / "run").tokenizer()) == 540
+
+
+def test_a_missing_tokenizer_is_told_before_pictures_are_read(table, tmp_path, monkeypatch):
+    recipe, unread = shrunk_words(rendered_clip(), table), lambda _: pytest.fail("pictures were read")
+    with pytest.raises(UserError, match="nowhere: there is no tokenizer"):
+        named = replace(recipe, objective=replace(recipe.objective, tokenizer="nowhere"))
+        train(named, tmp_path / "run", open_data=unread)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r"pip install 'vitreous\[words\]'"):
+        train(recipe, tmp_path / "run", open_data=unread)
 
 
 def test_captions_are_needed():

@@ -24,7 +24,7 @@ from vitreous.jobs.build import (
     with_batch_that_fits,
 )
 from vitreous.jobs.data import OpenData
-from vitreous.jobs.words import with_words
+from vitreous.jobs.words import check_tokenizer, with_words
 from vitreous.nn.shards import fitted, whole
 from vitreous.objectives.base import Objective
 from vitreous.recipes.recipe import Recipe
@@ -123,6 +123,7 @@ def _train(
             return finished
         recipe = resuming.as_begun(directory, recipe)
         check_models(recipe)
+        check_tokenizer(recipe)
         splits = open_data(recipe.data)
         resuming.check_pictures(directory, recipe.data.where, splits, owner=world.is_first)
         if world.is_first:

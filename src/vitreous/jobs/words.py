@@ -15,10 +15,21 @@ from vitreous.training.devices import World
 from vitreous.training.run import RunDirectory
 from vitreous.weights.trained import Trained
 from vitreous.words.files import read_tokenizer
-from vitreous.words.pairs import train_tokenizer
+from vitreous.words.pairs import library, train_tokenizer
 from vitreous.words.tokenizer import Tokenizer
 
 KEPT = "tokenizer.json"  # in the folder of a run: resuming reads the one it started with
+
+
+def check_tokenizer(recipe: Recipe) -> None:
+    """An error, before any picture is read, if the tokenizer is not there, or what would train one."""
+    objective = recipe.objective
+    if not isinstance(objective, ImageTextSettings):
+        return
+    if objective.tokenizer is not None:
+        read_tokenizer(objective.tokenizer, objective.text.context)
+    elif not recipe.start_head:
+        library()
 
 
 def with_words(
