@@ -1,6 +1,6 @@
 """What models of pictures and words learn, run by run, as docs/RESULTS.md tells it.
 
-    python benchmarks/words.py --rates 5e-4 1e-3 --at_once --data flickr8k --out docs/results/words.json
+    python benchmarks/words.py --rates 5e-4 1e-3 --at_once --data flickr8k --out words.json
 
 `rendered` is rendered_clip, measured on what it has seen and on colours and shapes that never met; the others learn
 Flickr8k (`--data`: its folder) from scratch, from vitreous-s, by SigLIP's loss, and with vitreous-s locked. What
