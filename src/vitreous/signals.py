@@ -48,10 +48,7 @@ class Hearing:
         if threading.current_thread() is not threading.main_thread():  # where signals cannot be caught
             return self
         for number in ENDING:
-            self._before[number] = before = signal.signal(number, self._hear)
-            outer = getattr(before, "__self__", None)
-            if isinstance(outer, Hearing):  # what it raised may have been dropped: by a callback, or a library's import
-                self.received = self.received or outer.received
+            self._before[number] = signal.signal(number, self._hear)
         return self
 
     def __exit__(
@@ -141,14 +138,28 @@ def _exit_code(error: BaseException | None) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
+class _Later(Hearing):
+    """Notes a signal."""
+
+    def __exit__(self, *error: object) -> None:
+        self._end(None)
+        if self.received:
+            signal.raise_signal(self.received)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+
+
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Processes started inside do not hear the signals; the one that started them ends them. Not on Windows."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """Processes started inside never hear the signals; the one that starts them hears them afterwards, and ends them.
+    Windows has no masks."""
+    with _Later():
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -339,6 +339,27 @@ def test_an_idle_reader_that_was_stopped_is_waited_for_no_longer_than_stated(the
     assert ("ReaderStalledError: the processes that read pictures" in ended.stderr) == (code == 1)
 
 
+SIGNALLED = """
+import os, signal
+from multiprocessing.process import BaseProcess
+from test_loader import SIZE, EvalLoader, Made
+from vitreous.signals import Process
+start = BaseProcess.start
+BaseProcess.start = lambda process: (start(process), os.kill(os.getpid(), signal.SIGUSR1))
+with Process() as process:
+    process.hear()
+    list(EvalLoader(Made(40), SIZE, 8, workers=2))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="nothing is forked here")
+def test_a_signal_while_readers_are_started_waits_until_they_are_known():
+    """Or nobody ends those that are running already, and Python waits for them for ever."""
+    command, here = [sys.executable, "-c", SIGNALLED], Path(__file__).parent
+    ended = subprocess.run(command, check=False, cwd=here, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (138, "vitreous: SIGUSR1: stopped\n")
+
+
 # ---- Compilation
 
 

@@ -218,9 +218,9 @@ def _begun(loader: DataLoader[Any], watch: "_Watch") -> Iterator[Any]:
         # Schedulers and terminals signal them too. Who reads for a step that others wait for must not end before it.
         with signals.unheard():
             items = iter(loader)
-    if loader.num_workers:
-        watch.over(getattr(items, "_workers", ()))
-        _ENDS.take_over()
+            if loader.num_workers:
+                watch.over(getattr(items, "_workers", ()))
+                _ENDS.take_over()
     return items
 
 

@@ -2,6 +2,7 @@
 
 import signal
 from types import FrameType, TracebackType
+from typing import Self
 
 from vitreous.errors import UserError
 from vitreous.signals import Hearing, Stopped, named
@@ -25,6 +26,14 @@ class StoppedError(EndedTogetherError):
 
 class StopSignals(Hearing):
     """Notes the signals, so that the current step can be finished; a second Ctrl-C ends at once."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        for handler in self._before.values():
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, Hearing):  # what it raised may have been dropped: by a callback, or a library's import
+                self.received = self.received or outer.received
+        return self
 
     def stopped(self, where: str) -> StoppedError:
         number = self.received or signal.SIGTERM  # 0: another rank received it
