@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous import platforms
 from vitreous.batch import IGNORED, Batch
 from vitreous.tasks import box_precision
 from vitreous.tasks.box_metric import named_precisions, shown_sizes
@@ -81,25 +82,24 @@ def _best(prediction: InstanceMasks, batch: Batch) -> Iterator[_Best]:
     canvas = batch.images.shape[-2:]
     for at, (scores, queries) in enumerate(zip(*best, strict=True)):
         masks = prediction.masks[at, queries].float()
-        for axis in (0, 1):
-            masks = enlarged(masks, axis - 2, sizes[at][axis], extents[at][axis] * masks.shape[axis + 1] / canvas[axis])
+        down, across = (
+            between_cells(masks.shape[1 + axis], sizes[at][axis], extents[at][axis] / canvas[axis], masks.device)
+            for axis in (0, 1)
+        )
+        with platforms.full_precision(masks.device):
+            masks = down @ masks @ across.T
         shapes = masks > 0
         seen = shapes.flatten(1).any(dim=1)
         yield _Best(tuple(sizes[at]), scores[seen], labels[at, queries][seen], shapes[seen])
 
 
-def enlarged(maps: Tensor, axis: int, size: int, cells: float) -> Tensor:
-    """`size` values from the first `cells` along an axis: linear between the centres of cells, constant beyond the
-    outermost. Like `prediction.pixels.places`."""
-    at = (torch.arange(size, dtype=torch.float64, device=maps.device) + 0.5) * (cells / size) - 0.5
+def between_cells(num: int, size: int, share: float, device: torch.device) -> Tensor:
+    """(size, num): the weights that make `size` values along an axis of the first `share` of its cells: linear between
+    the centres of cells, constant beyond the outermost. Like `prediction.pixels.places`."""
+    cells = share * num
+    at = (torch.arange(size, dtype=torch.float64, device=device) + 0.5) * (cells / size) - 0.5
     at = at.clamp(0, max(0, int(np.ceil(cells - 1e-6)) - 1))
-    low = at.long().clamp(max=max(maps.shape[axis] - 2, 0))
-    share = (at - low).to(maps.dtype)
-    share = share if axis == -1 else share[:, None]
-    near = maps.index_select(axis, low)
-    if maps.shape[axis] == 1:
-        return near
-    return near + share * (maps.index_select(axis, low + 1) - near)
+    return (1 - (at[:, None] - torch.arange(num, device=device)).abs()).clamp(min=0).float()
 
 
 def _shape(bits: np.ndarray, number: int) -> np.ndarray:
