@@ -179,9 +179,8 @@ def test_the_map_is_that_of_masks_enlarged_as_for_the_metric(size, monkeypatch):
         masks[:, query] -= apart
     one = outcomes({"logits": logits.numpy(), "masks": masks.numpy()}, reading(), [size, size])[0]
     shown, place = one.objects(0.1), placed((64, 96), "letterbox", 1.0, size)
-    masks = masks[0][[each.query for each in shown]]
-    for axis in (0, 1):
-        masks = instance_metric.enlarged(masks, axis - 2, size[axis], place.extent[axis] / 4)
+    shares = [place.extent[axis] / (64, 96)[axis] for axis in (0, 1)]
+    masks = instance_metric.enlarged(masks[0][[each.query for each in shown]], size, shares)
     numbers, scores = [each.number for each in shown], [each.score for each in shown]
     expected = merged(numbers, scores, [masks.numpy()], size)
     merging = one.panoptic(0.1)

@@ -1,6 +1,6 @@
 """How well shapes of objects are found: COCO's average precision of masks, at the pictures' original sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -81,19 +81,20 @@ def _best(prediction: InstanceMasks, batch: Batch) -> Iterator[_Best]:
     sizes, extents = (one.flip(1).long().tolist() for one in shown_sizes(batch))
     canvas = batch.images.shape[-2:]
     for at, (scores, queries) in enumerate(zip(*best, strict=True)):
-        masks = prediction.masks[at, queries].float()
-        down, across = (
-            between_cells(masks.shape[1 + axis], sizes[at][axis], extents[at][axis] / canvas[axis], masks.device)
-            for axis in (0, 1)
-        )
-        with platforms.full_precision(masks.device):
-            masks = down @ masks @ across.T
-        shapes = masks > 0
+        shares = [extents[at][axis] / canvas[axis] for axis in (0, 1)]
+        shapes = enlarged(prediction.masks[at, queries].float(), sizes[at], shares) > 0
         seen = shapes.flatten(1).any(dim=1)
         yield _Best(tuple(sizes[at]), scores[seen], labels[at, queries][seen], shapes[seen])
 
 
-def between_cells(num: int, size: int, share: float, device: torch.device) -> Tensor:
+def enlarged(maps: Tensor, size: Sequence[int], shares: Sequence[float]) -> Tensor:
+    """(n, h, w) -> (n, H, W): the first shares of the rows and columns, at the size of a picture."""
+    down, across = (_between_cells(maps.shape[1 + axis], size[axis], shares[axis], maps.device) for axis in (0, 1))
+    with platforms.full_precision(maps.device):
+        return down @ maps @ across.T
+
+
+def _between_cells(num: int, size: int, share: float, device: torch.device) -> Tensor:
     """(size, num): the weights that make `size` values along an axis of the first `share` of its cells: linear between
     the centres of cells, constant beyond the outermost. Like `prediction.pixels.places`."""
     cells = share * num
