@@ -137,6 +137,9 @@ LARGER_SETS = (
     *(training(f"voc_{kind}", "segmentation", 550, "mIoU on the same encoder and budget",
                f"voc_{kind} --data {{voc_seg}}", "--px 64", data=("voc_seg",), group="voc_seg")
       for kind in ("segmenter", "eomt", "mask2former")),
+    training("voc_swin", "segmentation", 550, "mIoU of Mask2Former on Swin-T from random weights",
+             "voc_mask2former --data {voc_seg} --start none --model swin_t", "--px 64", data=("voc_seg",),
+             group="voc_seg"),
 )
 MEASURED = (  # at commit 71f5535; transformers' forms are not compiled within minutes
     training("rendered_detr", "detection", 240, "AP >= 0.9 in 3 minutes", "rendered_detr --gpu true",
