@@ -153,10 +153,11 @@ def test_two_ranks_equal_one(runs, name):
 
 
 @pytest.mark.parametrize("name", ["cifar10_simclr", "cifar10_mocov3", "cifar10_byol"])
-def test_a_batch_is_not_cut(splits, name):
+def test_a_batch_is_neither_cut_nor_of_one_sample(splits, name):
     recipe = tiny(name)
-    cut = replace(recipe, training=replace(recipe.training, memory=MemorySettings(accumulate=2)))
-    objective = build_objective(cut, splits.train.classes)
-    with pytest.raises(UserError, match="compares the samples of a batch") as raised:
-        build_loop(cut, splits, objective, WORLD)
-    assert "\n" not in str(raised.value)
+    for changes in ({"memory": MemorySettings(accumulate=2)}, {"batch_size": 1}):
+        cut = replace(recipe, training=replace(recipe.training, **changes))
+        objective = build_objective(cut, splits.train.classes)
+        with pytest.raises(UserError, match="compares the samples of a batch") as raised:
+            build_loop(cut, splits, objective, WORLD)
+        assert "\n" not in str(raised.value)

@@ -142,6 +142,11 @@ class Loop:
                 "computed in parts: give --training.memory.accumulate 1 and, to save memory, "
                 "--training.memory.recompute true"
             )
+        if settings.batch_size == 1 and objective.across_samples:
+            raise UserError(
+                f"{type(objective).__name__} compares the samples of a batch with each other, so a batch of one "
+                "teaches it nothing: it needs at least two pictures, and a larger training.batch_size"
+            )
         self.step_count = torch.zeros((), dtype=torch.int64, device=world.device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=world.device)
         self.meter = Meter(world)
