@@ -58,6 +58,9 @@ def test_unusual_file_names(tmp_path):
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(UserError, match=r"no sub-folders.*--data.layout.label_pattern"):
         open_folder(tmp_path, Layout())
+    (tmp_path / "labels.csv").write_text("path,label\n")
+    with pytest.raises(UserError, match=r"labels\.csv holds the labels, give .*/labels\.csv"):
+        open_folder(tmp_path, Layout())
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "x.png").write_bytes(png(0))
     with pytest.raises(UserError, match="train: no sub-folders"):

@@ -91,7 +91,7 @@ def test_one_class_and_foreign_classes(tmp_path):
     with pytest.raises(UserError, match=r"only one class \(a\)"):
         DataSettings(where=str(tmp_path / "one")).build()
     (tmp_path / "one" / "labels.csv").touch()
-    with pytest.raises(UserError, match=r"If labels.csv beside it holds the labels, give .*one/labels.csv\."):
+    with pytest.raises(UserError, match=r"If labels.csv holds the labels, give .*one/labels.csv\."):
         DataSettings(where=str(tmp_path / "one")).build()
     assert DataSettings(where=str(tmp_path / "one"), need_labels=False).build().train.classes == ("a",)
     write_folder(tmp_path / "two" / "train", {"a": 5, "b": 5})

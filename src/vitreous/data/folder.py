@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitreous.data.base import PathList, Source
 from vitreous.data.images import Picture, read_orientation, read_picture
-from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, unlabelled
+from vitreous.data.names import ALL, Layout, matched, merged_trainval, numbered, split_of, table_hint, unlabelled
 from vitreous.data.several import from_file, labels_file
 from vitreous.data.skipped import Skipped
 from vitreous.data.targets import Targets
@@ -87,6 +87,8 @@ def _in_class_folders(folder: Path, skipped: Skipped) -> tuple[list[str], list[s
     marks: list[str] = []
     class_folders = subfolders(folder, skipped)
     if not class_folders:
+        if hint := table_hint(folder):
+            raise UserError(f"{folder}: no sub-folders of classes.{hint}")
         raise UserError(
             f"{folder}: no sub-folders. Put the pictures of each class into a sub-folder with its name; or list "
             "the labels of each file in a labels.json; or, if the file names contain them, give "

@@ -180,6 +180,12 @@ def unlabelled(num: int) -> Numbered:
     return NoTargets(num), (UNLABELLED,), ()
 
 
+def table_hint(folder: Path) -> str:
+    """For a folder whose pictures have no labels: a table in it may have them."""
+    table = min(folder.glob("*.[ct]sv"), default=None)
+    return "" if table is None else f" If {table.name} holds the labels, give {table}."
+
+
 # ---- Labels in file names
 
 

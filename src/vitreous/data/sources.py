@@ -13,7 +13,7 @@ from vitreous.data.base import BadFiles, Bare, Source, Subset, with_classes
 from vitreous.data.boxed import read_shapes
 from vitreous.data.joined import is_joined, open_joined
 from vitreous.data.memory import InMemory, estimated_bytes
-from vitreous.data.names import ALL, Layout, LayoutSettings, label_pattern
+from vitreous.data.names import ALL, Layout, LayoutSettings, label_pattern, table_hint
 from vitreous.data.opening import OWN, exists, found_at, opened
 from vitreous.data.order import OrderSettings
 from vitreous.data.splits import Splits, carve, limited, strata
@@ -167,8 +167,7 @@ def check_classes(train: Source, where: str = "") -> None:
         if not len(present):
             raise UserError(f"{train.name}: none of its pictures has an object to learn from.")
         name = train.classes[present[0]]
-        tables = sorted(path for path in Path(where).expanduser().glob("*.[ct]sv")) if where else []
-        instead = f" If {tables[0].name} beside it holds the labels, give {tables[0]}." if tables else ""
+        instead = table_hint(Path(where).expanduser()) if where else ""
         raise UserError(f"{train.name}: only one class ({name}). Learning from labels needs at least two.{instead}")
 
 
