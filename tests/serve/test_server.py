@@ -65,4 +65,4 @@ def test_a_model_that_is_none(tmp_path):
     command = [sys.executable, "-m", "vitreous", "serve", tmp_path / "nothing", "--no-open", "--port", "0"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == f"vitreous: nothing: {tmp_path / 'nothing'}: no such run, file or folder of weights\n"
+    assert found.stderr == f"vitreous: {tmp_path / 'nothing'}: no such run, file or folder of weights\n"

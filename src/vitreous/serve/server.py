@@ -78,9 +78,9 @@ def serve(settings: ServeSettings, say: Callable[[str], None] = print, opens: bo
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
         signal.signal(signal.SIGHUP, lambda *_: server.handle_exit(signal.SIGTERM, None))
     server.run(sockets=[listening])
-    failures = [f"{name}: {model.failure}" for name, model in service.models.items() if model.failure is not None]
-    if failures:
-        raise UserError(failures[0])
+    for name, model in service.models.items():
+        if model.failure is not None:
+            raise UserError(model.failure if model.where in model.failure else f"{name}: {model.failure}")
 
 
 class _Server(BoundedServer):
