@@ -171,7 +171,7 @@ class DataReport:
             return box_lines(self.classes, boxes)
         largest, smallest = int(np.argmax(counts)), int(np.argmin(counts))
         if counts[largest] == counts[smallest]:
-            return [f"{counts[0]:,} training pictures of every class"]
+            return [f"{counts[0]:,} training picture{'s' if counts[0] > 1 else ''} of every class"]
         return [
             f"largest class of train {self.classes[largest]} {counts[largest]:,}, smallest {self.classes[smallest]} "
             f"{counts[smallest]:,}: {self.imbalance:.1f} to 1"
