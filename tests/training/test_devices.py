@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +20,7 @@ from vitreous.errors import UserError
 from vitreous.models import ViTSettings
 from vitreous.recipes.fashion import fashion_vit
 from vitreous.settings import save
+from vitreous.training import devices
 from vitreous.training.devices import World, autocast, compiles, fresh, is_of_ranks
 from vitreous.training.graph import GraphedStep
 from vitreous.training.optim import SGDSettings
@@ -178,6 +180,24 @@ def test_of_the_ranks_that_torchrun_starts_on_a_host_one_says_why_all_end(tmp_pa
     assert codes == [2, 2], ended
     said = "".join(errors for _, errors in ended)
     assert said.count("\n") == 1 and ("with 'mine.txt' in it" if refused == "by one" else "cannot share evenly") in said
+
+
+def test_a_rank_whose_network_is_cut_does_not_wait_for_the_words_of_the_lost_one(monkeypatch):
+    class Silent:
+        def compare_set(self, *words):
+            threading.Event().wait(20)
+
+        check = compare_set
+
+    monkeypatch.setattr(devices._Words, "store", Silent())
+    monkeypatch.setattr(devices, "ANSWER_S", 0.05)
+    began = time.monotonic()
+    with (
+        pytest.raises(devices.LostRankError, match="rank 1 of 2 lost another one"),
+        World(1, 2, torch.device("cpu")).together(),
+    ):
+        raise RuntimeError("[gloo] Connection closed by peer")
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.gpu

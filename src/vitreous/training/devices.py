@@ -5,9 +5,10 @@ import gc
 import json
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp8"]
 Compile = Literal["auto"] | bool
 
 LOOK_S = 0.02  # between checks whether all ranks are here
+ANSWER_S = 2.0  # to wait for what another rank said at its end
 TIMEOUT = "VITREOUS_RANK_TIMEOUT_S"  # the environment variable for how long ranks wait for each other
 
 
@@ -195,19 +197,27 @@ class _Words:
     @classmethod
     def said(cls, word: dict[str, Any]) -> dict[str, Any]:
         """By the first that ended, which may be this one."""
-        with suppress(RuntimeError):
-            if cls.store is not None:
-                word = json.loads(cls.store.compare_set("ended", "", json.dumps(word)))
-        return word
+        return cls._answer(lambda store: store.compare_set("ended", "", json.dumps(word))) or word
 
     @classmethod
     def heard(cls) -> dict[str, Any] | None:
         """Its connections break when it ends, and it speaks before that."""
-        with suppress(RuntimeError):
-            if cls.store is not None and cls.store.check(["ended"]):
-                word: dict[str, Any] = json.loads(cls.store.get("ended"))
-                return word
-        return None
+        return cls._answer(lambda store: store.get("ended") if store.check(["ended"]) else b"")
+
+    @classmethod
+    def _answer(cls, question: Callable[[Any], bytes]) -> dict[str, Any] | None:
+        """Where the network is cut, there is no answer, and torch would wait for it without a limit."""
+        answers: list[bytes] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answers.append(question(cls.store))
+
+        if cls.store is not None:
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(ANSWER_S)
+        return json.loads(answers[0]) if answers and answers[0] else None
 
 
 def _among_ranks() -> tuple[int, int]:
