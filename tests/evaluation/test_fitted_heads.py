@@ -58,6 +58,13 @@ def test_a_class_of_one_picture_and_many_pictures():
     assert len(limited(features(100, 1), 30)) == 30 and len(limited(features(10, 1), 30)) == 10
 
 
+def test_one_picture_per_class_and_one_picture_alone():
+    """Pictures are left out in turn whatever their class; of one alone nothing is left to choose by."""
+    few = features(NUM_CLASSES, 1, noise=0.1)
+    assert accuracy(logistic_head(few, None, NUM_CLASSES), features(40, 2, noise=0.1)) == 1
+    assert logistic_head(features(1, 1), None, NUM_CLASSES) is None
+
+
 def test_heads_of_several_labels_are_scikit_learns_one_by_one():
     torch.manual_seed(0)
     values = torch.randn(150, 6)

@@ -57,8 +57,10 @@ def logistic_head(
     tolerance: float = LINEAR_TOLERANCE,
 ) -> FittedHead | None:
     """By L-BFGS, from the strongest penalty to weaker ones while that helps. `train` may contain several views of a
-    picture, with the same id. None if not even the strongest converges."""
+    picture, with the same id. None if not even the strongest converges, or if there is nothing to choose it by."""
     parts = [(train, val)] if val is not None else [(train.only(~out), train.only(out)) for out in _folds(train)]
+    if not parts:
+        return None
     starts: list[Tensor | None] = [None] * len(parts)
     found: dict[float, tuple[float, float]] = {}
     way = _Logistic(num_classes, class_weights, standardise, tolerance)
@@ -109,12 +111,15 @@ def limited(train: FeatureSet, most: int = MOST_FEATURES) -> FeatureSet:
 
 
 def _folds(train: FeatureSet) -> list[Tensor]:
-    """(N,) masks of what to leave out in turn: all views of a picture together, all classes in proportion."""
+    """(N,) masks of what to leave out in turn: all views of a picture together, all classes in proportion. None if there
+    is only one picture."""
     ids, first = _first_places(train.ids)
     fold_of = torch.zeros(len(ids), dtype=torch.int64)
     groups = by_class(train.only(first), seed=0) if train.labels.ndim == 1 else [torch.arange(len(ids))]
     for places in groups:
         fold_of[places] = torch.arange(len(places)) % FOLDS
+    if not fold_of.any():  # one picture per class
+        fold_of = torch.arange(len(ids)) % FOLDS
     fold = fold_of[torch.searchsorted(ids, train.ids)]
     masks = [fold == number for number in range(FOLDS)]
     return [mask for mask in masks if mask.any() and not mask.all()]

@@ -9,7 +9,6 @@ from vitreous.data.check import DataReport, check
 from vitreous.data.sources import DataSettings
 from vitreous.data.splits import Splits
 from vitreous.errors import UserError
-from vitreous.evaluation.heads import ENOUGH_TO_JUDGE
 from vitreous.fitting.candidates import Candidate
 from vitreous.fitting.choices import Plan
 from vitreous.fitting.first import FirstModel
@@ -131,11 +130,6 @@ def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> D
         raise UserError(
             f"{source.where}: {len(report.left_out):,} of {len(splits.train):,} training pictures also appear in the "
             f"validation or test part, such as {report.leaks[0].picture}. Separate the parts, or remove the copies"
-        )
-    if report.task == "classify" and max(report.train_counts) < 2 and report.size("val") < ENOUGH_TO_JUDGE:
-        raise UserError(
-            f"{source.where}: no class has more than one training picture, which is too few to try a model on any that "
-            "it has not seen. Add some"
         )
     for part in report.parts:
         if part.boxes is not None and part.boxes.total == part.boxes.crowd:
