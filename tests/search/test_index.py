@@ -237,17 +237,21 @@ def test_what_is_not_complete_is_not_searched(folder):
 # ---- refusals
 
 
-def test_another_model_is_refused(folder):
+def test_another_model_is_refused_and_one_that_was_moved_is_found_again(folder):
     save_towers(folder / "other", seed=1)
+    before = state(folder)
     opened = Index.open(str(folder / "index"))
     with pytest.raises(UserError, match=r"other: not the model that .*index was made with"):
         opened.embedder(str(folder / "other"))
     (folder / "towers").rename(folder / "moved")
-    with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there$"):
+    with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there; run the same .* new path"):
         open_served(str(folder / "index"), "cpu", None)
     with pytest.raises(UserError, match=r"towers: the model of .*index is no longer there; --model says"):
         opened.embedder()
     assert opened.embedder(str(folder / "moved")).width == 6
+    index(folder, "moved")
+    assert Index.open(str(folder / "index")).embedder().width == 6
+    assert state(folder) == before
 
 
 REFUSED = [

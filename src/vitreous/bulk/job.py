@@ -89,6 +89,9 @@ def _planned(request: Request, output: Output, opened: Opened) -> Plan:
         output.write_manifest({**about, "plan": {"sha256": planned.sha256, "parts": len(planned)}, "done": None})
         return planned
     _compare(output.where, there, about)
+    if there["model"] != about["model"]:  # the same one, which was moved
+        there = {**there, "model": about["model"]}
+        output.write_manifest(there)
     if request.work.grows:
         return _grown(request, output, there, parts)
     return output.write_plan(parts, like=there["plan"]["sha256"])

@@ -117,7 +117,8 @@ def open_served(where: str, device: str, threads: int | None) -> Served:
 
     if is_index(where):
         index = Index.open(where)
-        return TorchServed(index.model(), device, threads, index)
+        moved = "; run the same `vitreous index` command with its new path as --model"
+        return TorchServed(index.model(moved), device, threads, index)
     return TorchServed(where, device, threads)
 
 
