@@ -111,8 +111,8 @@ def limited(train: FeatureSet, most: int = MOST_FEATURES) -> FeatureSet:
 
 
 def _folds(train: FeatureSet) -> list[Tensor]:
-    """(N,) masks of what to leave out in turn: all views of a picture together, all classes in proportion. There are none
-    for one picture alone."""
+    """(N,) masks of what to leave out in turn: all views of a picture together, all classes in proportion. None are
+    left out of one picture alone."""
     ids, first = _first_places(train.ids)
     fold_of = torch.zeros(len(ids), dtype=torch.int64)
     groups = by_class(train.only(first), seed=0) if train.labels.ndim == 1 else [torch.arange(len(ids))]
