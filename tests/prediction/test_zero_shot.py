@@ -165,8 +165,8 @@ def test_predict_evaluate_and_convert(run, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["convert", "{run}", "{out}", "--classes", ""], "classes: 0 of them"),
-        (["convert", "{run}", "{out}", "--classes", " , "], "classes: 0 of them"),
+        (["convert", "{run}", "{out}", "--classes", ""], "classes: 0 given"),
+        (["convert", "{run}", "{out}", "--classes", " , "], "classes: 0 given"),
         (["convert", "{run}", "{out}", "--templates", "a {{}}"], "are for --classes"),
         (["convert", "{run}", "{out}", "--labelled", "{data}"], "are for --classes"),
         (["predict", "{run}", "{data}", "--templates", ""], "are for --classes"),

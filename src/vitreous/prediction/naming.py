@@ -38,8 +38,8 @@ def check(classes: Sequence[str], templates: Sequence[str], least: int = 2) -> N
             raise UserError(f"{name}: {shown(given)} is one text; a list of them is needed")
     if len(classes) < least:
         raise UserError(
-            f"classes: {len(classes)} of them; at least {least} must be given, with commas between them or one per "
-            "line of a file"
+            f"classes: {len(classes)} given, and at least {least} are needed, with commas between them or one per line "
+            "of a file"
         )
     twice = next((name for name, times in Counter(classes).items() if times > 1), None)
     if twice is not None:
