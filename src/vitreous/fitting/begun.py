@@ -121,7 +121,7 @@ def data_settings(request: Request) -> DataSettings:
 def checked(splits: Splits, source: DataSettings, out: Path, resumed: bool) -> DataReport:
     if splits.test is None:
         raise UserError(
-            f"{source.where}: no pictures are left to test a model on. Give every class at least two pictures, or add "
+            f"{source.where}: no pictures are left to test a model on. Give more, at least two of every class, or add "
             "a test part"
         )
     path = out / "data.json"
