@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -106,14 +107,19 @@ def test_both_towers_go_on_from_trained_ones(table, tmp_path):
         train(replace(on, start="vitreous-xs", objective=recipe.objective), tmp_path / "fourth", read_test=False)
 
 
-def test_a_tokenizer_that_a_failed_start_left_is_not_kept(table, tmp_path):
-    """It belongs to other settings."""
+def test_a_tokenizer_that_a_failed_start_left_is_not_kept(table, tmp_path, monkeypatch):
+    """It belongs to other settings. A start that was refused leaves none."""
     recipe = shrunk_words(rendered_clip(), table, steps=1)
     text = recipe.objective.text
     for change, named in (({"context": 2}, r"^objective\.text\.context: texts of 2 tokens"), ({"heads": 5}, "heads")):
         failing = replace(recipe.objective, text=replace(text, **change))
         with pytest.raises(UserError, match=named):
             train(replace(recipe, objective=failing), tmp_path / "run", read_test=False)
+        assert not (tmp_path / "run").exists()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("vitreous.jobs.train.build_objective", Mock(side_effect=KeyboardInterrupt))
+        train(recipe, tmp_path / "run", read_test=False)
+    assert (tmp_path / "run" / "tokenizer.json").is_file()
     larger = replace(recipe.objective, text=replace(text, vocabulary=540))
     train(replace(recipe, objective=larger), tmp_path / "run", read_test=False)
     assert len(Trained.load(tmp_path / "run").tokenizer()) == 540

@@ -33,7 +33,7 @@ from vitreous.training.environment import environment
 RUN = "run.json"
 FORMAT = "vitreous run 1"
 BEFORE_FORMATS = {"recipe.json", "environment.json"}  # the files of runs from before there was a run.json
-BEGUN = {RUN, "recipe.json", "environment.json", "pictures.json", "checkpoints"}  # before anything is learned
+BEGUN = {RUN, "recipe.json", "environment.json", "pictures.json", "tokenizer.json", "checkpoints"}  # before any step
 
 _held: set[Path] = set()  # directories that this process trains into
 
