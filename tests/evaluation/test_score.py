@@ -32,5 +32,5 @@ def test_every_batch_counts_by_its_size():
     ]
     found = score(task, batches)
     assert found["accuracy"] == 3 / 4
-    assert found["top5"] == 1
+    assert "top5" not in found  # of two classes it would always be right
     assert found["pictures"] == 4

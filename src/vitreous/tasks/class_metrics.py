@@ -17,7 +17,10 @@ Loss = Callable[[Tensor, dict[str, Tensor]], Tensor]  # logits and targets in, (
 
 
 class ClassificationMetric:
-    """Accuracy, top-5 accuracy and log-loss over all batches. Sums stay on the device until they are needed."""
+    """Accuracy, top-5 accuracy (of more than five classes) and log-loss over all batches.
+
+    Sums stay on the device until they are needed.
+    """
 
     headline: ClassVar[str] = "accuracy"
 
@@ -40,10 +43,12 @@ class ClassificationMetric:
 
 
 def hits(logits: Tensor, targets: dict[str, Tensor]) -> dict[str, Tensor]:
-    """(B,) whether the most likely class is the label, or one of the labels; and whether any of the first five is."""
+    """(B,) whether the most likely class is the label, or one of the labels; of more than five, whether any
+    of the first five is."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices  # (B, 5)
     right = best == targets["label"][:, None] if "label" in targets else targets["labels"].gather(1, best) > 0
-    return {"accuracy": right[:, 0], "top5": right.any(dim=1)}
+    first = {"accuracy": right[:, 0]}
+    return {**first, "top5": right.any(dim=1)} if logits.shape[1] > 5 else first
 
 
 class ManyLabelsMetric(ClassificationMetric):
