@@ -213,7 +213,7 @@ def test_what_is_not_the_same_is_counted():
     moved[0, 0, 0] += 0.01  # 2.4 px
     near = agreement(scores, moved)
     assert near["object_agreement"] == 0.75 and near["largest_box_difference_px"] == pytest.approx(2.4, abs=1e-3)
-    assert near["objects_found_again"] == 1 and "100.00% of 4 objects found again" in near["summary"]
+    assert near["objects_found_again"] == 1 and "100.00 % of 4 objects found again" in near["summary"]
     turned = scores.copy()
     turned[0, 1] = [0.8, 0, 0]
     assert agreement(turned, boxes)["object_agreement"] == 0.75

@@ -139,7 +139,7 @@ def test_records():
     assert (record["width"], record["height"], len(record["objects"])) == (200, 100, 2)
     cells = dict(zip(records.columns, records.cells(record), strict=True))
     assert cells["labels"] == "dog|cat" and cells["boxes"] == "10.0 20.0 60.0 70.0|0.0 0.0 5.0 5.0"
-    assert records.line("a.png", record) == "  2 objects  a.png  dog 90% and 1 more"
+    assert records.line("a.png", record) == "  2 objects  a.png  dog 90 % and 1 more"
     assert "nothing found" in records.line("a.png", records.record(outcome(threshold=1.0)))
     assert len(BoxRecords(reading(), Wanted(score=0.1)).record(outcome())["objects"]) == 3
 

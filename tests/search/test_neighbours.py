@@ -49,7 +49,7 @@ def test_an_index_with_a_graph_finds_what_an_exact_search_does(folder, capsys, m
     where = folder / "index"
     command = ["index", f"{folder}/pictures", "--model", f"{folder}/towers", "--out", str(where), "--part", "4"]
     main([*command, "--approximate"])
-    assert "finds 100.0% of the nearest" in capsys.readouterr().err
+    assert "finds 100.0 % of the nearest" in capsys.readouterr().err
     about = json.loads((where / "manifest.json").read_text())["searchable"]
     assert about["found"] == 1 and GRAPH in about["files"]
     query = folder / "pictures" / "05.png"

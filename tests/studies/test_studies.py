@@ -25,7 +25,7 @@ from vitreous.studies.models import STUDY_MODELS, size_of, study_model
 from vitreous.studies.optimizer import OptimizerChoice
 from vitreous.studies.positions import Positions
 from vitreous.studies.scaling import ALL_SIZES, Scaling, transfer_means
-from vitreous.studies.study import TransferStudy, run_study
+from vitreous.studies.study import TransferStudy, run_study, spread
 from vitreous.studies.transfer import Transfer
 from vitreous.verbs import VERBS
 
@@ -117,7 +117,7 @@ def test_a_study_without_any_result_ends_with_an_error(pictures, tmp_path, capsy
         main([*command, "--val_fraction", "1"])
     assert isinstance(ended.value.code, str)  # printed, and exit status 1
     assert "no cell has a result" in ended.value.code
-    assert "1 cells failed" in capsys.readouterr().out
+    assert "1 cell failed" in capsys.readouterr().out
     assert "val_fraction" in (tmp_path / "out/results.csv").read_text()
 
 
@@ -196,7 +196,7 @@ def test_one_regularisation_alone_is_the_chosen_one(pictures, tmp_path):
         assert title in panel.get_title()
         assert panel.lines[0].get_ydata() == pytest.approx([accuracies[which]])
     (found,) = study.findings(better)
-    assert found.endswith(f"regularisation light: vit-t {accuracies['light']:.2%}")
+    assert found.endswith(f"regularisation light: vit-t {100 * accuracies['light']:.2f} %")
 
 
 def test_scaling_to_its_end(pictures, tmp_path):
@@ -400,6 +400,10 @@ def test_data_size_says_who_is_best_where():
         for seed in (0, 1)
     ]
     first, second = DataSize(data="x").findings(rows)
-    assert first.startswith("10% of x")
-    assert first.endswith("resnet-s 80.50%, vit-s 60.50%")
-    assert second.endswith("vit-s 90.50%, resnet-s 85.50%")
+    assert first.startswith("10 % of x")
+    assert first.endswith("resnet-s 80.50 %, vit-s 60.50 %")
+    assert second.endswith("vit-s 90.50 %, resnet-s 85.50 %")
+
+
+def test_a_mean_says_over_how_many_seeds_it_is():
+    assert [spread([]), spread([0.5]), spread([0.5, 0.6])] == ["-", "50.00 %", "55.00 % ± 7.07 (2 seeds)"]

@@ -8,6 +8,7 @@ import numpy as np
 from vitreous.data.base import Source, Subset
 from vitreous.data.names import Layout, column
 from vitreous.data.targets import Captions
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 
 CAPTIONS = ("caption", "captions", "text", "texts", "sentence", "sentences", "description", "title", "alt_text", "raw")
@@ -41,7 +42,7 @@ def with_captions(source: Source, captions: Sequence[Sequence[str]]) -> Source:
     kept = np.flatnonzero([len(some) > 0 for some in captions])
     if not len(kept):
         raise UserError(f"{source.name}: none of its pictures has a caption.")
-    note = f"{source.name}: read as {len(kept):,} pictures with {sum(map(len, captions)):,} captions"
+    note = f"{source.name}: read as {counted(len(kept), 'picture')} with {counted(sum(map(len, captions)), 'caption')}"
     left = len(captions) - len(kept)
     found = Subset(source, kept, source.name) if left else source
     found.notes = (

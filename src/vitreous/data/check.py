@@ -14,6 +14,7 @@ from vitreous.data.looks import look_at
 from vitreous.data.memory import InMemory, unread, worked
 from vitreous.data.skipped import listed
 from vitreous.data.splits import Splits
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 
 Numbers = NDArray[np.int64]
@@ -138,7 +139,7 @@ class DataReport:
     def summary(self) -> list[str]:
         """A line a fact; what is as it should be is not mentioned, but for duplicates and leaks."""
         shares = ", ".join(f"{part.pictures:,} {part.name}" for part in self.parts)
-        lines = [f"{shares}; {len(self.classes):,} classes", self._sizes()]
+        lines = [f"{shares}; {counted(len(self.classes), 'class', 'classes')}", self._sizes()]
         lines += self._balance()
         if self.small_classes:
             lines.append(f"classes with too few training pictures to learn from: {listed(self.small_classes)}")
@@ -171,7 +172,7 @@ class DataReport:
             return box_lines(self.classes, boxes)
         largest, smallest = int(np.argmax(counts)), int(np.argmin(counts))
         if counts[largest] == counts[smallest]:
-            return [f"{counts[0]:,} training picture{'s' if counts[0] > 1 else ''} of every class"]
+            return [f"{counted(int(counts[0]), 'training picture')} of every class"]
         return [
             f"largest class of train {self.classes[largest]} {counts[largest]:,}, smallest {self.classes[smallest]} "
             f"{counts[smallest]:,}: {self.imbalance:.1f} to 1"

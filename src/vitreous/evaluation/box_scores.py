@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.display.words import counted
 from vitreous.evaluation.box_matches import KINDS, NONE, Matches, matches
 from vitreous.evaluation.box_resampling import Ranked, draws, ranked
 from vitreous.evaluation.metrics import Estimate, cell
@@ -124,7 +125,7 @@ class BoxScores:
         rows += [(f"AP, {one.size} objects ({one.objects:,})", one.ap.percent()) for one in self.by_size]
         shown = f"scores of {self.least}"
         rows += [(f"precision, {shown}", self.precision.percent()), (f"recall, {shown}", self.recall.percent())]
-        head = f"{self.pictures:,} pictures, {self.objects:,} objects"
+        head = f"{counted(self.pictures, 'picture')}, {counted(self.objects, 'object')}"
         overall = Table((head, "measured (95 % interval)"), rows)
         seen = [one for one in self.per_class if one.ap is not None]
         listed = seen if len(seen) <= num_classes else sorted(seen, key=_ap)[:num_classes]

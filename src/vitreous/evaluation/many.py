@@ -15,6 +15,7 @@ from torch import Tensor
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import Calibration, calibration, fit_temperature
 from vitreous.evaluation.logits import LabelledLogits
@@ -116,7 +117,7 @@ class ManyEvaluation:
             ("labels per picture", f"{found.labels:.2f}, given {found.labels_given:.2f}"),
         ]
         fitted = f"thresholds chosen on {self.validation_pictures:,} validation pictures"
-        overall = Table((f"{found.pictures:,} pictures", "measured (95 % interval)"), rows)
+        overall = Table((counted(found.pictures, "picture"), "measured (95 % interval)"), rows)
         return [overall, _class_table(found, fitted if self.validation_pictures else "")]
 
     def summary(self) -> str:

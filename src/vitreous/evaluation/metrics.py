@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitreous import settings
 from vitreous.display.tables import Table
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.evaluation.logits import LabelledLogits
 
@@ -73,7 +74,7 @@ class Scores:
         rows = [("top-1", self.top1.percent())]
         rows += [("top-5", self.top5.percent())] if len(self.per_class) > 5 else []
         rows += [("balanced accuracy", self.balanced.percent()), ("log-loss", self.log_loss.plain())]
-        overall = Table((f"{self.pictures:,} pictures", "measured (95 % interval)"), rows)
+        overall = Table((counted(self.pictures, "picture"), "measured (95 % interval)"), rows)
         seen = [one for one in self.per_class if one.f1 is not None]
         listed = sorted(seen, key=lambda one: one.f1.value if one.f1 else 0.0)[:num_classes]
         if len(seen) <= num_classes:

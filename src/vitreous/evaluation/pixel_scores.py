@@ -15,6 +15,7 @@ from torch import Tensor
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.evaluation.boundaries import boundary_scores
 from vitreous.evaluation.metrics import Estimate
@@ -75,7 +76,7 @@ class PixelScores:
             ("boundary F-score", self.boundary_f.percent()),
         ]
         left_out = f"{100 * self.ignored / max(self.ignored + self.pixels, 1):.1f} % of the pixels have no label"
-        overall = Table((f"{self.pictures:,} pictures", "measured (95 % interval)"), rows, left_out)
+        overall = Table((counted(self.pictures, "picture"), "measured (95 % interval)"), rows, left_out)
         seen = [one for one in self.per_class if one.iou is not None]
         listed = seen if len(seen) <= num_classes else sorted(seen, key=_iou)[:num_classes]
         head = "class" if len(seen) <= num_classes else f"the lowest {num_classes} of {len(seen)} classes"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitreous import keys as K
 from vitreous import settings
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.evaluation.baseline import NotConvergedError, Pixels, fit
 from vitreous.evaluation.calibration import fit_temperature
@@ -136,7 +137,8 @@ def _held_out(train: FeatureSet) -> Tensor:
     for places in by_class(train, seed=0):
         chosen[places[: round(HELD_OUT * len(places))]] = True
     if not chosen.any() or chosen.all():
-        raise UserError(f"{len(train)} pictures are too few to hold out {HELD_OUT:.0%} of them and choose a penalty")
+        held_out = percent(HELD_OUT, 0)
+        raise UserError(f"{len(train)} pictures are too few to hold out {held_out} of them and choose a penalty")
     return chosen
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous import settings
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.display.words import counted
 from vitreous.evaluation.metrics import Estimate
 from vitreous.tasks.retrieval import DEPTHS, Ranks
 
@@ -43,7 +44,7 @@ class RetrievalEvaluation:
             for depth, *found in zip(self.depths, self.to_texts, self.to_pictures, self.both, strict=True)
         ]
         rows.append(("median rank", *(f"{rank:g}" for rank in self.median_ranks), ""))
-        of = f"{self.pictures:,} pictures, {self.texts:,} texts"
+        of = f"{counted(self.pictures, 'picture')}, {counted(self.texts, 'text')}"
         return [Table((of, "text of a picture", "picture of a text", "mean"), rows)]
 
     def summary(self) -> str:

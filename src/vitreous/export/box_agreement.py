@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.display.words import counted, percent
 from vitreous.export.checks import Checks
 from vitreous.prediction.box_outcomes import BoxOutcome, FoundIn
 from vitreous.prediction.boxes import Surest
@@ -52,8 +53,8 @@ def box_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Reading, 
         # Queries may come in another order where their proposals are as good as equal: outputs are not compared by row.
         "largest_difference": float(score.max(initial=0)),
         by.name: float(apart.max(initial=0)),
-        "summary": f"{again:.2%} of {len(same)} objects found again (the same class, an overlap of {FOUND_AGAIN:.0%} "
-        f"or more), {share:.2%} with {by.words} and a score within {NEAR_SCORE:g}",
+        "summary": f"{percent(again, 2)} of {counted(len(same), 'object')} found again (the same class, an overlap of "
+        f"{percent(FOUND_AGAIN, 0)} or more), {percent(share, 2)} with {by.words} and a score within {NEAR_SCORE:g}",
     }
     if checks.objects is not None and any((~one.objects.crowd).any() for one in checks.objects):
         for name, some in (("AP_eager", expected), ("AP_exported", found)):
@@ -111,7 +112,7 @@ SHAPES = Compared(
     NEAR_SHARE,
     1.0,
     "largest_mask_difference",
-    f"a mask that overlaps by {1 - NEAR_SHARE:.0%} or more",
+    f"a mask that overlaps by {percent(1 - NEAR_SHARE, 0)} or more",
 )
 
 

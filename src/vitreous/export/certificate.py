@@ -16,6 +16,7 @@ from torch import Tensor
 from vitreous import __version__, platforms
 from vitreous.data.images import Picture
 from vitreous.data.kinds import TaskKind
+from vitreous.display.words import counted, percent
 from vitreous.export.box_agreement import NEAR_PX, box_agreement
 from vitreous.export.checks import Checks
 from vitreous.export.runtime import open_session, sha256
@@ -111,7 +112,10 @@ def _class_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Readin
         np.concatenate([next(iter(one.values())) for one in some]).argmax(axis=1) for some in (ours, theirs)
     )
     same = float((expected == found).mean())
-    facts: dict[str, Any] = {"top1_agreement": same, "summary": f"top-1 equal for {same:.2%} of {len(found)} pictures"}
+    facts: dict[str, Any] = {
+        "top1_agreement": same,
+        "summary": f"top-1 equal for {percent(same, 2)} of {counted(len(found), 'picture')}",
+    }
     if checks.labels is not None:
         facts["accuracy_eager"] = float((expected == checks.labels).mean())
         facts["accuracy_exported"] = float((found == checks.labels).mean())
@@ -128,7 +132,7 @@ def _label_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Readin
     return {
         "label_agreement": float(same.mean()),
         "picture_agreement": all_same,
-        "summary": f"all labels equal for {all_same:.2%} of {len(found)} pictures",
+        "summary": f"all labels equal for {percent(all_same, 2)} of {counted(len(found), 'picture')}",
     }
 
 
@@ -144,7 +148,7 @@ def _pixel_agreement(ours: list[Outputs], theirs: list[Outputs], reading: Readin
     return {
         "pixel_agreement": share,
         "least_pixel_agreement": min(same),
-        "summary": f"the same class for {share:.3%} of the pixels of {len(same)} pictures",
+        "summary": f"the same class for {percent(share, 3)} of the pixels of {counted(len(same), 'picture')}",
     }
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import ClassVar, Literal
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
+from vitreous.display.words import counted
 from vitreous.fitting.budget import FIGURES_S, Pace, pace_of
 from vitreous.fitting.choices import Choice
 from vitreous.fitting.placed_drafts import LARGEST, PlacedDrafts
@@ -154,7 +155,7 @@ class BoxDrafts(PlacedDrafts):
         num, most = len(self.report.classes), max(part.boxes.most for part in self.report.parts if part.boxes)
         described = f"{getattr(recipe.objective, 'decoder', '')}, {getattr(recipe.objective, 'queries', 0)} queries"
         return (
-            self.choice("task", "detection", f"the pictures have boxes of {num} class{'es' if num > 1 else ''}"),
+            self.choice("task", "detection", f"the pictures have boxes of {counted(num, 'class', 'classes')}"),
             self.choice("decoder", described, f"at most {most} objects in a picture", "objective"),
         )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from vitreous.data.check import DataReport
+from vitreous.display.words import counted
 from vitreous.fitting.budget import Budget
 from vitreous.fitting.transfer import Found, Scratch
 from vitreous.fitting.wishes import Wishes
@@ -46,7 +47,7 @@ def usual_steps(recipe: Recipe, report: DataReport) -> int:
 def length(recipe: Recipe, report: DataReport) -> str:
     batch = recipe.training.batch_size
     steps = usual_steps(recipe, report)
-    return f"{steps * batch / report.num_train:.1f} epochs, {steps:,} steps"
+    return f"{steps * batch / report.num_train:.1f} epochs, {counted(steps, 'step')}"
 
 
 # ---- choices that every kind of task has

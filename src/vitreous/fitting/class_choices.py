@@ -2,6 +2,7 @@
 
 from vitreous import settings
 from vitreous.data.check import DataReport
+from vitreous.display.words import counted
 from vitreous.fitting.budget import Budget
 from vitreous.fitting.choices import Choice, length, reason_for_length, scored_choice, start_choice
 from vitreous.fitting.drafts import Problem
@@ -35,7 +36,7 @@ def class_choices(recipe: Recipe, problem: Problem, start: Found, kept: Budget |
         ),
         choice(
             "batch",
-            f"{training.batch_size} pictures",
+            counted(training.batch_size, "picture"),
             "the largest with eight steps per epoch, up to what learns well",
             "training.batch_size",
         ),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitreous.display.words import counted
 from vitreous.recipes.recipe import Recipe
 from vitreous.weights.calibration import Calibration
 from vitreous.weights.trained import Trained
@@ -36,7 +37,8 @@ class FirstModel:
         elif self.score is not None:
             scored = f": {self.headline} {100 * self.score:.1f} % on training pictures left out in turn"
         of = self.start if not self.digest else f"frozen features of {self.start}"
-        return f"first model after {self.ready_s:.0f} s{scored} ({self.head} on {of}, {self.pictures:,} pictures)"
+        learned = f"{self.head} on {of}, {counted(self.pictures, 'picture')}"
+        return f"first model after {self.ready_s:.0f} s{scored} ({learned})"
 
     def is_as_good_as(self, other: "FirstModel | None") -> bool:
         return other is None or self.score is None or other.score is None or self.score >= other.score

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vitreous import settings
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.fitting.after import costs_of, inspected, inspected_findings, shown_as
 from vitreous.fitting.base import TaskFit
@@ -109,7 +110,7 @@ def _fitted(task: TaskFit[Any], begun: Begun | None, ranks: Ranks) -> Fitted[Any
         torch.set_num_threads(begun.plan.threads)
     job.clock.begin("first", "Making a first model at once, from frozen features")
     begins = _planned(task) if begun is None else begun
-    told = f"Training on {job.report.num_train:,} pictures" if begins.plan.trains else "No further training"
+    told = f"Training on {counted(job.report.num_train, 'picture')}" if begins.plan.trains else "No further training"
     job.clock.begin("train", told)
     begins, results = _trained(job, begins, ranks, is_resumed=begun is not None)
     kept, lesson = None, None

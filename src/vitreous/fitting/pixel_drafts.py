@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from vitreous.data.augmentation import Augmentation, ColourSettings, CropSettings
+from vitreous.display.words import counted
 from vitreous.fitting.choices import Choice
 from vitreous.fitting.placed_drafts import PlacedDrafts
 from vitreous.fitting.transfer import Start
@@ -32,6 +33,10 @@ class PixelDrafts(PlacedDrafts):
     def own_choices(self, recipe: Recipe) -> tuple[Choice, Choice]:
         decoder = getattr(recipe.objective, "decoder", "")
         return (
-            self.choice("task", "segmentation", f"the pictures have masks of {len(self.report.classes)} classes"),
+            self.choice(
+                "task",
+                "segmentation",
+                f"the pictures have masks of {counted(len(self.report.classes), 'class', 'classes')}",
+            ),
             self.choice("decoder", decoder, "a token per class among the patches", "objective"),
         )

@@ -8,6 +8,7 @@ from typing import ClassVar
 from vitreous.data.augmentation import Augmentation
 from vitreous.data.placement import Fit
 from vitreous.data.transforms import Preprocessing
+from vitreous.display.words import counted
 from vitreous.fitting.budget import Budget
 from vitreous.fitting.choices import Choice, length, reason_for_length, scored_choice, start_choice
 from vitreous.fitting.course import COOLDOWN
@@ -127,7 +128,7 @@ class PlacedDrafts(Drafts):
             choice("length", length(recipe, self.report), why_long, "training.epochs", "training.steps"),
             choice(
                 "batch",
-                f"{recipe.training.batch_size} pictures",
+                counted(recipe.training.batch_size, "picture"),
                 "small data sets need many steps",
                 "training.batch_size",
             ),

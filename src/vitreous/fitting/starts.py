@@ -16,6 +16,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.weights import hub
 
@@ -196,7 +197,7 @@ def _too_slow(work: Work) -> str:
         return f"no start from the hub: {work.seconds:.0f} s are too short to download one"
     return (
         f"no start from the hub: {least.where}, the smallest, would take {least.seconds(work, is_cached=True):.0f} s "
-        f"of {work.seconds:.0f} s to read {work.num_pictures:,} pictures once"
+        f"of {work.seconds:.0f} s to read {counted(work.num_pictures, 'picture')} once"
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.inspection.attention import attention_from
 from vitreous.inspection.distance import NUM_PICTURES, AttentionDistances, attention_distances
@@ -60,9 +61,8 @@ class Look:
         else:
             who = f"prefix token {self.token}" if self.token else "class token"
         if self.method != "raw":
-            return (
-                f"{who}, {'plain product of' if self.method == 'product' else 'rollout through'} {len(layers)} layers"
-            )
+            through = "plain product of" if self.method == "product" else "rollout through"
+            return f"{who}, {through} {counted(len(layers), 'layer')}"
         whose = "mean of heads" if self.head is None else f"head {self.head}"
         return ", ".join(filter(None, [who, layer.name, layer.grouped, whose]))
 

@@ -14,6 +14,7 @@ from vitreous.data.sources import DataSettings, check_classes
 from vitreous.data.splits import Splits
 from vitreous.display.html import together
 from vitreous.display.tables import Table
+from vitreous.display.words import counted, percent
 from vitreous.errors import UserError, did_you_mean
 from vitreous.evaluation.conformal import COVERAGES, check_coverage
 from vitreous.evaluation.features import FeatureSet, has_tanh_layer, pooled_features, tanh_features
@@ -49,7 +50,8 @@ class Probed:
         if self.linear is not None:
             rows.append((self.features, f"linear, penalty {self.linear.penalty:g}", self.linear.accuracy.percent()))
         for one in self.few_shot:
-            spread = f"{100 * one.mean:.2f} % (deviation {100 * one.spread:.2f}, {len(one.accuracies)} draws)"
+            draws = counted(len(one.accuracies), "draw")
+            spread = f"{percent(one.mean, 2)} (deviation {100 * one.spread:.2f}, {draws})"
             rows.append((self.features, f"{one.shots} per class, least squares", spread))
         return rows
 
@@ -67,7 +69,7 @@ class Assessment:
     def tables(self) -> list[Table]:
         found = [] if self.evaluation is None else self.evaluation.tables()
         if self.label_sets is not None:
-            of = f"{self.label_sets.pictures:,} pictures"
+            of = counted(self.label_sets.pictures, "picture")
             note = f"{self.label_sets.left_out:,} that have no right label were left out"
             found.append(
                 Table((of, "prediction among the right labels"), [("", self.label_sets.accuracy.percent())], note)

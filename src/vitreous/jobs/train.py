@@ -11,6 +11,7 @@ from torch import Tensor
 from vitreous.data.base import Source
 from vitreous.data.sources import DataSettings, check_classes
 from vitreous.data.splits import Splits
+from vitreous.display.words import percent
 from vitreous.errors import UserError, in_plain_words
 from vitreous.evaluation.score import score
 from vitreous.jobs import resuming
@@ -85,7 +86,10 @@ def _train_at_best_rate(recipe: Recipe, path: Path, read_test: bool, open_data: 
         found = _train(trial, path / f"rate-{rate:g}", False, open_data)
         scores[rate] = found["val"][found["headline"]]
         if world.is_first:
-            print(f"learning rate {rate:g}: {found['headline']} {scores[rate]:.2%} on the held-out part", flush=True)
+            print(
+                f"learning rate {rate:g}: {found['headline']} {percent(scores[rate], 2)} on the held-out part",
+                flush=True,
+            )
     best = max(scores, key=lambda rate: scores[rate])
     final = replace(
         recipe,

@@ -13,6 +13,7 @@ from vitreous import settings
 from vitreous.data.fingerprint import difference, fingerprint
 from vitreous.data.sources import DataSettings
 from vitreous.data.splits import Splits
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.jobs import words
 from vitreous.jobs.data import OpenData
@@ -144,7 +145,7 @@ def _log(directory: RunDirectory, recipe: Recipe) -> Check:
 def _end(directory: RunDirectory) -> Check:
     results, path = directory.results(), directory.path / "results.json"
     if results is not None:
-        return Check("results", True, f"finished, after {results['steps']:,} steps")
+        return Check("results", True, f"finished, after {counted(results['steps'], 'step')}")
     if path.exists():
         return Check("results", False, f"{path}: damaged; the same command repeats the end of the run")
     return Check("results", True, "not finished; the same command resumes it")

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.models.base import GENTLE, Encoder, EncoderSettings, Features, FineTuning, Grid, Output, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
@@ -244,10 +245,11 @@ class IGPTSettings(EncoderSettings):
 
     @property
     def name(self) -> str:
-        return f"iGPT of width {self.width}, depth {self.depth}, {self.heads} heads"
+        return f"iGPT of width {self.width}, depth {self.depth}, {counted(self.heads, 'head')}"
 
     def describe(self) -> str:
-        return f"iGPT, width {self.width}, {self.depth} blocks, {self.heads} heads, {self.clusters} colours"
+        size = f"{counted(self.depth, 'block')}, {counted(self.heads, 'head')}, {self.clusters} colours"
+        return f"iGPT, width {self.width}, {size}"
 
     @property
     def middle(self) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.models.base import run
 from vitreous.nn.attention import Attention
@@ -50,7 +51,8 @@ class TextSettings:
         return self.attention == "causal" and self.pool == "end"
 
     def describe(self) -> str:
-        return f"text transformer, width {self.width}, {self.depth} blocks, {self.heads} heads, {self.context} tokens"
+        size = f"width {self.width}, {counted(self.depth, 'block')}, {counted(self.heads, 'head')}"
+        return f"text transformer, {size}, {self.context} tokens"
 
 
 class TextTransformer(nn.Module):

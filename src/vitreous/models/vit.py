@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models.base import Before, Encoded, EncoderSettings, Features, Grid, Output, TokenEncoder, run
 from vitreous.models.layout import AttentionLayer, Layout, one_group
@@ -315,10 +316,11 @@ class ViTSettings(EncoderSettings):
             if (known.width, known.depth, known.heads) == (self.width, self.depth, self.heads):
                 return f"{'hybrid ' if self.stem else ''}ViT-{name.capitalize()}/{patch}"
         kind = "hybrid" if self.stem else "ViT"
-        return f"{kind} of width {self.width}, depth {self.depth}, {self.heads} heads, patch {patch}"
+        return f"{kind} of width {self.width}, depth {self.depth}, {counted(self.heads, 'head')}, patch {patch}"
 
     def describe(self) -> str:
-        return f"ViT, width {self.width}, {self.depth} blocks, {self.heads} heads, patches of {self.patch} px"
+        size = f"width {self.width}, {counted(self.depth, 'block')}, {counted(self.heads, 'head')}"
+        return f"ViT, {size}, patches of {self.patch} px"
 
     def build(self) -> ViT:
         self._check()

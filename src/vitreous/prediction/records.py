@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitreous.data.kinds import TaskKind
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.prediction.box_outcomes import BoxOutcome, FoundObject
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
@@ -96,16 +97,15 @@ class ClassRecords(Records):
 
     def line(self, picture: str, record: Record) -> str:
         top = record["top"] if record["label"] is None else record["top"][1:]
-        also = ", ".join(f"{name} {probability:.1%}" for name, probability in top)
+        also = ", ".join(f"{name} {percent(probability)}" for name, probability in top)
         chosen = f"  {{{', '.join(record['set'])}}}" if "set" in record else ""
         label = record["label"] or self.NOT_SURE
-        return (
-            f"{padded(label, self.width - 8)}  {record['probability']:6.1%}  {picture}{chosen}{also and f'  ({also})'}"
-        )
+        sure = percent(record["probability"])
+        return f"{padded(label, self.width - 9)}  {sure:>7}  {picture}{chosen}{also and f'  ({also})'}"
 
     @property
     def width(self) -> int:
-        return min(max(map(display_width, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH) + 8
+        return min(max(map(display_width, (*self.reading.classes, self.NOT_SURE))), MAX_WIDTH) + 9
 
 
 class ManyRecords(Records):
@@ -131,9 +131,9 @@ class ManyRecords(Records):
         return [names, probabilities, *likeliest]
 
     def line(self, picture: str, record: Record) -> str:
-        chosen = ", ".join(f"{name} {probability:.1%}" for name, probability in record["labels"])
+        chosen = ", ".join(f"{name} {percent(probability)}" for name, probability in record["labels"])
         names = {name for name, _ in record["labels"]}
-        others = ", ".join(f"{name} {probability:.1%}" for name, probability in record["top"] if name not in names)
+        others = ", ".join(f"{name} {percent(probability)}" for name, probability in record["top"] if name not in names)
         return f"{padded(chosen or self.NONE, self.width)}  {picture}{others and f'  (not: {others})'}"
 
     @property
@@ -166,12 +166,12 @@ class PixelRecords(Records):
         return [record["width"], record["height"], record["confidence"], *found]
 
     def line(self, picture: str, record: Record) -> str:
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in record["shares"][: self.wanted.top])
-        return f"{record['confidence']:6.1%} sure  {picture}  {shares}"
+        shares = ", ".join(f"{name} {percent(share)}" for name, share in record["shares"][: self.wanted.top])
+        return f"{percent(record['confidence']):>7} sure  {picture}  {shares}"
 
     @property
     def width(self) -> int:
-        return 11
+        return 12
 
 
 class BoxRecords(Records):
@@ -204,7 +204,7 @@ class BoxRecords(Records):
         return [record["width"], record["height"], len(objects), labels, scores, boxes]
 
     def line(self, picture: str, record: Record) -> str:
-        found = [f"{one['label']} {one['score']:.0%}" for one in record["objects"]]
+        found = [f"{one['label']} {percent(one['score'], 0)}" for one in record["objects"]]
         more = f" and {len(found) - self.wanted.top} more" if len(found) > self.wanted.top else ""
         objects = "object" if len(found) == 1 else "objects"
         return f"{len(found):3} {objects:7}  {picture}  {', '.join(found[: self.wanted.top]) or self.NONE}{more}"

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from vitreous.data.skipped import listed
+from vitreous.display.words import counted
 from vitreous.evaluation.box_scores import BoxEvaluation
 from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, name
 from vitreous.report.judgement import is_guessing
-from vitreous.report.words import INTERVAL, counted, interval, percent
+from vitreous.report.words import INTERVAL, interval, percent
 
 UNSURE_POINTS = 0.05  # half of an interval, above which the report calls the number rough
 NOTHING = 0.005  # AP below which a model finds next to nothing

@@ -12,6 +12,7 @@ from vitreous.data.outlines import run_mask
 from vitreous.data.runs import Runs
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.evaluation.box_figures import class_precisions, error_kinds, precision_recall, score_reliability
 from vitreous.evaluation.box_scores import TOO_FEW, BoxScores, Mistake, PictureBoxes, ScoreBin, can_be_judged
 from vitreous.evaluation.metrics import Estimate
@@ -25,7 +26,7 @@ from vitreous.report.examples import chosen
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
-from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
+from vitreous.report.words import DASH, MEASURED, caption, percent, share
 
 SHOWN_PX, CROP_PX = 320, 160
 NUM_CROPS = 12  # mistakes

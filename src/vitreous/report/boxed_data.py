@@ -15,6 +15,7 @@ from vitreous.data.targets import Boxes
 from vitreous.display.figures import SERIES, drawing, figure
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.prediction.drawn_boxes import LINE, THUMBNAIL_LINE, Drawn, drawn
 from vitreous.prediction.drawn_shapes import DrawnShape, drawn_shapes
 from vitreous.prediction.scored import known_objects
@@ -22,7 +23,7 @@ from vitreous.report.figures import inline
 from vitreous.report.html import Html, folded, name, paragraph, path, table, tag, together
 from vitreous.report.masked_data import legend
 from vitreous.report.pictures import readable
-from vitreous.report.words import counted, percent
+from vitreous.report.words import percent
 
 SHOWN, SHOWN_PX = 12, 320  # pictures
 MOST_TICKS = 8  # on an axis of ratios, about

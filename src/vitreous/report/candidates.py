@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from vitreous.display.words import counted
 from vitreous.fitting.candidates import AHEAD, Candidate
 from vitreous.fitting.first import ON_PIXELS, FirstModel
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
 from vitreous.report.kinds import kind_of
-from vitreous.report.words import DASH, counted, percent, seconds
+from vitreous.report.words import DASH, percent, seconds
 
 MEANINGS = {
     "first model": "a small head on frozen features",

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from vitreous.data.skipped import listed
+from vitreous.display.words import counted
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.metrics import ClassScores
 from vitreous.fitting.class_choices import IMBALANCE
 from vitreous.report.class_judgement import ClassFitted, chance_of_classes, most_frequent, of_classes, pixels_score
 from vitreous.report.html import Content, Html, name, together
 from vitreous.report.judgement import is_guessing, is_of_pixels, loses_to
-from vitreous.report.words import INTERVAL, counted, interval, percent
+from vitreous.report.words import INTERVAL, interval, percent
 
 FEW_OF_A_CLASS = 30  # test pictures, below which a class's own numbers are rough
 FEW_TO_CALIBRATE = 100  # validation pictures

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from vitreous.data.base import Source
 from vitreous.data.check import DataReport
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.report.html import Html, name, paragraph, tag, together
 from vitreous.report.pictures import readable
-from vitreous.report.words import counted
 
 CHARTED = 30  # classes in the chart of balance; of more, the largest and the smallest
 SHEET_CLASSES, SHEET_PICTURES, SHEET_PX = 24, 8, 72  # of the contact sheet

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vitreous.display.words import counted
 from vitreous.fitting.costs import Costs
 from vitreous.fitting.fitted import Fitted
 from vitreous.models.flops import flops, training_flops
 from vitreous.models.shapes import shapes_only
 from vitreous.report.html import Html, facts, paragraph, table, tag, together
-from vitreous.report.words import counted, large, seconds
+from vitreous.report.words import large, seconds
 from vitreous.weights.card import Card
 
 STAGES = {

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from vitreous.display.words import counted
 from vitreous.report.class_judgement import ClassFitted, chance_of_labels, of_labels, pixels_score
 from vitreous.report.html import Content, Html, name, together
 from vitreous.report.judgement import is_guessing, loses_to
-from vitreous.report.words import INTERVAL, counted, interval, percent
+from vitreous.report.words import INTERVAL, interval, percent
 
 FEW_OF_A_LABEL = 30  # test pictures, below which a label's own numbers are rough
 FEW_TO_CHOOSE = 30  # validation pictures that have a label, below which its threshold is rough

@@ -6,13 +6,14 @@ from functools import partial
 import torch
 
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.evaluation.figures import reliability
 from vitreous.evaluation.many import LabelMistake, LabelScores, false_labels, label_probabilities, missed_labels
 from vitreous.report.class_judgement import ClassFitted, of_labels
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
 from vitreous.report.pictures import readable
-from vitreous.report.words import MEASURED, caption, cell, counted, number, percent, share
+from vitreous.report.words import MEASURED, caption, cell, number, percent, share
 
 LISTED = 30  # labels in the open table; of more, those with the lowest average precision
 NUM_PAIRS, NUM_MISTAKES, MISTAKE_PX = 12, 12, 160

@@ -9,9 +9,10 @@ from vitreous.data.check import DataReport
 from vitreous.data.images import BadPicture
 from vitreous.display.palette import palette
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.prediction.painted import overlay
 from vitreous.report.html import Html, folded, name, paragraph, path, table, tag, together
-from vitreous.report.words import counted, percent
+from vitreous.report.words import percent
 
 SHOWN, SHOWN_PX = 12, 240  # pictures
 OPACITY = 0.5

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from vitreous.data.check import CONFLICTS
+from vitreous.display.words import counted
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, Html, bullets, facts, name, paragraph, tag, together
 from vitreous.report.judgement import still_learning
 from vitreous.report.kinds import kind_of
-from vitreous.report.words import counted, percent, short
+from vitreous.report.words import percent, short
 
 
 def headline(result: Fitted[Any]) -> Html:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from vitreous.data.skipped import listed
+from vitreous.display.words import counted
 from vitreous.evaluation.pixel_scores import PixelEvaluation
 from vitreous.fitting.base import NoAccount
 from vitreous.fitting.fitted import Fitted
 from vitreous.report.html import Content, name
 from vitreous.report.judgement import is_guessing
-from vitreous.report.words import INTERVAL, counted, interval, percent, share
+from vitreous.report.words import INTERVAL, interval, percent, share
 
 UNSURE_POINTS = 0.05  # half of an interval, from which it is said that the number is rough
 

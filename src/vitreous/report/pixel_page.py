@@ -6,6 +6,7 @@ import numpy as np
 
 from vitreous.data.images import BadPicture
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.evaluation.figures import confusion
 from vitreous.evaluation.pixel_figures import class_ious, pixel_reliability
 from vitreous.prediction.painted import overlay
@@ -16,7 +17,7 @@ from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, name, paragraph, table, tag, together
 from vitreous.report.masked_data import legend
 from vitreous.report.pixel_account import PixelFitted, of_pixels
-from vitreous.report.words import DASH, MEASURED, caption, counted, percent, share
+from vitreous.report.words import DASH, MEASURED, caption, percent, share
 
 SHOWN_PX, OPACITY = 224, 0.55
 NUM_CONFUSIONS = 10

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from vitreous.display.thumbnails import picture
+from vitreous.display.words import counted
 from vitreous.evaluation.figures import NAMED, confusion
 from vitreous.evaluation.logits import confident_mistakes
 from vitreous.evaluation.metrics import ClassScores, Scores
@@ -11,7 +12,7 @@ from vitreous.report.class_judgement import ClassFitted, most_frequent, of_class
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, folded, name, paragraph, table, tag, together
 from vitreous.report.pictures import readable
-from vitreous.report.words import MEASURED, caption, cell, counted, number, percent, share
+from vitreous.report.words import MEASURED, caption, cell, number, percent, share
 
 LISTED = 30  # classes in the open table; of more, those with the lowest recall
 NUM_CONFUSIONS, NUM_MISTAKES, MISTAKE_PX = 10, 12, 160

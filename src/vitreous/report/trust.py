@@ -2,12 +2,13 @@
 
 from functools import partial
 
+from vitreous.display.words import counted
 from vitreous.evaluation.calibration import Calibration
 from vitreous.evaluation.figures import abstention_curve, reliability
 from vitreous.report.class_judgement import ClassFitted, of_classes
 from vitreous.report.figures import inline
 from vitreous.report.html import Content, Html, paragraph, table, tag, together
-from vitreous.report.words import counted, number, percent, share
+from vitreous.report.words import number, percent, share
 
 
 def calibration(result: ClassFitted) -> Html:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from vitreous.display.words import counted
 from vitreous.fitting.fitted import Fitted
 from vitreous.fitting.student import STUDENT, Lesson
 from vitreous.report.html import Content, Html, name, paragraph, path, table, tag, together
-from vitreous.report.words import counted, percent
+from vitreous.report.words import percent
 
 
 def section(result: Fitted[Any]) -> Html:

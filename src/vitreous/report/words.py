@@ -37,11 +37,6 @@ def number(found: Estimate) -> str:
     return f"{found.value:.3f} ({found.low:.3f}{UNBROKEN}to{UNBROKEN}{found.high:.3f})"
 
 
-def counted(num: int, one: str, many: str = "") -> str:
-    """'1 picture', '1,200 pictures'."""
-    return f"{num:,} {one if num == 1 else many or one + 's'}"
-
-
 def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 60 else f"{duration(value)} min" if value < 3600 else f"{duration(value)} h"
 

@@ -22,6 +22,7 @@ from vitreous.bulk.arrays import embeddings
 from vitreous.bulk.output import MANIFEST, Output
 from vitreous.bulk.places import is_url
 from vitreous.data.images import BadPicture, read_picture
+from vitreous.display.words import counted, percent
 from vitreous.errors import UserError
 from vitreous.prediction.embedder import Embedder
 from vitreous.search.checked import REWRITES, CheckedVectors, digests
@@ -79,7 +80,7 @@ def _linked(where: Path, about: dict[str, Any]) -> dict[str, Any]:
     found = recall(neighbours, vectors)
     with atomic.placed(where / GRAPH) as new:
         neighbours.save(new)
-    note(f"a search finds {found:.1%} of the nearest; `vitreous search --exact` compares with every picture")
+    note(f"a search finds {percent(found)} of the nearest; `vitreous search --exact` compares with every picture")
     return {"files": about["searchable"]["files"] | {GRAPH: _sha256(where / GRAPH)}, "found": found}
 
 
@@ -188,7 +189,7 @@ class Index:
 
     def outliers(self, num: int) -> list[Hit]:
         if len(self.names) < 3:
-            raise UserError(f"{self.where}: {len(self.names)} pictures; outliers need at least three")
+            raise UserError(f"{self.where}: {counted(len(self.names), 'picture')}; outliers need at least three")
         return self._hits(*outliers(self.vectors, num))
 
     def _hits(self, rows: Rows, scores: Floats) -> list[Hit]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings
 from vitreous.studies.downstream import few_shot_accuracy, test_accuracy
@@ -178,8 +179,8 @@ class DataSize(TransferStudy):
             families = best.setdefault(fraction, {})
             families[family] = max(found, families.get(family, found))
         return [
-            f"{fraction:.0%} of {self.data}, regularisation {self._chosen}: "
-            + ", ".join(f"{model} {mean:.2%}" for mean, model in sorted(families.values(), reverse=True))
+            f"{percent(fraction, 0)} of {self.data}, regularisation {self._chosen}: "
+            + ", ".join(f"{model} {percent(mean, 2)}" for mean, model in sorted(families.values(), reverse=True))
             for fraction, families in sorted(best.items())
         ]
 

@@ -79,7 +79,7 @@ def curves_figure(panels: Sequence[Panel], x: str, x_label: str) -> Figure:
                 _errorbar(ax, some, some[0].row["family"], sizes[model], joined=True)
         ax.set_xscale("log")
         shares = sorted({row[x] for row in rows if row.get(x) is not None})
-        ax.set_xticks(shares, [f"{100 * share:g}%" for share in shares])
+        ax.set_xticks(shares, [f"{100 * share:g} %" for share in shares])
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set(title=panel.title, ylabel=panel.label)
         _percent(ax)
@@ -314,5 +314,5 @@ def _series_of(rows: Sequence[Row], category: str, one: Any, series: str) -> set
 
 
 def _percent(ax: Axes, axis: str = "y") -> None:
-    formatter: Callable[..., Any] = PercentFormatter(1.0, decimals=None)
+    formatter: Callable[..., Any] = PercentFormatter(1.0, decimals=None, symbol=" %")
     (ax.yaxis if axis == "y" else ax.xaxis).set_major_formatter(formatter)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from vitreous.data.augmentation import Augmentation, CropSettings
 from vitreous.data.sources import DataSettings
+from vitreous.display.words import percent
 from vitreous.errors import UserError, did_you_mean
 from vitreous.models import ModelSettings
 from vitreous.recipes.recipe import Recipe
@@ -225,8 +226,8 @@ class TransferStudy(Study):
 def spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    mean = f"{statistics.fmean(values):.2%}"
-    return f"{mean} ± {100 * statistics.stdev(values):.2f} ({len(values)})" if len(values) > 1 else mean
+    mean = percent(statistics.fmean(values), 2)
+    return f"{mean} ± {100 * statistics.stdev(values):.2f} ({len(values)} seeds)" if len(values) > 1 else mean
 
 
 def grouped(

@@ -14,6 +14,7 @@ from vitreous.data.memory import InMemory, estimated_bytes
 from vitreous.data.opening import same_data
 from vitreous.data.sources import DataSettings, parse_numbers, without, written_numbers
 from vitreous.data.splits import Splits
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.recipes.recipe import Recipe
 from vitreous.teaching.pseudo import PseudoLabelled
@@ -42,7 +43,7 @@ class Sets:
         rest = open_data(unlabelled).train
         leaked = leaks(rest, splits)
         if len(leaked):
-            note(f"{where}: left out {len(leaked):,} pictures that are also in the validation or test part")
+            note(f"{where}: left out {counted(len(leaked), 'picture')} that are also in the validation or test part")
             numbers = rest.numbers(leaked).tolist()
             unlabelled = replace(unlabelled, leave_out=written_numbers(numbers))
             rest = without(rest, numbers)

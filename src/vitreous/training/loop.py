@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitreous import keys
 from vitreous.batch import Batch
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.nn.blocks import Draws
 from vitreous.nn.shards import fitted
@@ -318,7 +319,7 @@ class Loop:
             step,
             loss=f"{numbers['loss']:.4f}",
             pictures=f"{pictures:,.0f}/s",
-            waiting=f"{self.data.waited_s / bar.elapsed_s:.0%}",
+            waiting=percent(self.data.waited_s / bar.elapsed_s, 0),
         )
 
     def _warn(self, step: int, numbers: dict[str, float]) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def run_bulk(options: argparse.Namespace, work: "Work", finish: "Callable[[Outpu
         result = run(request)
         if finish is not None:
             finish(Output(result.out))
-    print(f"Saved to {options.out}: {result.rows:,} rows, {result.failed:,} without a result, {result.added:,} new")
+    rows = counted(result.rows, "row")
+    print(f"Saved to {options.out}: {rows}, {result.failed:,} without a result, {result.added:,} new")
     if first := Output(result.out).first_failed():
         note(f"the first without a result is {printable(first[0])}: {printable(first[1])} (the column `error` has all)")
     if result.failed == result.rows:

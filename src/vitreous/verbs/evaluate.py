@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet
 
@@ -101,7 +102,7 @@ def draw(found: "Assessment", folder: Path, is_told: bool) -> None:
 def scores_line(scores: dict[str, float]) -> str:
     """Losses as they are, other numbers as percentages, in the order of the task's metric."""
     shown = [
-        f"{name.replace('_', '-')} {value:.4f}" if "loss" in name else f"{name} {value:.2%}"
+        f"{name.replace('_', '-')} {value:.4f}" if "loss" in name else f"{name} {percent(value, 2)}"
         for name, value in scores.items()
         if name != "pictures"
     ]

@@ -2,6 +2,7 @@
 
 import argparse
 
+from vitreous.display.words import counted, percent
 from vitreous.verbs import add_quiet
 from vitreous.verbs.sizes import picture_size
 
@@ -57,9 +58,8 @@ def run(options: argparse.Namespace) -> None:
     )
     for name in ("accuracy", "AP"):
         if near.get(f"{name}_eager") is not None:
-            print(f"{name} {near[f'{name}_exported']:.2%}, before {near[f'{name}_eager']:.2%}")
+            print(f"{name} {percent(near[f'{name}_exported'], 2)}, before {percent(near[f'{name}_eager'], 2)}")
     if "warning" in near:
         print(near["warning"])
-    threads = "1 thread" if fast["threads"] == 1 else f"{fast['threads']} threads"
-    print(f"one picture at a time on {threads}: {in_words(fast)}")
+    print(f"one picture at a time on {counted(fast['threads'], 'thread')}: {in_words(fast)}")
     print(f"certificate {done.path}.certificate.json")

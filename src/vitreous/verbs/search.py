@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.terminal import printable, quietly
 from vitreous.verbs import add_device, add_quiet
@@ -105,7 +106,7 @@ def _explained(total: int, options: argparse.Namespace) -> str:
         what = "Those least like any others, with their mean cosine to the ten nearest"
     else:
         what = "The most similar first, with their cosine"
-    return f"{what}. {total:,} pictures in {options.index}."
+    return f"{what}. {counted(total, 'picture')} in {options.index}."
 
 
 # ---- the terminal

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from vitreous.display.words import counted
 from vitreous.errors import UserError
 from vitreous.verbs import add_device, add_quiet, with_device
 from vitreous.verbs.recipes import print_fields
@@ -84,6 +85,6 @@ def _print(study: "Study", grid: "Grid") -> None:
         print(f"{number:,} training pictures occur in the test set of {where} and were left out")
     failed = [row for row in grid.rows if "failed" in row]
     if failed:
-        print(f"{len(failed)} cells failed; the first: {failed[0]['cell']}: {failed[0]['failed']}")
+        print(f"{counted(len(failed), 'cell')} failed; the first: {failed[0]['cell']}: {failed[0]['failed']}")
     if grid.left:
-        print(f"Time ran out with {len(grid.left)} cells left; the same command runs them.")
+        print(f"Time ran out with {counted(len(grid.left), 'cell')} left; the same command runs them.")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.transforms import Preprocessing
+from vitreous.display.words import percent
 from vitreous.errors import UserError
 from vitreous.models import ModelSettings, SwinSettings, ViTSettings
 from vitreous.models.swin import Windows
@@ -159,8 +160,8 @@ def _left_out(card: Card, there: Card) -> list[str]:
         notes.append("the format does not record that a picture may have several labels (sigmoid, not softmax)")
     for coverage, least in card.sets:
         notes.append(
-            f"prediction sets are not part of the format: to cover {coverage:.0%} of cases, take all classes with a "
-            f"probability of at least {least:.4g}"
+            f"prediction sets are not part of the format: to cover {percent(coverage, 0)} of cases, take all classes "
+            f"with a probability of at least {least:.4g}"
         )
     return notes
 

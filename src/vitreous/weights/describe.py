@@ -1,5 +1,6 @@
 """A model in a few words, as a person would name it."""
 
+from vitreous.display.words import counted
 from vitreous.tasks import ImageTextSettings
 from vitreous.weights.card import Card
 
@@ -11,5 +12,5 @@ def describe(card: Card) -> str:
     if isinstance(card.task, ImageTextSettings):
         head = " with a text tower"
     else:
-        head = f" with {len(card.classes):,} classes" if card.classes else " without a head"
+        head = f" with {counted(len(card.classes), 'class', 'classes')}" if card.classes else " without a head"
     return f"a {card.model.name} at {size}{head}"
