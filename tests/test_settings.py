@@ -133,6 +133,7 @@ def test_a_wrong_number_is_named(name, message):
         ({"fruit.rl": "1"}, "--fruit.rl: there is no such setting. Did you mean --fruit.lr"),
         ({"lr": "1"}, "Did you mean --fruit.lr?"),
         ({"fruit.lr": "fast"}, "--fruit.lr: 'fast' is not float"),
+        ({"size": "64"}, "--size: '64' is not int,int: give 2 values, such as 64,64."),
         ({"fruit.kind": "Plum"}, "not one of Apple, Pear"),
         ({"fruit": "Pear"}, "--fruit is a group of settings"),
         ({"lid.x": "1"}, "no such setting"),

@@ -250,6 +250,8 @@ def parsed(hint: Any, text: str, where: str) -> Any:
         item_types = arguments[:1] * len(items) if arguments[1:] == (Ellipsis,) else arguments
         if len(items) == len(item_types):
             return tuple(parsed(item, value, where) for item, value in zip(item_types, items, strict=True))
+        example = f", such as {','.join(items * len(item_types))}" if len(items) == 1 else ""
+        raise UserError(f"{where}: {text!r} is not {type_name(hint)}: give {len(item_types)} values{example}.")
     elif origin is typing.Literal:
         for option in arguments:
             if str(option) == text:
