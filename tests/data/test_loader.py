@@ -360,6 +360,24 @@ def test_a_signal_while_readers_are_started_waits_until_they_are_known():
     assert (ended.returncode, ended.stderr) == (138, "vitreous: SIGUSR1: stopped\n")
 
 
+BROKEN_OFF = """
+import multiprocessing.resource_sharer as sharer, socket, time
+from vitreous.data.readers import _begin_reading
+_begin_reading(0)
+taker = socket.socket(socket.AF_UNIX)
+taker.connect(sharer.DupFd(1)._id[0])
+taker.close()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of sockets with a path")
+def test_a_reader_whose_batch_is_not_taken_prints_no_traceback():
+    """The process that takes it ends because another reader was killed, say."""
+    ended = subprocess.run([sys.executable, "-c", BROKEN_OFF], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # ---- Compilation
 
 

@@ -3,6 +3,7 @@
 import atexit
 import math
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -11,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from multiprocessing.process import BaseProcess
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -158,6 +159,13 @@ def _unchanged(item: Any) -> Any:
 
 def _begin_reading(number: int) -> None:
     platforms.keep_freed_memory()
+    sys.excepthook = _unless_broken_off
+
+
+def _unless_broken_off(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A reader's thread is handing a batch over when the process that takes it ends, which says itself why."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def workers(
