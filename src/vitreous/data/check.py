@@ -14,7 +14,7 @@ from vitreous.data.looks import look_at
 from vitreous.data.memory import InMemory, unread, worked
 from vitreous.data.skipped import listed
 from vitreous.data.splits import Splits
-from vitreous.display.words import counted
+from vitreous.display.words import class_in_words, counted, percent
 from vitreous.errors import UserError
 
 Numbers = NDArray[np.int64]
@@ -183,7 +183,11 @@ class DataReport:
         order = sorted(range(len(shares)), key=lambda place: -shares[place])
         every = train.ignored + sum(train.counts)
         ignored = f"; {100 * train.ignored / every:.1f} % of all ignored" if train.ignored else ""
-        named = [f"{self.classes[place]} {100 * shares[place]:.2f} %" for place in order if shares[place]]
+        named = [
+            f"{class_in_words(self.classes[place])} {percent(float(shares[place]), 2)}"
+            for place in order
+            if shares[place]
+        ]
         lines = [f"pixels of train: {listed(named, NAMED_CLASSES)}{ignored}"]
         if missing := [self.classes[place] for place in order if not shares[place]]:
             lines.append(f"classes that occur in no training mask: {listed(missing)}")

@@ -14,6 +14,7 @@ from vitreous.display.html import Content, Html, tag, together
 from vitreous.display.palette import palette
 from vitreous.display.tables import html_table
 from vitreous.display.thumbnails import picture as thumbnail
+from vitreous.display.words import class_in_words, percent
 from vitreous.prediction import painted
 from vitreous.prediction.outcome import Outcome, Outputs, Sizes
 from vitreous.prediction.pixels import Windows, classified, windows
@@ -38,7 +39,7 @@ class PixelOutcome(Outcome):
 
     @property
     def words(self) -> str:
-        return ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares[:3])
+        return ", ".join(f"{class_in_words(name)} {percent(share, 0)}" for name, share in self.shares[:3])
 
     def row(self) -> tuple[Content, ...]:
         sure = f"{100 * float(self.confidence.mean()):.1f} %"

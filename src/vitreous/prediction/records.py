@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitreous.data.kinds import TaskKind
-from vitreous.display.words import percent
+from vitreous.display.words import class_in_words, percent
 from vitreous.errors import UserError
 from vitreous.prediction.box_outcomes import BoxOutcome, FoundObject
 from vitreous.prediction.outcomes import ClassOutcome, ManyOutcome, no_such_coverage
@@ -166,7 +166,9 @@ class PixelRecords(Records):
         return [record["width"], record["height"], record["confidence"], *found]
 
     def line(self, picture: str, record: Record) -> str:
-        shares = ", ".join(f"{name} {percent(share)}" for name, share in record["shares"][: self.wanted.top])
+        shares = ", ".join(
+            f"{class_in_words(name)} {percent(share)}" for name, share in record["shares"][: self.wanted.top]
+        )
         return f"{percent(record['confidence']):>7} sure  {picture}  {shares}"
 
     @property
