@@ -103,7 +103,8 @@ def attention_figure(
     height, width = pictures[0].shape[:2]
     size = 1.0 if columns > 1 else 2.0  # one column alone is drawn larger
     tall = 1.05 * size * min(height / width, 2.0)
-    legend = "brightness: least to most attention (numbers: multiples of the mean)"
+    unbroken = "(numbers: multiples of the mean)".replace(" ", "\N{NO-BREAK SPACE}")  # never broken into two lines
+    legend = f"brightness: least to most attention {unbroken}"
     wide = 2.15 * size * columns + 0.1
     heading = [line for part in (title, legend) for line in textwrap.wrap(sentence(part), int(12 * wide))]
     drawn = picture_figure(wide, (tall + 0.2) * rows + 0.3 + 0.15 * len(heading))
