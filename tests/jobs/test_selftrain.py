@@ -98,12 +98,14 @@ def test_the_same_after_a_kill(rounds, tmp_path):
 def test_more_rounds_may_follow_and_another_thing_is_refused(rounds):
     out, results = rounds
     assert selftrain(recipe(), out, rounds=2, pseudo=LOW, open_data=OPEN) == results  # nothing is trained again
-    with pytest.raises(UserError, match="started with a different pseudo; give the same"):
+    with pytest.raises(UserError, match=r"a different rule for labels \(selftrain.json\); give"):
         selftrain(recipe(), out, rounds=2, pseudo=PseudoSettings(confidence=0.06), open_data=OPEN)
     with pytest.raises(UserError, match="started with a different recipe"):
         selftrain(recipe(steps=7), out, rounds=2, pseudo=LOW, open_data=OPEN)
+    sure = out.parent / "sure"
     with pytest.raises(UserError, match="is not confident enough about any of"):
-        selftrain(recipe(), out.parent / "sure", rounds=1, pseudo=PseudoSettings(confidence=1.0), open_data=OPEN)
+        selftrain(recipe(), sure, rounds=1, pseudo=PseudoSettings(confidence=1.0), open_data=OPEN)
+    assert "student-1" in selftrain(recipe(), sure, rounds=1, pseudo=LOW, open_data=OPEN)  # as it was told to
     with pytest.raises(UserError, match="used with their labels; name others with --unlabelled"):
         selftrain(recipe(train_limit=None), out.parent / "whole", rounds=1, open_data=OPEN)
 

@@ -193,10 +193,11 @@ def few_shot_curve(found: Mapping[str, Sequence[FewShot]], chance: float | None 
     drawn = figure(4.6, 3.2)
     axes = drawn.subplots()
     for (name, points), colour in zip(found.items(), SERIES * len(found), strict=False):
+        rooms = [point.mean for point in points], [1 - point.mean for point in points]  # no accuracy is above 1
         axes.errorbar(
             [point.shots for point in points],
             [point.mean for point in points],
-            [point.spread for point in points],
+            [[min(point.spread, most) for point, most in zip(points, room, strict=True)] for room in rooms],
             color=colour,
             marker="o",
             markersize=4,

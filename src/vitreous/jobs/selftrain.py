@@ -87,7 +87,7 @@ def _labelled(where: str, sets: Sets, recipe: Recipe, pseudo: PseudoSettings, wo
     if not len(found.taken):
         raise UserError(
             f"{where} is not confident enough about any of {found.shown:,} unlabelled pictures: set --confidence below "
-            f"{pseudo.confidence:g}"
+            f"{pseudo.confidence:g} (after the first round, with another --out)"
         )
     print(f"{len(found.taken):,} of {found.shown:,} pictures labelled by {where}", flush=True)
     return found
@@ -106,11 +106,13 @@ def _claim(out: Path, recipe: Recipe, unlabelled: str | None, teacher: str | Non
     )
     if path.is_file():
         there = atomic.read_json(path)
-        differing = [name for name in here if not isinstance(there, dict) or there.get(name) != here[name]]
-        if differing:
-            raise UserError(
-                f"{out}: started with a different {' and '.join(differing)}; give the same, or choose another --out"
-            )
+        there = there if isinstance(there, dict) else {}
+        differing = [name for name in here if there.get(name) != here[name]]
+        if differing == ["pseudo"] and not is_joined(out / "labels-1"):  # nothing was labelled by the other rule
+            atomic.write_json(here, path)
+        elif differing:
+            asked = " and ".join("rule for labels (selftrain.json)" if name == "pseudo" else name for name in differing)
+            raise UserError(f"{out}: started with a different {asked}; give the same, or choose another --out")
         return
     if names := atomic.strangers(out):
         raise UserError(f"{out}: holds {names[0]!r} already; choose another --out")

@@ -81,7 +81,8 @@ def _print(study: "Study", grid: "Grid") -> None:
     print(table(*study.table(grid.rows)))
     for finding in study.findings(grid.rows):
         print(finding)
-    for where, number in grid.about.get("dropped_from_pretraining", {}).items():
+    dropped = grid.about.get("dropped_from_pretraining", {})
+    for where, number in ((where, number) for where, number in dropped.items() if number):
         print(f"{number:,} training pictures occur in the test set of {where} and were left out")
     failed = [row for row in grid.rows if "failed" in row]
     if failed:
