@@ -35,7 +35,7 @@ def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
         "vitreous: --engine ray needs Ray: pip install 'vitreous[ray]'; --engine local needs nothing\n"
     )
     main(list(map(str, words)))  # and what was refused has left nothing behind
-    assert "1 rows, 0 without a result" in capsys.readouterr().out
+    assert "1 row, 0 without a result" in capsys.readouterr().out
 
 
 slow_with_ray = [
